@@ -33,7 +33,6 @@ from .wire.events import EngineReady, Event, PresetInspected, TrainingStarted
 from .wire.run_directory import checked_name
 
 NOT_INSPECTED = "not available for an external loop"
-"""Why there are no gradients and activations."""
 
 _logger = logging.getLogger("shardtui")
 
@@ -111,10 +110,8 @@ class Watch:
         self._is_checked = False
 
     def step(self, loss: Any) -> None:
-        """Reports a dispatched step. `loss`: the step's scalar loss; this call does not wait for it.
-
-        Raises TypeError if the first loss is not a scalar.
-        """
+        """Reports a dispatched step. `loss`: the step's scalar loss; this call does not wait for it. Raises TypeError
+        if the first loss is not a scalar."""
         if not self._is_checked:
             _check(loss)
             self._is_checked = True

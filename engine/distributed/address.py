@@ -7,7 +7,6 @@ LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 
 
 def is_local(coordinator: str | None) -> bool:
-    """True if no other host can reach the coordinator."""
     return coordinator is not None and (
         coordinator.startswith("unix:") or coordinator.rpartition(":")[0].lower() in LOOPBACK
     )
@@ -15,9 +14,7 @@ def is_local(coordinator: str | None) -> bool:
 
 def reachable_address(coordinator: str, process: int) -> str:
     """Returns the address of the interface towards the coordinator; for process 0, which serves it, the coordinator's.
-
-    `coordinator`: HOST:PORT, or `unix:/path` if all processes are on this machine.
-    """
+    `coordinator`: HOST:PORT, or `unix:/path` if all processes are on this machine."""
     if is_local(coordinator):
         return LOOPBACK_ADDRESS
     host, _, port = coordinator.rpartition(":")

@@ -26,7 +26,6 @@ def facts(
 
 
 def corpus_facts(corpus: CorpusInfo, held_out: CorpusInfo | None) -> dict[str, str]:
-    """Returns the corpus and the held-out data as entries for `facts`."""
     found = {"the corpus": corpus} | ({"the held-out data": held_out} if held_out else {})
     return {name: f"{info.bytes:,} bytes, SHA-256 {info.sha256[:12]}…" for name, info in found.items()}
 
@@ -43,11 +42,9 @@ def differences(
     found: Sequence[Mapping[str, str]],
     fingerprint: Callable[[str], str],
 ) -> list[str]:
-    """Returns a line for each fact in which a process differs from process 0.
-
-    `own` are the facts of this `process`: only their values are known here. `found` are the fingerprints of each
-    process's facts. A fact that a process does not have is no difference.
-    """
+    """Returns a line for each fact in which a process differs from process 0. `own` are the facts of this `process`:
+    only their values are known here. `found` are the fingerprints of each process's facts. A fact that a process does
+    not have is no difference."""
     return [
         f"{fact}: {_value(fact, process, other.process, own)} on process {other.process} ({other.name}), "
         f"{_value(fact, process, 0, own)} on process 0 ({hosts[0].name}): use the same on every host; each "

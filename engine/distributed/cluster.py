@@ -16,7 +16,6 @@ class Cluster:
     process = 0
     count = 1
     begun = 0
-    """Steps that this process has begun."""
     hosts: Sequence[HostInfo] = ()
     """The processes, once they have met; empty if there is only this one."""
 
@@ -25,10 +24,8 @@ class Cluster:
         return []
 
     def broadcast(self, decide: Callable[[], T], kind: Any) -> T:
-        """Returns in every process what `decide` returns in process 0; `decide` is called only there.
-
-        If it raises Invalid or Damaged, all processes raise that; any other exception becomes Failure in all.
-        """
+        """Returns in every process what `decide` returns in process 0; `decide` is called only there. If it raises
+        Invalid or Damaged, all processes raise that; any other exception becomes Failure in all."""
         return self.run_on_all(decide)
 
     def all_gather(self, value: T, kind: Any) -> list[T]:
@@ -40,11 +37,9 @@ class Cluster:
         return [value]
 
     def run_on_all(self, attempt: Callable[[], T], has_collectives: bool = False) -> T:
-        """Returns what `attempt` returns in this process, once it has succeeded in every process.
-
-        Otherwise all raise the same, with the problems of each process: Failure if any failed, else Damaged, else
-        Invalid. If it `has_collectives`, raises Stranded if it fails here while others wait in one forever.
-        """
+        """Returns what `attempt` returns in this process, once it has succeeded in every process. Otherwise all raise
+        the same, with the problems of each process: Failure if any failed, else Damaged, else Invalid. If it
+        `has_collectives`, raises Stranded if it fails here while others wait in one forever."""
         try:
             return attempt()
         except Exception as error:
@@ -80,10 +75,8 @@ class Cluster:
         return diagnose_hang([HostStatus(process=0, step=0, bytes_in_use=0, activity=activity)])
 
     def fail(self, error: Exception) -> None:
-        """Reports to the others that `error` ends this process, and the run with it.
-
-        If the end of another process may be the cause, waits first: that end is then detected and ends this process.
-        """
+        """Reports to the others that `error` ends this process, and the run with it. If the end of another process may
+        be the cause, waits first: that end is then detected and ends this process."""
 
     def close(self) -> None:
         """Leaves the run: processes that end from now on are not reported as lost. Process 0 waits for the others."""

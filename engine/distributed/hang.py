@@ -27,7 +27,6 @@ def diagnose_hang(statuses: Sequence[HostStatus]) -> list[HostStatus]:
 
 
 def stuck_words(activity: Activity) -> str:
-    """Returns where a process is stuck, and since when."""
     where = f"waiting for its devices in {activity.where}" if activity.waits else f"in {activity.where}"
     return f"stuck {where} in step {activity.step:,} for {activity.seconds:.0f} s"
 
@@ -43,7 +42,6 @@ def waiting_words(statuses: Sequence[HostStatus]) -> str:
 
 
 def hang_words(statuses: Sequence[HostStatus]) -> str:
-    """Returns which processes are stuck, and which wait for them; empty if none is."""
     stuck = [status for status in statuses if status.verdict == "stuck"]
     found = "; ".join(f"process {status.process} is {stuck_words(status.activity)}" for status in stuck)
     return found + waiting_words(statuses)

@@ -34,7 +34,6 @@ DETECTION_SECONDS = 60.0
 OUTCOME_TIMEOUT_SECONDS = 5
 """Timeout for the others' outcomes of an attempt with collectives that failed in this process."""
 MAX_SHARE = 0.005
-"""Largest fraction of the training time that broadcasts may take."""
 MAX_INTERVAL_SECONDS = 0.5
 """Longest time between two broadcasts, unless a step takes longer: a command may wait that long."""
 NONCE_BYTES = 16
@@ -51,17 +50,11 @@ def stride(call_seconds: float, step_seconds: float) -> int:
 
 
 class Decision(Struct, frozen=True):
-    """What process 0 decided, or why it failed to."""
-
     value: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(None))
-    """The encoded decision; null if there is none."""
     outcome: Outcome = Outcome()
-    """How deciding ended."""
 
 
 class JaxCluster(Cluster):
-    """One of several processes."""
-
     def __init__(self, seal: Seal, stop: Callable[[], object], lost: Callable[[Mapping[int, str]], None]) -> None:
         """`stop` is called in process 0 if another process received a signal to stop; `lost` in every process if others
         are lost, with the reason by process index. Both are called in the thread of `Liveness`."""
@@ -96,25 +89,21 @@ class JaxCluster(Cluster):
         return self._store.seal.renewed(nonces)
 
     def broadcast(self, decide: Callable[[], T], kind: Any) -> T:
-        """Returns what process 0 decides, decoded as `kind`."""
         decision = self._from_process_0(lambda: _decided(decide))
         if decision.outcome.kind != "done":
             raise error_of(decision.outcome.kind, decision.outcome.problems)
         return msgspec.msgpack.decode(decision.value, type=kind)
 
     def all_gather(self, value: T, kind: Any) -> list[T]:
-        """Returns the value of each process, decoded as `kind`."""
         gathered = self._gather(value)
         found = self._from_process_0(lambda: Decision(msgspec.Raw(msgspec.msgpack.encode(list(gathered)))))
         values = msgspec.msgpack.decode(found.value, type=list[msgspec.Raw])
         return [msgspec.msgpack.decode(raw, type=kind) for raw in values]
 
     def gather(self, value: T, kind: Any) -> list[T]:
-        """Returns the value of each process, decoded as `kind`, in process 0; nothing elsewhere."""
         return [msgspec.msgpack.decode(raw, type=kind) for raw in self._gather(value)]
 
     def _gather(self, value: object) -> Iterator[msgspec.Raw]:
-        """Sends the value to process 0, where it yields those of all."""
         number, self._gathers = self._gathers, self._gathers + 1
         mine = msgspec.msgpack.encode(value)
         if self.process:
@@ -128,7 +117,6 @@ class JaxCluster(Cluster):
         self._store.delete(f"gather/{number}/")
 
     def _from_process_0(self, decide: Callable[[], Decision]) -> Decision:
-        """Returns in every process what `decide` returns in process 0."""
         number, self._broadcasts = self._broadcasts, self._broadcasts + 1
         key = f"broadcast/{number // GENERATION_SIZE}/{number}"
         if self.process:
@@ -142,7 +130,6 @@ class JaxCluster(Cluster):
         return decision
 
     def run_on_all(self, attempt: Callable[[], T], has_collectives: bool = False) -> T:
-        """Returns the result of `attempt`, or raises the same in every process, or Stranded: see `Cluster`."""
         value, error = _tried(attempt)
         is_limited = has_collectives and error is not None
         try:
@@ -163,20 +150,16 @@ class JaxCluster(Cluster):
             raise error_of(kind, named) from error
 
     def report_reached(self, name: str) -> None:
-        """Writes to the store that this process reached the point `name`."""
         self._store.write(f"noted/{name}/{self.process}", b"1")
 
     def have_all_reached(self, name: str) -> bool:
-        """Returns True once all processes have reached the point `name`."""
         return len(list(self._store.of_each_process(f"noted/{name}/"))) == self.count
 
     def clear_reached(self, name: str) -> None:
-        """Deletes the reports about the point `name`, in process 0."""
         if self.process == 0:
             self._store.delete(f"noted/{name}/")
 
     def fingerprint(self, text: str) -> str:
-        """Returns the seal's fingerprint of `text`."""
         return self._store.seal.fingerprint(text)
 
     def stride(self, step_seconds: float) -> int:
@@ -184,11 +167,9 @@ class JaxCluster(Cluster):
         return stride(self._call_seconds, step_seconds)
 
     def statuses(self) -> list[HostStatus]:
-        """Returns the last status of every process."""
         return self._liveness.statuses
 
     def report(self, step: int, bytes_in_use: int) -> None:
-        """Updates the status of this process."""
         self._liveness.update(step=step, bytes_in_use=bytes_in_use)
 
     def ask_to_stop(self) -> None:
@@ -196,7 +177,6 @@ class JaxCluster(Cluster):
         self._liveness.update(is_stopping=True)
 
     def share(self, activity: Activity) -> list[HostStatus]:
-        """Updates the status of this process, and returns those of all."""
         self._liveness.update(activity=activity)
         return self.statuses()
 
@@ -209,7 +189,6 @@ class JaxCluster(Cluster):
             time.sleep(FAILING_SECONDS)
 
     def close(self) -> None:
-        """Leaves the run; in process 0, waits up to `CLOSING_SECONDS` for the others."""
         self._liveness.leave(CLOSING_SECONDS, is_closing=True)
 
     def loss_report(self, gone: Mapping[int, str]) -> list[str]:

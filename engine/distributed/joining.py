@@ -21,15 +21,12 @@ HEARTBEAT_SECONDS = 10
 
 
 def process_index() -> int:
-    """Returns the index of this process, once it is connected."""
     return global_state.process_id
 
 
 def connect(membership: Membership, config: RunConfig) -> bool:
-    """Connects to the other processes. Returns False if no membership was requested and jax finds no cluster.
-
-    Raises NotMet if they cannot connect within `JOIN_SECONDS`, Invalid if other hosts could and there is no secret.
-    """
+    """Connects to the other processes. Returns False if no membership was requested and jax finds no cluster. Raises
+    NotMet if they cannot connect within `JOIN_SECONDS`, Invalid if other hosts could and there is no secret."""
     if membership.coordinator is not None:
         _require_secret(membership, config)
     _refuse_taken_port(membership)
@@ -74,7 +71,6 @@ def seal(membership: Membership, directory: RunDirectory, config: RunConfig) -> 
 
 
 def _require_secret(membership: Membership, config: RunConfig) -> None:
-    """Raises Invalid if other hosts can reach the coordinator and the run has no secret."""
     coordinator = membership.coordinator or global_state.coordinator_address
     if problem := secret_problem(coordinator, membership, config):
         raise Invalid(problem)

@@ -15,9 +15,7 @@ from .joining import HEARTBEAT_SECONDS
 from .sealed_store import SealedStore
 
 BEAT_SECONDS = 1.0
-"""Interval between status reports."""
 POLL_SECONDS = 0.02
-"""Interval at which a waiting thread looks again."""
 PROVING_CHECKS = 3
 """Complete checks that prove the others alive. The first began before it was asked for; in the second, another may have
 answered early and died since."""
@@ -53,14 +51,12 @@ class Liveness:
         self._lost = lost
         self._is_closed = False
         self._checks = 0
-        """Number of checks that found everyone alive."""
         self._lock = threading.Lock()
         """Held while `_own` changes: several threads change it."""
         self._exchanging = threading.Lock()
         """Held while statuses are written and read."""
         self._own = HostStatus(process=process, step=0, bytes_in_use=0)
         self._known: dict[int, HostStatus] = {}
-        """Last status of each process."""
         self._still: dict[int, float] = {}
         """Seconds since each process reported, while this one ran."""
         threading.Thread(target=self._watch, name="cluster", daemon=True).start()
@@ -68,7 +64,6 @@ class Liveness:
 
     @property
     def statuses(self) -> list[HostStatus]:
-        """Returns the last status of each process, with verdicts."""
         return diagnose_hang([self._aged(status) for _, status in sorted(self._known.items())])
 
     def _aged(self, status: HostStatus) -> HostStatus:
@@ -93,11 +88,8 @@ class Liveness:
             time.sleep(POLL_SECONDS)
 
     def leave(self, seconds: float, **changes: Any) -> None:
-        """Writes a last status and stops watching.
-
-        The service ends with process 0, and jax aborts processes that are still connected: so process 0 waits until
-        the others have left, but at most `seconds`.
-        """
+        """Writes a last status and stops watching. The service ends with process 0, and jax aborts processes that are
+        still connected: so process 0 waits until the others have left, but at most `seconds`."""
         self._is_closed = True
         self.update(**changes)
         leaving = threading.Thread(target=self._leave, name="leaving", daemon=True)
@@ -151,7 +143,6 @@ class Liveness:
                 self._read_statuses()
 
     def _gone(self, living: Iterable[int]) -> dict[int, str]:
-        """Returns the reason for each lost process, by process index."""
         gone = {status.process: status.problem for status in self.statuses if status.problem}
         closing = [status.process for status in self.statuses if status.is_closing]
         known = (*living, *closing, *gone)

@@ -59,12 +59,8 @@ UNSUCCESSFUL = (Invalid, Damaged, Failure)
 
 
 class Outcome(Struct, frozen=True):
-    """How the attempt ended in one process."""
-
     kind: Kind = "done"
-    """How it ended."""
     problems: list[str] = []
-    """What went wrong, one line each; empty if it is done."""
 
 
 def outcome_of(error: Exception | None) -> Outcome:
@@ -89,15 +85,12 @@ def unsuccessful(error: Exception) -> Exception:
 
 
 def worst(outcomes: Iterable[Outcome]) -> Kind:
-    """Returns the worst outcome of all processes, which becomes that of each.
-
-    Failed is worse than damaged: a process that ran out of memory does not know whether its file is damaged.
-    """
+    """Returns the worst outcome of all processes, which becomes that of each. Failed is worse than damaged: a process
+    that ran out of memory does not know whether its file is damaged."""
     kinds = {outcome.kind for outcome in outcomes}
     order: tuple[Kind, ...] = ("failed", "damaged", "refused", "done")
     return next(kind for kind in order if kind in kinds)
 
 
 def error_of(kind: Kind, problems: Iterable[str]) -> Exception:
-    """Returns the exception for any kind except `done`."""
     return {"refused": Invalid, "damaged": Damaged, "failed": Failure}[kind](*problems)

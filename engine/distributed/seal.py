@@ -24,11 +24,8 @@ from ..wire.run_directory import RunDirectory
 from .address import is_local
 
 VARIABLE = "SHARDTUI_SECRET"
-"""Environment variable of the secret."""
 JOIN_SECONDS = 60
-"""Timeout for all processes to connect."""
 MIN_SECRET_BYTES = 16
-"""Shortest secret that a user may choose."""
 
 
 class Forged(Exception):
@@ -46,13 +43,9 @@ class Forged(Exception):
 
 @dataclass(frozen=True)
 class Seal:
-    """Signs values and checks signatures."""
-
     secret: bytes
-    """The secret of the run, or of one start."""
 
     def seal(self, key: str, value: bytes) -> bytes:
-        """Returns `value` with its HMAC in front."""
         return self._mac(key, value) + value
 
     def open(self, key: str, sealed: bytes) -> bytes:
@@ -76,10 +69,8 @@ class Seal:
 
 
 def given_secret(membership: Membership) -> bytes | None:
-    """Returns the secret from --secret-file or the environment; empty with --insecure, None if there is none.
-
-    Raises Invalid if it cannot be used.
-    """
+    """Returns the secret from --secret-file or the environment; empty with --insecure, None if there is none. Raises
+    Invalid if it cannot be used."""
     if membership.insecure:
         return b""
     if membership.secret_file is not None:
@@ -90,10 +81,8 @@ def given_secret(membership: Membership) -> bytes | None:
 
 
 def secret_problem(coordinator: str | None, membership: Membership, config: RunConfig) -> str | None:
-    """Returns why a run needs a secret: other hosts reach its coordinator and it has none. None if all is well.
-
-    Raises Invalid if a given secret cannot be used.
-    """
+    """Returns why a run needs a secret: other hosts reach its coordinator and it has none. None if all is well. Raises
+    Invalid if a given secret cannot be used."""
     if is_local(coordinator) or given_secret(membership) is not None or config.checkpoints.directory is not None:
         return None
     return (
@@ -104,11 +93,9 @@ def secret_problem(coordinator: str | None, membership: Membership, config: RunC
 
 
 def shared_secret(directory: RunDirectory, config: RunConfig, coordinator: str | None, is_first: bool) -> bytes:
-    """Returns the generated secret of a run without a given one; it is kept with the run.
-
-    The first process generates it, in the run directory, or next to the checkpoints if there are several hosts; the
-    others wait for it. Raises Invalid if it cannot be written or read.
-    """
+    """Returns the generated secret of a run without a given one; it is kept with the run. The first process generates
+    it, in the run directory, or next to the checkpoints if there are several hosts; the others wait for it. Raises
+    Invalid if it cannot be written or read."""
     folder = str(directory.path) if is_local(coordinator) else directory.checkpoints(config)
     path = epath.Path(folder) / "secret"
     try:

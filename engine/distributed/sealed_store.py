@@ -19,20 +19,15 @@ POLL_MILLISECONDS = 1000
 
 
 class SealedStore:
-    """Reads and writes sealed values."""
-
     def __init__(self, client: Any, seal: Seal, processes: int) -> None:
-        """`client`: the coordination service's client; `processes`: how many there are."""
         self._client = client
         self._processes = processes
         self.seal = seal
         self._timeout: float | None = None
         """Seconds that a read waits; None: until this process ends."""
         self._forged: set[str] = set()
-        """Keys whose invalid seal was reported."""
 
     def write(self, key: str, value: bytes) -> None:
-        """Seals and writes a value, replacing an earlier one."""
         self._client.key_value_set_bytes(key, self.seal.seal(key, value), allow_overwrite=True)
 
     def read(self, key: str) -> bytes:
@@ -40,10 +35,8 @@ class SealedStore:
         return self.seal.open(key, self._awaited(key))
 
     def of_each_process(self, folder: str) -> Iterator[bytes]:
-        """Yields `folder/PROCESS` of each process that has written it.
-
-        A value with an invalid seal is reported once and skipped: the process will write it again.
-        """
+        """Yields `folder/PROCESS` of each process that has written it. A value with an invalid seal is reported once
+        and skipped: the process will write it again."""
         found = dict(self._client.key_value_dir_get_bytes(folder))
         for key in (f"{folder}{process}" for process in range(self._processes)):
             try:
@@ -55,7 +48,6 @@ class SealedStore:
                     print(f"shardtui: {forged}", file=sys.stderr, flush=True)
 
     def delete(self, folder: str) -> None:
-        """Deletes all keys below `folder`."""
         self._client.key_value_delete(folder)
 
     @contextlib.contextmanager

@@ -61,14 +61,11 @@ threads, blocks and registers: CUDA C++ Programming Guide, table of technical sp
 RESERVED_SHARED_MEMORY = 1024
 """Bytes of a core's shared memory that a block cannot have: the same table."""
 CUDA = 13
-"""Major version of the runtime."""
 
 
 def find_slice(topology: Topology) -> list[jax.Device]:
-    """Returns compile-only devices of the slice or slices, or GPUs, in canonical mesh order.
-
-    Raises Invalid if the compiler is not installed or does not know them.
-    """
+    """Returns compile-only devices of the slice or slices, or GPUs, in canonical mesh order. Raises Invalid if the
+    compiler is not installed or does not know them."""
     if problem := compilers.missing(topology):
         raise Invalid(problem)
     if topology.chip.target:
@@ -91,7 +88,6 @@ def find_slice(topology: Topology) -> list[jax.Device]:
 
 
 def _find_gpus(topology: Topology) -> list[jax.Device]:
-    """Compile-only GPUs, host by host. Raises Invalid if the compiler refuses their description."""
     chip = topology.chip
     assert chip.target
     description = DESCRIPTION.format(
@@ -113,10 +109,8 @@ def _find_gpus(topology: Topology) -> list[jax.Device]:
 
 def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
     """Returns what the compiler reports for a preset; of a program that is too large for a TPU, only what it needs.
-
     Raises Invalid if the preset cannot be laid out or the slice cannot be compiled for. The GPU compiler compiles
-    programs of any size.
-    """
+    programs of any size."""
     step = None if isinstance(task.config.model, UserModel) else Step(task, preset, topology.devices)
     spans(preset.sizes(topology.devices), topology.domains)
     placement = place(task, preset, find_slice(topology))
@@ -177,9 +171,7 @@ def _too_large(message: str, arguments: int, topology: Topology) -> StepCost:
 
 
 def needed_bytes(message: str) -> int | None:
-    """Returns the bytes per device that a program needs, read from an out-of-memory message; None if it says none.
-
-    The compiler's "temporaries" include arguments and outputs: multiplying 400 GiB by a small matrix reports 800 GiB.
-    """
+    """Returns the bytes per device that a program needs, read from an out-of-memory message; None if it says none. The
+    compiler's "temporaries" include arguments and outputs: multiplying 400 GiB by a small matrix reports 800 GiB."""
     found = NEEDED.search(message)
     return int(float(found["needed"]) * UNITS[found["unit"]]) if found else None

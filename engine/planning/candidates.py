@@ -10,7 +10,6 @@ from ..spec.preset_reader import MESH_RULES, mesh_preset
 from ..spec.topology import Topology, crossing
 
 MOST_SPLIT = 3
-"""Mesh axes of more than one device at most."""
 CHATTY = ("seq", "model", "expert")
 """Mesh axes with collectives in every layer, before the next operation can begin: DCN would hold up each of them."""
 UNSPLIT_SUFFIXES = ("", "-whole.vocab", "-whole.heads", "-whole.heads-whole.vocab")
@@ -42,19 +41,16 @@ def orders(mesh: Sizes, topology: Topology) -> list[dict[str, int]]:
 
 
 def suffixes(mesh: Sizes) -> Sequence[str]:
-    """Returns the dims that the preset of a mesh may leave unsplit, as the ends of its name."""
     return UNSPLIT_SUFFIXES if "model" in mesh else ("",)
 
 
 def named(mesh: Sizes, suffix: str = "") -> Preset:
-    """Returns the preset that is named by a mesh; `suffix`: one of `UNSPLIT_SUFFIXES`."""
     preset = mesh_preset("-".join(f"{axis}{size}" for axis, size in mesh.items()) + suffix)
     assert preset is not None
     return preset
 
 
 def with_microbatches(preset: Preset, devices: int, batch_size: int) -> Iterator[Preset]:
-    """Yields a pipeline that is named by its mesh with other numbers of micro-batches."""
     pipeline = preset.pipeline(devices, batch_size)
     counts = [pipeline.stages * 2**power for power in range(6)] if pipeline else []
     for count in counts:
@@ -88,7 +84,6 @@ def layout_key(preset: Preset, devices: int) -> object:
 
 
 def batch_shards(preset: Preset, devices: int) -> int:
-    """Returns over how many shards a preset splits the batch."""
     sizes = preset.sizes(devices)
     return math.prod(sizes[axis] for axis in preset.rules.get("batch", ()))
 

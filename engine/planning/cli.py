@@ -18,11 +18,8 @@ from .ranking import Board, StepCost
 
 
 def plan(config: RunConfig, target: str, *names: str) -> None:
-    """Prints a `Board` of estimates as JSON, for the named presets or for all.
-
-    `target`: a slice such as `v5e:2x4`, or a number of local devices.
-    Raises Invalid if the slice, a preset or the model is invalid.
-    """
+    """Prints a `Board` of estimates as JSON, for the named presets or for all. `target`: a slice such as `v5e:2x4`, or
+    a number of local devices. Raises Invalid if the slice, a preset or the model is invalid."""
     topology = None if target.isdecimal() else load_topology(target)
 
     from ..program.setup import simulated_task
@@ -58,7 +55,6 @@ def schedule_one(config: RunConfig, target: str, name: str) -> None:
 
 
 def _compiled(config: RunConfig, target: str, name: str) -> StepCost:
-    """The cost of a compiled preset, from the cache if it is there."""
     end_with_parent()
     topology, preset = load_topology(target), load_preset(name)
     program = _program(config, preset, topology) if isinstance(config.model, UserModel) else ""
@@ -77,7 +73,6 @@ def _compiled(config: RunConfig, target: str, name: str) -> StepCost:
 
 
 def _program(config: RunConfig, preset: Preset, topology: Topology) -> str:
-    """The text of a user's step as it is lowered, by which its costs are kept."""
     from ..models.task import Task
     from .ahead_of_time import lowered_text
 

@@ -32,7 +32,6 @@ PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 PTX_COMPILERS = ("nvidia-nvjitlink", "nvidia-cuda-nvcc", "nvidia-nvjitlink-cu12", "nvidia-cuda-nvcc-cu12")
 """Without one of them, XLA's GPU compiler ends the process."""
 POLL_SECONDS = 0.1
-"""Interval at which a compilation that waits looks for a free slot."""
 PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "nvidia-nvjitlink", "flax", "optax")
 """Packages whose versions are part of a cached cost's key, with the source of this one."""
 OPTIONS = [os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
@@ -55,13 +54,9 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 @contextlib.contextmanager
 def slot(on_wait: Callable[[bool], None]) -> Iterator[None]:
-    """Waits until a compilation may begin, and counts as one inside this context.
-
-    A slot is a locked file, which is free again when its process ends, however it ends. If there can be none, for
-    example on a read-only disk, nothing is waited for.
-
-    `on_wait`: called with True when it begins to wait, and then with False when it has a slot.
-    """
+    """Waits until a compilation may begin, and counts as one inside this context. A slot is a locked file, which is
+    free again when its process ends, however it ends. If there can be none, for example on a read-only disk, nothing is
+    waited for. `on_wait`: called with True when it begins to wait, and then with False when it has a slot."""
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
             folder = plan_cache() / "slots"
@@ -98,9 +93,7 @@ def _take(path: Path, held: contextlib.ExitStack) -> bool:
 
 def load_cost(config: RunConfig, preset: Preset, topology: Topology, program: str = "") -> StepCost | None:
     """Returns the cached cost of a step, None if there is none. Its key is everything that the cost depends on.
-
-    `program`: the lowered text, for a user's model, whose code is not known.
-    """
+    `program`: the lowered text, for a user's model, whose code is not known."""
     try:
         return msgspec.json.decode(read_regular(_file(config, preset, topology, program)), type=StepCost)
     except (OSError, msgspec.DecodeError):  # none, or truncated
@@ -124,7 +117,6 @@ def _file(config: RunConfig, preset: Preset, topology: Topology, program: str) -
 
 @cache
 def _source(directory: Path) -> str:
-    """Returns a digest of all modules below `directory`."""
     digest = hashlib.sha256()
     for path in sorted(directory.rglob("*.py")):
         digest.update(path.read_bytes())

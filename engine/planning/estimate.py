@@ -78,7 +78,6 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
 
 
 def _over_dcn(preset: Preset, axes: Sequence[str], estimate: StepCost | None) -> list[Finding]:
-    """Returns what is wrong with the axes that cross slices."""
     flows = [flow for flow in (estimate and estimate.collectives) or () if flow.network in ("dcn", "network")]
     moved = {axis: sum(flow.bytes_known for flow in flows if axis in flow.axes) for axis in axes}
     split = {axis: {logical for logical, by in preset.rules.items() if axis in by} for axis in axes}
@@ -86,7 +85,6 @@ def _over_dcn(preset: Preset, axes: Sequence[str], estimate: StepCost | None) ->
 
 
 def _traced(row: Row, task: Task, preset: Preset, topology: Topology) -> Row:
-    """Adds the estimate from the trace, or why there is none."""
     if len(simulated := jax.devices("cpu")) < topology.devices:
         return replace(row, no_estimate=f"the trace needs {topology.devices} simulated devices, {len(simulated)} found")
     try:
@@ -139,7 +137,6 @@ class Step:
 
     @property
     def argument_bytes(self) -> int:
-        """Bytes of state and batch per device, exact for any layout."""
         return self.memory.argument_bytes + (self.micro_batches - 1) * self.memory.parts.get("batch", 0)
 
     @cached_property
@@ -159,7 +156,6 @@ class Step:
 
     @cached_property
     def work(self) -> Work:
-        """FLOPs and memory traffic of a step."""
         one = StepCompute(self.layout, self.memory).work
         names = ("flops", "memory_bytes", "model_flops", "tokens")
         return replace(one, **{name: getattr(one, name) * self.micro_batches for name in names})
@@ -179,7 +175,6 @@ class Step:
 
 
 def micro_task(task: Task, count: int) -> Task:
-    """Returns the task of one of `count` micro-batches of a step, into which its batch divides."""
     training = task.config.training
     one = replace(training, batch_size=training.batch_size // count, accumulate_steps=1)
     return task.with_config(replace(task.config, training=one))

@@ -23,7 +23,6 @@ of small models are off by that much from mesh to mesh, bytes sent by less, and 
 MAX_OVERSIZE = 2.0
 """Presets that need more than this many times the capacity by formula are compiled only if they are named."""
 MOST_BATCHES = 6
-"""Batch sizes to compile besides the one asked for."""
 MOST_PROGRAMS = 1 + MOST_BATCHES + 1 + len(KEPT)
 """Programs to compile for a preset at most: as asked, other batches, more micro-batches, remat policies."""
 Settings = dict[str, Choice]
@@ -61,7 +60,6 @@ def next_to_compile(rows: Sequence[Row], goal: Goal) -> Row | None:
 
 
 def is_far_too_large(cost: StepCost | None) -> bool:
-    """Returns whether the peak exceeds `MAX_OVERSIZE` times the capacity of a device."""
     return bool(cost and cost.capacity_bytes and cost.peak_bytes > MAX_OVERSIZE * cost.capacity_bytes)
 
 
@@ -74,7 +72,6 @@ def expected_figure(rows: Sequence[Row], goal: Goal) -> float | None:
 
 
 def _parted(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Returns the compiled rows, and those with an estimate that are neither compiled nor failed."""
     left = [row for row in rows if row.estimate and not row.compiled and not row.problems]
     return [row for row in rows if row.compiled], left
 
@@ -106,7 +103,6 @@ def _peak_ratio(row: Row) -> float:
 
 
 def _correction(row: Row, known: Sequence[Row], ratio: Callable[[Row], float]) -> float:
-    """The median ratio of the known rows that are most like this one; 1 if none is known."""
     for likeness in LIKENESS:
         if alike := [ratio(other) for other in known if likeness(other) == likeness(row)]:
             return median(alike)
@@ -134,8 +130,7 @@ def next_row(rows: Sequence[Row], config: RunConfig, preset: Preset, devices: in
 
 def batch_limits(rows: Sequence[Row]) -> dict[str, tuple[int | None, int]]:
     """Returns, by preset, the largest batch size that fits with nothing else changed, if any does, and the smallest
-    that is too large. Covers presets that do not fit as asked and were compiled with other batch sizes.
-    """
+    that is too large. Covers presets that do not fit as asked and were compiled with other batch sizes."""
     found: dict[str, tuple[int | None, int]] = {}
     for first in (row for row in rows if not row.settings and row.compiled and not row.compiled.fits):
         own = [row for row in rows if row.preset == first.preset]
@@ -195,5 +190,4 @@ def _peaks(rows: Sequence[Row], seq_len: int) -> dict[int, int]:
 
 
 def _capacity(rows: Sequence[Row]) -> int:
-    """Bytes available to a program on one device."""
     return next(row.compiled.capacity_bytes or 0 for row in rows if row.compiled)

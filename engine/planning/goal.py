@@ -25,22 +25,18 @@ class CurvePoint(Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """The title of its row."""
         return title_of(self.preset, self.settings)
 
 
 def configured(config: RunConfig, settings: Mapping[str, Choice]) -> RunConfig:
-    """Returns the config with settings that a search chose."""
     model = {key: value for key, value in settings.items() if key == "remat"}
     training = {key: value for key, value in settings.items() if key != "remat"}
     return replace(config, model=replace(config.model, **model), training=replace(config.training, **training))
 
 
 def figure(row: Row, goal: Goal) -> float | None:
-    """Returns the value of the goal; None if it is unknown.
-
-    Tokens per second of a compiled program follow the compiler's schedule, if there is one.
-    """
+    """Returns the value of the goal; None if it is unknown. Tokens per second of a compiled program follow the
+    compiler's schedule, if there is one."""
     cost = row.timed
     if goal == "fits-largest-batch":
         return row.tokens or None
@@ -55,7 +51,6 @@ def figure(row: Row, goal: Goal) -> float | None:
 
 
 def point_of(best: Row, goal: Goal, seconds: float) -> CurvePoint:
-    """Returns that a row is the best after so many seconds."""
     found = figure(best, goal)
     assert found is not None, "it is the best by it"
     return CurvePoint(minutes=seconds / 60, figure=found, preset=best.preset, settings=best.settings)
@@ -72,11 +67,9 @@ def gain(row: Row, goal: Goal) -> float:
 
 
 def best_first(rows: Sequence[Row], goal: Goal) -> list[Row]:
-    """Returns the rows, best first.
-
-    What fits comes first, then what is too large, by how much, then the others. What is compiled comes before
-    estimates. Rows that are equally good are ordered by their time, then by their traffic and memory.
-    """
+    """Returns the rows, best first. What fits comes first, then what is too large, by how much, then the others. What
+    is compiled comes before estimates. Rows that are equally good are ordered by their time, then by their traffic and
+    memory."""
 
     def rank(row: Row) -> tuple[float, ...]:
         cost = row.cost

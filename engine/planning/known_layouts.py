@@ -10,7 +10,6 @@ from .step_layout import StepLayout
 from .weight import TENSOR_PARALLEL, Spec, Weight
 
 UNSPLIT = ("activation_embed", "keys", "head_dim", "qkv", "positions")
-"""Logical axes that must not be split."""
 UNSPLIT_OF_EXPERTS = ("router", "expert_batch", "capacity")
 """Logical axes of a mixture of experts that must not be split by rules of their own: they follow from others."""
 FIRST_UNKNOWN_JAX = (0, 12)
@@ -18,7 +17,6 @@ FIRST_UNKNOWN_JAX = (0, 12)
 
 
 def why_unknown(step: StepLayout) -> str:
-    """Returns the first reason why the formulas do not cover a layout; empty if they do."""
     return next(_reasons(step), "")
 
 
@@ -89,7 +87,6 @@ def _expert_reasons(step: StepLayout) -> Iterator[str]:
 
 
 def _split(step: StepLayout, axes: Axes) -> list[str]:
-    """Returns the axes that have more than one device."""
     return [axis for axis in axes if step.mesh[axis] > 1]
 
 

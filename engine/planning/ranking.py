@@ -89,14 +89,12 @@ class StepCost(Struct, frozen=True, kw_only=True):
     it, by formula, and for a program that is too large."""
 
     def __post_init__(self) -> None:
-        """Derives figures, so that JSON has them."""
         flows = self.collectives
         force_setattr(self, "bytes_sent", None if flows is None else sum(flow.bytes_sent for flow in flows))
         force_setattr(self, "overlapped_share", overlapped_share(flows or ()))
 
     @property
     def bound(self) -> Bound | None:
-        """What limits the step: the longest of its three times; None if they are unknown."""
         parts: dict[Bound, float | None] = {
             "compute": self.compute_seconds,
             "memory": self.memory_seconds,
@@ -116,7 +114,6 @@ class StepCost(Struct, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within the capacity, or the capacity is unknown."""
         return self.capacity_bytes is None or self.peak_bytes <= self.capacity_bytes
 
 
@@ -176,7 +173,6 @@ class Row(Struct, frozen=True, kw_only=True):
     """Measured steps."""
 
     def __post_init__(self) -> None:
-        """Derives the verdict, so that JSON has it."""
         known: Verdict = "not known" if self.laid_out else "infeasible"
         if self.cost is not None:
             known = "fits" if self.cost.fits else "too large"
@@ -218,7 +214,6 @@ class Board(Struct, frozen=True, kw_only=True):
 
 
 def title_of(preset: str, settings: Mapping[str, Choice]) -> str:
-    """Returns the name of a preset with its settings."""
     return " ".join([preset, *settings_of(settings)])
 
 
@@ -228,11 +223,8 @@ def settings_of(chosen: Mapping[str, Choice]) -> list[str]:
 
 
 def ranked(rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows, best first.
-
-    Presets that fit come first, by step time, then by traffic, then by peak memory; then those that are too large, by
-    how much; then those without a cost; then infeasible ones.
-    """
+    """Returns the rows, best first. Presets that fit come first, by step time, then by traffic, then by peak memory;
+    then those that are too large, by how much; then those without a cost; then infeasible ones."""
 
     def rank(row: Row) -> tuple[float, ...]:
         cost = row.cost
@@ -264,10 +256,8 @@ def timed(cost: StepCost, work: Work, topology: Topology, mesh: Mapping[str, int
 
 
 def network_seconds(collectives: Sequence[Flow], topology: Topology, mesh: Mapping[str, int]) -> float:
-    """Returns the seconds of all collectives in sequence, each at the bandwidth of its axes' links.
-
-    Over several dims of the torus the bandwidths add up. Austin et al. 2025, "How to Scale Your Model", chapter 3.
-    """
+    """Returns the seconds of all collectives in sequence, each at the bandwidth of its axes' links. Over several dims
+    of the torus the bandwidths add up. Austin et al. 2025, "How to Scale Your Model", chapter 3."""
     return sum(_seconds(flow, wiring(topology, mesh, flow.axes)) for flow in collectives if flow.bytes_sent)
 
 

@@ -34,9 +34,7 @@ from .goal import best_first, configured, gain
 from .ranking import Choice, Row, settings_of
 
 MAX_ROWS = 40
-"""Candidates that are returned."""
 ROWS_OF_A_MESH = 4
-"""Of these, how many may have the same mesh."""
 REFINED = 24
 """Meshes for which all remat policies and other micro-batches are tried."""
 ENOUGH = 0.99
@@ -50,17 +48,12 @@ Settings = dict[str, Choice]
 
 @dataclass
 class Candidate:
-    """A preset with its estimates."""
-
     preset: Preset
     """A mesh in its best order, or a preset with rules of its own."""
     rows: list[Row]
-    """Its estimates, with different settings."""
 
 
 class Search:
-    """The estimates of a search."""
-
     def __init__(self, task: Task, topology: Topology, request: SearchRequest) -> None:
         self._task, self._topology, self._request = task, topology, request
         self._tasks: dict[str, Task] = {}
@@ -68,7 +61,6 @@ class Search:
         self._ends = time.monotonic() + ESTIMATING * 60 * request.minutes
         self._is_traced = isinstance(task.config.model, UserModel)
         self.estimated = 0
-        """Candidates that were estimated."""
 
     def rows(self, known: Sequence[Preset]) -> list[Row]:
         """Returns the most promising candidates, best first: meshes of the slice, and `known` presets with a layout
@@ -127,7 +119,6 @@ class Search:
 
     @property
     def _first_remats(self) -> Sequence[Choice | None]:
-        """Remat policies to try for all meshes; None keeps the model's."""
         return (False, True) if self._is_free("remat") and not self._is_traced else (None,)
 
     def _rows_of(self, preset: Preset, remat: Choice | None) -> list[Row]:
@@ -182,7 +173,6 @@ class Search:
         return [row for row in found if row.estimate]
 
     def _finalists(self, rows: Iterable[Row]) -> list[Row]:
-        """Returns the best rows, of each mesh only some."""
         found = {row.title: row for row in rows}
         counts, kept = Counter[str](), list[Row]()
         for row in best_first(list(found.values()), self._request.goal):
@@ -201,7 +191,6 @@ class Search:
         return setting not in self._request.kept
 
     def _row(self, preset: Preset, settings: Settings) -> Row:
-        """Returns the estimate of a preset with these settings."""
         key = preset.name, *settings_of(settings)
         if key not in self._rows:
             self.estimated += 1
@@ -210,7 +199,6 @@ class Search:
         return self._rows[key]
 
     def _changes(self, settings: Settings) -> Settings:
-        """Returns the settings that differ from what is asked for."""
         config = self._task.config
         return {key: value for key, value in settings.items() if configured(config, {key: value}) != config}
 

@@ -7,8 +7,6 @@ from .step_memory import StepMemory
 
 
 class StepCompute:
-    """Formulas for what a step computes, reads and writes."""
-
     def __init__(self, step: StepLayout, memory: StepMemory) -> None:
         self.step, self.memory = step, memory
 
@@ -79,12 +77,9 @@ class StepCompute:
 
     @property
     def _memory_bytes(self) -> float:
-        """Lower bound of the bytes that one device reads and writes.
-
-        State and gradients are read and written; kernels are read for each of three uses; a block's activations are
-        written and read in the forward and in the backward pass. In a pipeline every tick reads the kernels of the
-        layers that it applies and adds to their gradients.
-        """
+        """Lower bound of the bytes that one device reads and writes. State and gradients are read and written; kernels
+        are read for each of three uses; a block's activations are written and read in the forward and in the backward
+        pass. In a pipeline every tick reads the kernels of the layers that it applies and adds to their gradients."""
         moved = 2 * self.memory.argument_bytes
         for weight in self.step.weights:
             gradient = self.step.local_elements(weight.array.shape, weight.spec) * FLOAT32

@@ -53,12 +53,10 @@ class StepLayout(Shards):
 
     @cached_property
     def weights(self) -> list[Weight]:
-        """All parameters, in the order of the model's tree."""
         return weights_of(self.task.state_arrays, self.state)
 
     @property
     def output_table(self) -> Weight:
-        """The token table of the output layer."""
         name = "token.embedding" if self.model.tied else "output.embedding"
         return next(weight for weight in self.weights if weight.name == name)
 
@@ -124,7 +122,6 @@ class StepLayout(Shards):
         return self.local_elements(*self._activation(logical))
 
     def _activation(self, logical: tuple[str, ...]) -> tuple[tuple[int, ...], Spec]:
-        """Returns the global shape of an activation with these logical axes, and its spec."""
         sizes = _dims(self.model, self.training.batch_size, self.training.seq_len)
         shape = tuple(sizes[name] for name in logical)
         return shape, self.spec_of(shape, logical)
@@ -140,7 +137,6 @@ class StepLayout(Shards):
         return bool(self.model.remat) and name not in self.kept and not is_last
 
     def kept_bytes(self) -> float:
-        """Returns the bytes of what remat keeps of a block besides its input."""
         stream, heads = self.activation_elements(("batch", "seq", "activation_embed")), self.head_elements()
         moved = self.activation_elements((*RECEIVED, "activation_embed")) if self.model.experts else stream
         elements = {
@@ -165,7 +161,6 @@ class StepLayout(Shards):
         return is_split and not self.model.experts and self.model.norm_places == "pre"
 
     def residual_bytes(self) -> float:
-        """Returns the bytes of the residual stream `[B, T, D]`."""
         return self.activation_elements(("batch", "seq", "activation_embed")) * self.itemsize
 
     def saved_stream_bytes(self) -> float:
@@ -181,19 +176,16 @@ class StepLayout(Shards):
 
     @property
     def is_ragged(self) -> bool:
-        """Whether experts compute only the tokens that are routed to them."""
         return bool(self.model.experts) and expert_matmul(self.model, self.task.platform) == "ragged"
 
     @property
     def attention(self) -> AttentionKernel:
-        """How attention is computed."""
         kernels = self.task.model.attention_kernels
         assert kernels is not None, "only a user's model has none"
         return kernels.of(self.training.seq_len, self.shard_count(self.seq_axes))
 
     @property
     def is_ring(self) -> bool:
-        """Whether attention is a ring."""
         return self.attention.startswith("ring")
 
     @property
@@ -229,7 +221,6 @@ class StepLayout(Shards):
         return sum(_computed_scores(each, *size) * count for each, count in windows.items()) / len(layers)
 
     def score_elements(self) -> float:
-        """Returns the elements that are held of the attention scores `[B, N, T, T]`."""
         scores = self.activation_elements(("batch", "heads", "seq")) * self.training.seq_len
         return scores * self.computed_scores if self.attention == "plain" else 0
 

@@ -20,16 +20,13 @@ class StepMemory:
 
     @cached_property
     def argument_bytes(self) -> int:
-        """Bytes of state and batch."""
         return sum(self._argument_parts.values())
 
     @cached_property
     def parts(self) -> dict[str, int]:
-        """Bytes at the peak by what they hold, the largest first.
-
-        These are arguments, saved activations, copies of kernels and stages, and the larger of two: the logits with
-        their gradient, or the last block of the backward pass with all gradients.
-        """
+        """Bytes at the peak by what they hold, the largest first. These are arguments, saved activations, copies of
+        kernels and stages, and the larger of two: the logits with their gradient, or the last block of the backward
+        pass with all gradients."""
         found = {**self._argument_parts, "saved activations": self.saved_bytes, "kernel copies": self.copy_bytes}
         found |= {"stage copies": self.stage_bytes}
         if self.logits_bytes > self.gradient_bytes + self.block_bytes:
@@ -41,11 +38,8 @@ class StepMemory:
 
     @cached_property
     def _argument_parts(self) -> dict[str, int]:
-        """Float32 parameters and Adam's two moments take 12 bytes per parameter.
-
-        Rajbhandari et al. 2020, "ZeRO", section 3.1, count 16 with a half-precision copy and gradients, which are
-        temporaries here.
-        """
+        """Float32 parameters and Adam's two moments take 12 bytes per parameter. Rajbhandari et al. 2020, "ZeRO",
+        section 3.1, count 16 with a half-precision copy and gradients, which are temporaries here."""
         names = {"parameter": "parameters", "moment": "moments", "batch": "batch", "scalar": "scalars"}
         found = dict.fromkeys(names.values(), 0)
         decisions = jax.tree.leaves((self.step.state, self.step.batch))
@@ -65,10 +59,8 @@ class StepMemory:
 
     @property
     def copy_bytes(self) -> float:
-        """Bytes of kernels in the compute dtype, converted once for all layers before they are all-gathered.
-
-        On CPU each layer converts its own, and keeps bfloat16 and float32 copies for the backward pass's matmuls.
-        """
+        """Bytes of kernels in the compute dtype, converted once for all layers before they are all-gathered. On CPU
+        each layer converts its own, and keeps bfloat16 and float32 copies for the backward pass's matmuls."""
         step = self.step
         if not step.is_bfloat16 or (step.on_cpu and (step.model.remat or step.pipeline)):
             return 0
@@ -79,11 +71,9 @@ class StepMemory:
 
     @property
     def saved_bytes(self) -> float:
-        """Bytes that all layers save for the backward pass: the input of each block with remat, else its residuals.
-
-        A pipeline stage saves those of its layers in every tick, and without remat also its input. One residual stream
-        waits in its first stage for the first or the next pass.
-        """
+        """Bytes that all layers save for the backward pass: the input of each block with remat, else its residuals. A
+        pipeline stage saves those of its layers in every tick, and without remat also its input. One residual stream
+        waits in its first stage for the first or the next pass."""
         step = self.step
         if not step.pipeline:
             return self._saved_in_layers
@@ -230,11 +220,8 @@ class StepMemory:
     @property
     def logits_bytes(self) -> float:
         """Bytes of the logits `[B, T, V]`, whose buffer their gradient reuses, and the output layer's table with its
-        gradient.
-
-        If the table is all-gathered, both exist twice: as transferred, and as the matmuls use them; but not on GPU, nor
-        on TPU if the rows of a shard fill the lanes of its tiles (measured).
-        """
+        gradient. If the table is all-gathered, both exist twice: as transferred, and as the matmuls use them; but not
+        on GPU, nor on TPU if the rows of a shard fill the lanes of its tiles (measured)."""
         step, table = self.step, self.step.output_table
         row = step.model.embed // step.shard_count(table.spec[1])
         copies = 4 if step.gather_axes(table) and (step.on_cpu or (step.on_tpu and row % LANES)) else 2

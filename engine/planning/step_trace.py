@@ -55,7 +55,6 @@ class StepTrace:
 
     @cached_property
     def argument_bytes(self) -> int:
-        """Bytes of state and batch, exact."""
         return argument_bytes(self._task, self._placement)
 
     @cached_property
@@ -78,7 +77,6 @@ class StepTrace:
         )
 
     def cost(self, topology: Topology) -> StepCost:
-        """Returns the cost on a slice."""
         mesh = dict(self._placement.mesh.shape)
         with self._program.module.context:
             peak = live_peak(self._live, [array.names[0] for array in self._task.arrays])

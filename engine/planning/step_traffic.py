@@ -10,14 +10,11 @@ from .weight_traffic import Collective, WeightTraffic
 
 
 class StepTraffic:
-    """Formulas for the collectives of a step."""
-
     def __init__(self, step: StepLayout) -> None:
         self.step = step
 
     @cached_property
     def flows(self) -> list[Flow]:
-        """Collectives by kind and axes, those with most bytes first."""
         groups: dict[tuple[str, Axes], list[Collective]] = {}
         for each in self._collectives():
             axes = tuple(axis for axis in self.step.mesh if axis in each.axes)
@@ -67,11 +64,9 @@ class StepTraffic:
         yield Collective("all-reduce", vocab, self._token_bytes, 3)
 
     def _mlp_collectives(self, part: float) -> Iterator[Collective]:
-        """Reductions of `part` bytes of the MLP's result, and of the gradient of its input.
-
-        A norm of the result needs it as a whole, and remat recomputes it. Where the input has no norm, the gradients of
-        a gated MLP's two kernels are reduced separately.
-        """
+        """Reductions of `part` bytes of the MLP's result, and of the gradient of its input. A norm of the result needs
+        it as a whole, and remat recomputes it. Where the input has no norm, the gradients of a gated MLP's two kernels
+        are reduced separately."""
         model, hidden = self.step.model, self.step.tensor_axes("mlp")
         has_post = model.norm_places != "pre"
         backward = 2 if model.norm_places == "post" and model.is_gated else 1
@@ -101,14 +96,12 @@ class StepTraffic:
 
     @property
     def _token_bytes(self) -> float:
-        """Bytes of one float32 per token."""
         return self.step.activation_elements(("batch", "seq")) * FLOAT32
 
     def _pipeline_collectives(self) -> Iterator[Collective]:
         """Every tick, forward and backward, passes a micro-batch to the next stage. The output of the last stage is
         shared with all stages, and so is the gradient of the first one's input. What remat saves split is also passed
-        on and shared split. With repeats, stages exchange chunks of parameters, and of their gradients, in float32.
-        """
+        on and shared split. With repeats, stages exchange chunks of parameters, and of their gradients, in float32."""
         pipeline = self.step.pipeline
         if pipeline is None:
             return
@@ -121,11 +114,9 @@ class StepTraffic:
             yield Collective("collective-permute", stages, layers / pipeline.repeats, 2 * pipeline.moves)
 
     def _key_collectives(self) -> Iterator[Collective]:
-        """Context parallelism (Dubey et al. 2024, "The Llama 3 Herd of Models", section 3.3.2).
-
-        If the sequence is split, each shard all-gathers the keys and values of all positions for its queries, and once
-        more with remat. Their gradients are reduce-scattered, for the keys in float32.
-        """
+        """Context parallelism (Dubey et al. 2024, "The Llama 3 Herd of Models", section 3.3.2). If the sequence is
+        split, each shard all-gathers the keys and values of all positions for its queries, and once more with remat.
+        Their gradients are reduce-scattered, for the keys in float32."""
         axes = tuple(axis for axis in self.step.seq_axes if axis not in self.step.rules.get("keys", ()))
         keys, layers = self.step.activation_elements(KEYS) / self.step.microbatches, self.step.block_runs
         yield Collective(
@@ -198,11 +189,9 @@ class StepTraffic:
             yield Collective("all-gather", self.step.seq_axes, unsharded, layers * (2 + recomputed))
 
     def _ragged_collectives(self) -> Iterator[Collective]:
-        """Collectives of experts by ragged products (ragged_experts.py).
-
-        Devices that share their experts gather their tokens, once more with remat, and the gradients of the result; the
-        result and the gradients of the tokens are summed over the axes that split the experts or their hidden layer.
-        """
+        """Collectives of experts by ragged products (ragged_experts.py). Devices that share their experts gather their
+        tokens, once more with remat, and the gradients of the result; the result and the gradients of the tokens are
+        summed over the axes that split the experts or their hidden layer."""
         step, recomputed = self.step, 1 if self.step.model.remat else 0
         experts, hidden = step.rules.get("experts", ()), step.tensor_axes("mlp")
         exchanged = tuple(axis for axis in experts if axis in step.batch_axes)

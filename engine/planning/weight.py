@@ -14,17 +14,13 @@ from ..spec.preset import Axes
 Spec = tuple[Axes, ...]
 """The mesh axes that split each dim of an array."""
 TENSOR_PARALLEL = ("heads", "kv_heads", "mlp", "vocab")
-"""Logical axes that tensor parallelism splits."""
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter of the model and its layout."""
-
     array: Array
     spec: Spec
     moments: tuple[Spec, ...]
-    """The specs of its optimizer moments."""
 
     @property
     def name(self) -> str:
@@ -33,12 +29,10 @@ class Weight:
 
     @cached_property
     def axes(self) -> set[str]:
-        """The mesh axes that split it."""
         return axes_of(self.spec)
 
     @property
     def is_stacked(self) -> bool:
-        """Whether its first dim is the layers."""
         return self.array.logical_axes[:1] == ("layers",)
 
     @property
@@ -48,12 +42,10 @@ class Weight:
 
     @property
     def is_table(self) -> bool:
-        """Whether it is an embedding table, of tokens or positions."""
         return self.array.logical_axes[0] in ("vocab", "positions")
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it is the kernel of a dense layer."""
         return self.name.endswith(".kernel")
 
     @property
@@ -65,22 +57,18 @@ class Weight:
 
     @property
     def is_attention_input(self) -> bool:
-        """Whether it is the kernel of queries, keys or values."""
         return self.is_kernel and self.name.split(".")[-2] in ("qkv", "query", "kv")
 
 
 def spec_of(decision: Decision) -> Spec:
-    """Returns the mesh axes that split each dim of an array."""
     return tuple(dim.axes for dim in decision.dims)
 
 
 def axes_of(spec: Spec) -> set[str]:
-    """Returns all mesh axes that split an array."""
     return {axis for axes in spec for axis in axes}
 
 
 def weights_of(arrays: TrainState, decisions: TrainState) -> list[Weight]:
-    """Returns all parameters, in the order of the model's tree."""
     moments: dict[str, list[Spec]] = {}
     for array, decision in zip(*map(jax.tree.leaves, (arrays, decisions)), strict=True):
         if array.kind == "moment":
@@ -99,19 +87,16 @@ class Shards:
         self._elements: dict[object, int] = {}
 
     def spec_of(self, shape: tuple[int, ...], logical: LogicalAxes) -> Spec:
-        """Returns the spec that the rules give an array or an activation with these logical axes."""
         if (shape, logical) not in self._specs:
             self._specs[shape, logical] = spec_of(by_rules(shape, logical, self.rules, self.mesh))
         return self._specs[shape, logical]
 
     @property
     def batch_axes(self) -> Axes:
-        """Mesh axes that split the batch."""
         return self.rules.get("batch", ())
 
     @property
     def seq_axes(self) -> Axes:
-        """Mesh axes that split the sequence."""
         return self.rules.get("seq", ())
 
     def tensor_axes(self, logical: str) -> Axes:
@@ -122,11 +107,9 @@ class Shards:
         return axes if not set(axes) & {*self.batch_axes, *self.seq_axes} else ()
 
     def is_slice(self, axes: Iterable[str]) -> bool:
-        """Returns whether these axes are all that the mesh has."""
         return self.shard_count(axes) == self.shard_count(self.mesh)
 
     def shard_count(self, axes: Iterable[str]) -> int:
-        """Returns how many shards these axes make: the product of their sizes."""
         count = 1
         for axis in axes:  # called some hundred times per estimate: a generator would double its time
             count *= self.mesh[axis]

@@ -19,13 +19,10 @@ class Collective:
     """Collectives of a step that are alike."""
 
     kind: str
-    """HLO opcode, such as `all-gather`."""
     axes: Axes
-    """The mesh axes that it communicates over."""
     bytes_each: float
     """Bytes per device of each one: of the gathered array for a gather, of the input for a scatter."""
     count: int
-    """How many run per step."""
 
 
 class WeightTraffic:
@@ -35,7 +32,6 @@ class WeightTraffic:
         self.step = step
 
     def collectives(self) -> Iterator[Collective]:
-        """Yields the collectives of all parameters."""
         for weight in self.step.weights:
             yield from self._gathers(weight)
             yield from self._moment_gathers(weight)
@@ -92,12 +88,9 @@ class WeightTraffic:
         return 3 if is_repeated and not self.step.on_cpu else 2
 
     def _windowed_uses(self, weight: Weight, axes: Axes) -> int:
-        """How many of its uses are windowed products (measured).
-
-        A product of the forward pass is one, unless it sums over a dim that tensor parallelism splits, or takes the
-        residual stream without a norm. Its backward pass is one, too, unless remat repeats the product: both gradients
-        then use what is gathered for that.
-        """
+        """How many of its uses are windowed products (measured). A product of the forward pass is one, unless it sums
+        over a dim that tensor parallelism splits, or takes the residual stream without a norm. Its backward pass is
+        one, too, unless remat repeats the product: both gradients then use what is gathered for that."""
         if not self._is_windowed(weight, axes):
             return 0
         model = self.step.model
@@ -136,10 +129,8 @@ class WeightTraffic:
             yield Collective("all-gather", axes, self.step.local_elements(weight.array.shape, spec) * FLOAT32, 1)
 
     def _reduction_axes(self, weight: Weight) -> list[Axes]:
-        """The axes that split the tokens, by reduction: gradients are summed over them.
-
-        The CPU's compiler reduces over the axes of the batch and of the sequence separately, except for kernels.
-        """
+        """The axes that split the tokens, by reduction: gradients are summed over them. The CPU's compiler reduces over
+        the axes of the batch and of the sequence separately, except for kernels."""
         separately = self.step.on_cpu and not weight.is_kernel
         axes = (self.step.batch_axes, self.step.seq_axes)
         return list(axes) if separately else [axes[0] + axes[1]]

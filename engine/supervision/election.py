@@ -16,8 +16,6 @@ GONE = f"its supervisor has not answered for {LOST_SECONDS:g} s: its host is dow
 
 
 class Election:
-    """Counts faults, and writes decisions."""
-
     def __init__(
         self,
         rendezvous: Rendezvous,
@@ -33,7 +31,6 @@ class Election:
         self._patience = supervision.wait_seconds
         self._retries = Retries(supervision.restarts)
         self._noted = 0
-        """The last attempt whose fault was counted."""
 
     def elect(self, number: int, present: Mapping[int, Heartbeat], waited: float) -> None:
         """Decides on an attempt for which all present supervisors are ready, unless it still waits for hosts."""
@@ -55,10 +52,8 @@ class Election:
         self._rendezvous.decide(decision)
 
     def _endings(self, number: int, present: Mapping[int, Heartbeat]) -> dict[int, Ending]:
-        """Returns how the engines of the attempt before ended; none if these supervisors have run none together.
-
-        If hosts are gone, only theirs: the others may have failed because of that.
-        """
+        """Returns how the engines of the attempt before ended; none if these supervisors have run none together. If
+        hosts are gone, only theirs: the others may have failed because of that."""
         found = {rank: other.ending for rank, other in present.items() if other.ending}
         before = self._rendezvous.decision(number - 1)
         if not found or before is None:
@@ -74,10 +69,8 @@ class Election:
         return wrong if len(set(ranks) - set(wrong)) >= self._least else []
 
     def _verdict(self, number: int, ranks: list[int], rank: int, ending: Ending, left_out: list[int]) -> Decision:
-        """Returns the decision with all who can take part, except those who are to be `left_out`.
-
-        `rank`: whose `ending` ended the attempt before.
-        """
+        """Returns the decision with all who can take part, except those who are to be `left_out`. `rank`: whose
+        `ending` ended the attempt before."""
         spare: list[int] = []
         ranks = [other for other in ranks if other not in left_out]
         is_dead = not ending.is_orderly and self._retries.is_repeated and ending.kind in ("killed", "lost", "stuck")
@@ -110,7 +103,6 @@ class Election:
         )
 
     def _coordinator(self, number: int) -> str:
-        """Returns the address of this host with a port that is free."""
         for offset in range(PORTS):
             port = self._port + (number - 1 + offset) % PORTS
             try:

@@ -22,26 +22,19 @@ SETTLE_SECONDS = 5.0
 CLOSING_SECONDS = 40.0
 """The same after one has ended in order: process 0 waits 30 s for the others."""
 STACKS_SECONDS = 2.0
-"""Time for a process to write its stacks."""
 KINDS: tuple[Kind, ...] = ("refused", "stuck", "failed", "killed", "lost", "stopped", "finished")
 """The first of these that a process has ended with is how the engine ended."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 WINDOW_SECONDS = 3600.0
-"""Restarts are counted over this time."""
 SAME_FAULTS = 3
 """An engine that ends in the same way after the same step so often in a row is not started again."""
 
 
 @dataclass(frozen=True)
 class Child:
-    """One process of the engine."""
-
     process: int
-    """Process index."""
     popen: "subprocess.Popen[bytes]"
-    """The process."""
     health: ProcessHealth
-    """Its signs of life."""
 
 
 class Engine:
@@ -54,10 +47,8 @@ class Engine:
         logs: Mapping[int, Path],
         stacks: Path,
     ) -> None:
-        """`commands` and `logs` by process index; a process without a log inherits stdout and stderr.
-
-        `stacks`: the file for the stacks of processes that cannot go on.
-        """
+        """`commands` and `logs` by process index; a process without a log inherits stdout and stderr. `stacks`: the
+        file for the stacks of processes that cannot go on."""
         self._directory, self._stacks = directory, stacks
         self._theirs, self._ours = os.pipe()
         self._settled_at: float | None = None
@@ -76,11 +67,9 @@ class Engine:
         return Child(process, popen, ProcessHealth(popen.pid, beat))
 
     def ended(self) -> dict[int, Ending] | None:
-        """Returns how each process ended, once all have; None before. Ends those that do not end by themselves.
-
-        The processes that had to be ended after another are left out: what ended the engine is known from the others.
-        To be called all the time, as it also looks whether they can go on.
-        """
+        """Returns how each process ended, once all have; None before. Ends those that do not end by themselves. The
+        processes that had to be ended after another are left out: what ended the engine is known from the others. To be
+        called all the time, as it also looks whether they can go on."""
         for child in self._children:
             if child.popen.poll() is None and (problem := child.health.problem()):
                 self._end_dead(child, problem)
@@ -108,13 +97,11 @@ class Engine:
             self.kill()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to all processes that have not ended."""
         for child in self._children:
             if child.popen.poll() is None:
                 child.popen.send_signal(number)
 
     def kill(self) -> None:
-        """Kills all processes that have not ended."""
         for child in self._children:
             if child.popen.poll() is not None:
                 continue
@@ -144,7 +131,6 @@ class Engine:
 
 
 def worst(endings: Mapping[int, Ending]) -> tuple[int, Ending]:
-    """Returns the process whose ending says most about why the engine ended, and that ending."""
     return min(endings.items(), key=lambda item: (KINDS.index(item[1].kind), item[0]))
 
 
@@ -162,13 +148,10 @@ def _ending_of(status: int) -> Ending:
 
 class SignalHandler:
     """Counts the signals to stop that arrive in this context: the first stops the engine in order, the second kills it.
-
-    After it signals are ignored: the run has ended, and they could only change the exit code.
-    """
+    After it signals are ignored: the run has ended, and they could only change the exit code."""
 
     def __init__(self) -> None:
         self.count = 0
-        """How many have arrived."""
         self._engine: Engine | None = None
 
     def __enter__(self) -> Self:
@@ -197,10 +180,7 @@ class SignalHandler:
 
 
 class Retries:
-    """Counts restarts and repeated faults."""
-
     def __init__(self, most: int) -> None:
-        """`most`: restarts within `WINDOW_SECONDS`."""
         self._most = most
         self._restarts: deque[float] = deque(maxlen=most + 1)
         self._faults: deque[tuple[int, Ending, int]] = deque(maxlen=SAME_FAULTS)
@@ -213,12 +193,10 @@ class Retries:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the last `SAME_FAULTS` engines ended in the same way after the same step."""
         different = {(rank, ending.fault, step) for rank, ending, step in self._faults}
         return len(different) == 1 and len(self._faults) == SAME_FAULTS
 
     def forget_faults(self) -> None:
-        """Counts repeated faults anew: the process that had them is left out."""
         self._faults.clear()
 
     @property

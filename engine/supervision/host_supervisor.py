@@ -24,7 +24,6 @@ from .rendezvous import Decision, Heartbeat, Rendezvous
 from .supervisor import POLL_SECONDS, give_up, held, last_step, say, supervised
 
 LOOK_SECONDS = 0.5
-"""Interval at which the other supervisors are looked for."""
 COMPARED_BYTES = 4096
 """Bytes at the end of the copy by which a log that goes on from it is known."""
 
@@ -111,7 +110,6 @@ class HostSupervisor:
         return 2 if ending and ending.kind == "refused" else 1
 
     def _run_attempt(self, decision: Decision) -> Ending:
-        """Returns how the engine of this host ended."""
         process = sorted(decision.members).index(self._rank)
         if process == 0 and not self._serves:
             self._history.fetch()
@@ -158,7 +156,6 @@ class HostSupervisor:
         return Engine(self._directory, {process: command}, {}, self._stacks)
 
     def _makes_room(self, number: int) -> bool:
-        """Whether the engines of an attempt were stopped to take in a host."""
         return any(other.makes_room == number for other in self._rendezvous.present().values())
 
 

@@ -17,8 +17,6 @@ LONGEST_POLL_SECONDS = 1.0
 
 
 class ProcessHealth:
-    """The signs of life of one process."""
-
     def __init__(self, pid: int, beat: Path) -> None:
         """`beat`: the file in which the process writes twice a second whether it is in a step."""
         self._pid, self._beat = pid, beat
@@ -29,7 +27,6 @@ class ProcessHealth:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped it."""
         with contextlib.suppress(ChildProcessError):
             found = os.waitid(os.P_PID, self._pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
             return found is not None and found.si_code == os.CLD_STOPPED

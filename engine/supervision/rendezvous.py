@@ -22,7 +22,6 @@ from ..spec.attempt import LostProcess
 from ..wire.ending import Ending
 
 BEAT_SECONDS = 1.0
-"""Interval between beats."""
 LOST_SECONDS = 10.0
 """A supervisor whose beats do not change for so long is lost, and its host with it."""
 UNREADABLE = (OSError, msgspec.DecodeError)
@@ -34,13 +33,9 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     rank: int
     """Its `--process-id`."""
     token: str
-    """Differs for each supervisor."""
     host: str
-    """Name of its host."""
     address: str
-    """Address at which other hosts reach it."""
     beat: int = 0
-    """Counts up."""
     ready_for: int = 0
     """The attempt that it waits for, or runs an engine in."""
     ending: Ending | None = None
@@ -48,14 +43,12 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
     makes_room: int = 0
     """The last attempt whose engines it stopped to take in hosts that waited."""
     is_done: bool = False
-    """Whether the run has ended in order."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):
     """Who trains in an attempt."""
 
     number: int
-    """Number of the attempt, from 1."""
     members: dict[int, str] = {}
     """Tokens by rank. The first is process 0 of the attempt."""
     coordinator: str = ""
@@ -110,11 +103,9 @@ class Rendezvous:
         return dict(sorted(found.items()))
 
     def newest(self) -> int:
-        """Returns the number of the last attempt that was decided; 0 before the first."""
         return max((int(path.stem.partition("-")[2]) for path in self._folder.glob("attempt-*.json")), default=0)
 
     def decision(self, number: int) -> Decision | None:
-        """Returns what was decided for an attempt; None if nothing is yet."""
         with contextlib.suppress(*UNREADABLE):
             return msgspec.json.decode(self._attempt(number).read_bytes(), type=Decision)
         return None

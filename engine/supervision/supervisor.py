@@ -21,7 +21,6 @@ from ..wire.run_directory import RunDirectory
 from .engine import Engine, Retries, SignalHandler, worst
 
 POLL_SECONDS = 0.05
-"""Interval at which the processes are checked."""
 
 
 class Supervisor:
@@ -82,10 +81,8 @@ class Supervisor:
         )
 
     def _without(self, attempt: Attempt, ending: Ending) -> Attempt | None:
-        """Returns the next attempt without the devices that were wrong; None if there are none, or all are needed.
-
-        One process goes on with its other devices; of several, those with such a device are left out.
-        """
+        """Returns the next attempt without the devices that were wrong; None if there are none, or all are needed. One
+        process goes on with its other devices; of several, those with such a device are left out."""
         lost = [LostProcess(process, ending.why) for process in ending.wrong]
         count = attempt.processes - len(lost)
         if not lost or 1 < attempt.processes > count < self._least:
@@ -129,12 +126,10 @@ def supervise(directory: str, restart: Restart, supervision: Supervision) -> int
 
 
 def supervised(restart: Restart, supervision: Supervision) -> Restart:
-    """Returns how an engine is started, with what it has to know of its supervision."""
     return msgspec.structs.replace(restart, fallback=supervision.fallback)
 
 
 def held(run: RunDirectory) -> BinaryIO:
-    """Takes the lock of the run's supervisor. Raises Invalid if another one holds it."""
     try:
         return lock.take(run.supervisor_lock)
     except Invalid as error:
@@ -144,7 +139,6 @@ def held(run: RunDirectory) -> BinaryIO:
 
 
 def say(text: str) -> None:
-    """Prints on stderr, which is the log of the run."""
     print(f"shardtui: {text}", file=sys.stderr, flush=True)
 
 

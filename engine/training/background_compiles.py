@@ -39,19 +39,14 @@ class Phases:
         self._wake()
 
     def take(self) -> Iterator[Phase]:
-        """Yields the phases that have begun since the last call."""
         while not self._begun.empty():
             yield self._begun.get()
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A program, or a switch, that is being prepared."""
-
     preset: str
-    """The preset that is compiled."""
     phases: Phases
-    """The phases that it goes through."""
     ready: Future[Any]
     """The program, or for a switch `Ready`."""
 
@@ -62,10 +57,8 @@ class Pending:
 
 
 class BackgroundCompiles:
-    """Prepares at most one requested switch, the next scheduled one and one likely one at a time.
-
-    Only the training thread uses it.
-    """
+    """Prepares at most one requested switch, the next scheduled one and one likely one at a time. Only the training
+    thread uses it."""
 
     def __init__(
         self,
@@ -96,10 +89,8 @@ class BackgroundCompiles:
         """Inspections by preset; None once published."""
         self._first: Pending | None = None
         self._kept: list[str] = []
-        """Presets of the cached programs, as last reported."""
 
     def first(self, preset: str) -> Future[Program]:
-        """Starts to compile the program that the run begins with."""
         self._publish(PresetCompiling(preset=preset))
         phases = Phases(self._wake)
         self._first = Pending(preset, phases, self._compiler.first(preset, phases.begin, self._wake))
@@ -122,7 +113,6 @@ class BackgroundCompiles:
             )
 
     def cancel(self) -> None:
-        """Cancels the requested switch if it is still compiling."""
         if self._requested is not None:
             self._publish(SwitchCancelled(to_preset=self._requested.preset))
             self._requested.drop()
@@ -155,7 +145,6 @@ class BackgroundCompiles:
             self._inspections[preset] = self._compiler.inspect(preset, self._wake)
 
     def compile_scheduled(self, active: Program) -> None:
-        """Starts to compile the next scheduled switch ahead of its step."""
         if self._scheduled and self._next is None:
             preset = self._scheduled[0].preset
             self._next, self._is_scheduled_reported = self._submit(Urgency.SCHEDULED, preset, active), False
@@ -219,7 +208,6 @@ class BackgroundCompiles:
                 self._publish(_inspected(preset, inspection))
 
     def describe(self, program: Program) -> None:
-        """Publishes a preset's layout, once per run."""
         if program.name not in self._described:
             self._described.add(program.name)
             self._publish(program.description)
@@ -252,7 +240,6 @@ class BackgroundCompiles:
 
 
 def _problem(pending: Pending) -> str | None:
-    """Returns why a finished compilation failed, or None if it succeeded."""
     error = pending.ready.exception()
     return problems_in(error)[0] if error else None
 

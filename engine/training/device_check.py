@@ -23,16 +23,13 @@ from .restorer import Restorer
 from .tools import Tools
 
 SHOWN = 3
-"""Names of arrays and devices that a message lists."""
 
 
 @dataclass(frozen=True)
 class DeviceCheck:
-    """Compares the replicas of the state's arrays, in every process after the same steps.
-
-    Each device digests its own shards after a step; the digests are read while the next step runs. Before a save or a
-    switch they are read at once, so that every checkpoint holds a state whose replicas are equal.
-    """
+    """Compares the replicas of the state's arrays, in every process after the same steps. Each device digests its own
+    shards after a step; the digests are read while the next step runs. Before a save or a switch they are read at once,
+    so that every checkpoint holds a state whose replicas are equal."""
 
     tools: Tools
     restorer: Restorer
@@ -52,9 +49,7 @@ class DeviceCheck:
 
     def passes(self, at: Progress) -> bool:
         """Compares the devices now, if the run does so at all. Returns False if they differ and the run has gone back.
-
-        Raises WrongDevices in a supervised run.
-        """
+        Raises WrongDevices in a supervised run."""
         if not self.tools.config.check_devices:
             return True
         self._begin(at)
@@ -132,7 +127,6 @@ def coverage(config: RunConfig, task: Task, preset: Preset, devices: Sequence[ja
 
 
 def _words(devices: list[WrongDevice], is_certain: bool, arrays: list[str], step: int) -> str:
-    """Returns which devices differ in which arrays, in words."""
     named = figures.listed(
         [f"{device.id} ({device.kind}, process {device.process} on {device.host})" for device in devices], SHOWN
     )

@@ -18,18 +18,14 @@ class Evaluator:
 
     tools: Tools
     held_out: Batches | None
-    """The held-out batches; None for a run without evaluation."""
 
     def is_due(self, step: int) -> bool:
-        """Returns True if an evaluation is due after `step` steps."""
         config = self.tools.config.evaluation
         return config is not None and step % config.every_steps == 0
 
     def evaluate(self, at: Progress) -> None:
         """Waits for the step in flight, then evaluates; the time this takes counts for no step. Changes no state.
-
-        Raises Invalid if a held-out batch cannot be read.
-        """
+        Raises Invalid if a held-out batch cannot be read."""
         config = self.tools.config.evaluation
         assert config and self.held_out
         at.reports.flush()

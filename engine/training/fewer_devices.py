@@ -26,21 +26,17 @@ class Fitted:
     """A run on the devices that are left. Batches and losses are those of the run on all of its devices."""
 
     config: RunConfig
-    """With the preset, the switches and the micro-batches that fit."""
     warnings: list[str] = field(default_factory=list)
     """What differs from the run on all of its devices, and why."""
     replaced: Mapping[str, str] = field(default_factory=dict)
     """The preset in use, by name, to that of the run; empty if the run keeps its own."""
     devices: int | None = None
-    """How many of the devices are used; None for all."""
 
 
 def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: Restart, created: Path | None) -> Fitted:
-    """Returns the run on `devices`, under the first that fits of its own preset, --fallback and all presets.
-
-    If some of a process's devices are left out, each preset is tried on all others, then on fewer and fewer. Raises
-    Unfit if nothing fits.
-    """
+    """Returns the run on `devices`, under the first that fits of its own preset, --fallback and all presets. If some of
+    a process's devices are left out, each preset is tried on all others, then on fewer and fewer. Raises Unfit if
+    nothing fits."""
     search = _Search(config, task, limit(devices, config.device_memory), restart.fallback, created)
     left_out = restart.attempt.left_out if restart.attempt else ()
     counts = range(len(devices), 0, -1) if left_out else [len(devices)]
@@ -64,7 +60,6 @@ def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: R
 
 
 def _unfit(search: "_Search", devices: int, restart: Restart) -> Unfit:
-    """Says on how many processes a preset fits."""
     assert restart.attempt, "only a supervised run is started again"
     count = restart.attempt.processes
     fewer = next((n for n in range(count - 1, 0, -1) if search.first(devices // count * n)), None)
@@ -86,9 +81,7 @@ class _Search:
 
     def first(self, *counts: int) -> tuple[Preset, int, int] | None:
         """Returns the first preset that fits the first of these numbers of devices that it fits; None if none does.
-
-        With it, in how many micro-batches a step has to be, and the number of devices.
-        """
+        With it, in how many micro-batches a step has to be, and the number of devices."""
         others = [preset for preset in self.known.values() if not is_pitfall(preset.name)]
         for presets in ([self.own], *([preset] for preset in self._fallback), others):
             for count, (accumulate_steps, task) in itertools.product(counts, self._tasks()):
@@ -98,11 +91,9 @@ class _Search:
         return None
 
     def fits(self, preset: Preset, devices: int) -> bool:
-        """Returns whether the layout of a preset fits, with its mesh shrunk to the devices."""
         return not estimate_row(self._task, preset.shrunk(devices), devices, None).problems
 
     def problems(self, devices: int) -> list[str]:
-        """Returns why the run's preset does not fit, as far as its layout is the reason."""
         return estimate_row(self._task, self.own.shrunk(devices), devices, None).problems
 
     def words(self, chosen: Preset, devices: int) -> Iterator[str]:

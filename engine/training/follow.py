@@ -28,10 +28,8 @@ GRACE_SECONDS = 10.0
 
 
 def host(run: str, config: RunConfig | None, restart: Restart, membership: Membership) -> int:
-    """Runs the engine of one host and returns its exit code. Raises Invalid.
-
-    Process 0 creates the run from `config`, or finds it by name if there is none.
-    """
+    """Runs the engine of one host and returns its exit code. Raises Invalid. Process 0 creates the run from `config`,
+    or finds it by name if there is none."""
     end_with_supervisor(restart)
     about = config or restart.config
     assert about, "one of them is always given"

@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable
 
 
 def detach_in_children(descriptors: Callable[[], Iterable[int]]) -> None:
-    """Redirects a child's copies of these descriptors to /dev/null, in every child that is forked from now on.
-
-    They are not closed, since the objects that own these numbers exist in the child as well.
-    """
+    """Redirects a child's copies of these descriptors to /dev/null, in every child that is forked from now on. They are
+    not closed, since the objects that own these numbers exist in the child as well."""
     os.register_at_fork(after_in_child=lambda: redirect_to_null(descriptors()))
 
 

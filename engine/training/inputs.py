@@ -20,16 +20,10 @@ from ..wire.descriptions import CorpusInfo
 
 @dataclass(frozen=True)
 class Inputs:
-    """Where a run's batches come from."""
-
     batches: Batches | UserBatches
-    """The batches to train on."""
     corpus: CorpusInfo
-    """Their source."""
     held_out: Batches | None = None
-    """The held-out batches; None for a run without evaluation."""
     held_out_corpus: CorpusInfo | None = None
-    """Their source."""
 
     @property
     def facts(self) -> dict[str, str]:
@@ -38,12 +32,10 @@ class Inputs:
 
 
 def inputs_of(config: RunConfig, task: Task) -> Inputs:
-    """Returns the user's batches, or batches of tokens. Raises Invalid."""
     return Inputs(task.user_batches, task.user_batches.describe()) if task.user_batches else text_inputs(config)
 
 
 def text_inputs(config: RunConfig) -> Inputs:
-    """Returns batches of tokens. Raises Invalid."""
     training, corpus = config.training, read_corpus(config.data)
     vocab = None if isinstance(config.model, UserModel) else config.model.vocab
 
@@ -65,7 +57,6 @@ def text_inputs(config: RunConfig) -> Inputs:
 
 
 def _split(corpus: Corpus, evaluation: EvaluationConfig) -> tuple[Corpus, Corpus]:
-    """Returns what to train on, and what is held out."""
     if evaluation.share is not None:
         return corpus.split(evaluation.share)
     return corpus, read_corpus(evaluation.data, "--eval-data")
@@ -79,11 +70,9 @@ class DeviceBatches:
         self._processes = processes
 
     def batch(self, number: int, program: Program) -> Any:
-        """Returns batch `number` on the devices, in the structure that the program's step takes.
-
-        With several processes, each reads only the rows that its own devices hold. Raises Invalid if a user's batch
-        cannot be made.
-        """
+        """Returns batch `number` on the devices, in the structure that the program's step takes. With several
+        processes, each reads only the rows that its own devices hold. Raises Invalid if a user's batch cannot be
+        made."""
         shardings, structure = jax.tree.flatten(program.placement.batch_shardings)
         if self._processes == 1:
             return structure.unflatten(map(jax.device_put, jax.tree.leaves(self._batches[number]), shardings))

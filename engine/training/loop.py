@@ -31,10 +31,8 @@ class Loop:
         self.boundary = StepBoundary(tools)
 
     def run(self, origin: Manifest | None, profile: int | None = None) -> int:
-        """Trains until the last step, or until a command stops it. Returns the number of steps done.
-
-        `origin`: the checkpoint to resume from, whose files are verified. `profile`: steps to trace after the warm-up.
-        """
+        """Trains until the last step, or until a command stops it. Returns the number of steps done. `origin`: the
+        checkpoint to resume from, whose files are verified. `profile`: steps to trace after the warm-up."""
         done = origin.step if origin else 0
         if self.begin(origin):
             if profile is not None:
@@ -82,7 +80,6 @@ class Loop:
 
     @property
     def is_over(self) -> bool:
-        """Whether the last step has begun, or all processes agreed to stop."""
         return self.boundary.stopping.is_agreed or self.at.begun == self.tools.config.steps
 
     def _run_step(self) -> None:
@@ -123,10 +120,8 @@ class Loop:
 
     def _dispatch_step(self) -> bool:
         """Dispatches one step, then reads the loss of the previous one. Returns True if it is the last of a trace.
-
         Waits for its own loss if that is needed next, and if it is the first step under a preset: if it fails, the
-        previous preset continues.
-        """
+        previous preset continues."""
         at, number = self.at, self.at.begun
         self.tools.profiler.begin(at)
         with self.tools.profiler.named(number):

@@ -7,17 +7,13 @@ from .progress import Progress
 
 
 class Pausing:
-    """Decides whether the next step runs: always, unless training is paused."""
-
     def __init__(self, publish: Callable[[Event], None]) -> None:
         self._publish = publish
         self.is_paused = False
         self._single_steps = 0
-        """Steps to run while paused."""
 
     @property
     def runs_next_step(self) -> bool:
-        """Whether the next step runs."""
         return not self.is_paused or self._single_steps > 0
 
     def pause(self, at: Progress, problem: str | None = None) -> None:
@@ -27,13 +23,11 @@ class Pausing:
         self._publish(Paused(step=at.done, problem=problem))
 
     def resume(self, at: Progress) -> None:
-        """Resumes training; the time spent paused counts for no step."""
         self.is_paused, self._single_steps = False, 0
         at.reports.restart_clock()
         self._publish(Resumed(step=at.done))
 
     def step_once(self, at: Progress) -> None:
-        """Runs one more step, then stays paused."""
         if not self.is_paused:
             self.pause(at)
         self._single_steps += 1

@@ -37,18 +37,13 @@ MOST_READ = 50
 
 @dataclass(frozen=True)
 class Request:
-    """Steps to trace."""
-
     steps: range
-    """Counted from 0."""
     is_periodic: bool
     """Whether it is time for an account of the step: its trace is not kept."""
 
 
 @dataclass(frozen=True)
 class Tracing:
-    """A trace in progress."""
-
     request: Request
     """What is traced, from the step on with which it began."""
     waited: float
@@ -68,19 +63,14 @@ class Profiler:
         self._publish = publish
         self._cluster = cluster
         self._every = None if every is None else 60 * every
-        """Seconds."""
         self._due: float | None = None
         """When the next account of a step is due; None before training begins, and for never."""
         self._requested: Request | None = None
-        """The trace to begin next; None if there is none."""
         self._tracing: Tracing | None = None
-        """None if there is no trace in progress."""
 
     def request(self, first: int, steps: int, is_periodic: bool = False) -> None:
-        """Requests a trace of `steps` steps from step `first` on; replaces a request that has not begun.
-
-        `is_periodic`: only the parts of the step are reported, and the trace is not kept.
-        """
+        """Requests a trace of `steps` steps from step `first` on; replaces a request that has not begun. `is_periodic`:
+        only the parts of the step are reported, and the trace is not kept."""
         self._requested = Request(range(first, first + steps), is_periodic)
 
     def is_overdue(self) -> bool:
@@ -91,10 +81,8 @@ class Profiler:
         return is_free and self._due is not None and time.monotonic() >= self._due
 
     def begin(self, at: Progress) -> None:
-        """Starts the requested trace if its first step is reached and no other trace is in progress.
-
-        Waits for the step in flight, so that the trace has only whole steps.
-        """
+        """Starts the requested trace if its first step is reached and no other trace is in progress. Waits for the step
+        in flight, so that the trace has only whole steps."""
         step, request = at.begun, self._requested
         if request is None or self._tracing is not None or step < request.steps.start:
             return
@@ -165,7 +153,6 @@ class Profiler:
         self._publish(structs.replace(profiled, account=account, problem=problem))
 
     def _put_off(self, paused: float) -> None:
-        """Sets when the next account is due, after one that training paused for this many seconds."""
         if self._every is not None:
             self._due = time.monotonic() + max(self._every, paused / MAX_COST)
 
@@ -184,7 +171,6 @@ class Profiler:
         return account, None
 
     def _recording(self, program: Program) -> Recording:
-        """The trace of this process that was written last."""
         mesh = program.placement.mesh
         text = program.step.as_text() or ""  # a trace lacks that of a program from the compilation cache
         return read_recording(self._newest(), dict(mesh.shape), text, _places(mesh))
@@ -220,10 +206,8 @@ def _places(mesh: jax.sharding.Mesh) -> dict[int, Place]:
 
 
 def joint_breakdown(cluster: Cluster, read: Callable[[], Recording], peaks: Peaks | None) -> StepBreakdown | None:
-    """Returns in process 0 the account of the steps that all processes have traced whole; None in the others.
-
-    Every process calls it. `read` reads its own trace. Raises in all the same, as `Cluster.run_on_all`.
-    """
+    """Returns in process 0 the account of the steps that all processes have traced whole; None in the others. Every
+    process calls it. `read` reads its own trace. Raises in all the same, as `Cluster.run_on_all`."""
     recording = cluster.run_on_all(read)
     recording.keep(_common_steps(cluster, recording))
     own = cluster.run_on_all(lambda: shared(recording))

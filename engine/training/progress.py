@@ -15,11 +15,8 @@ class Progress:
     """All that changes from step to step."""
 
     program: Program
-    """The program that trains."""
     state: TrainState
-    """The training state, laid out for `program`."""
     reports: StepReports
-    """Counts and losses of the steps that were dispatched and that are done."""
     origin: int
     """The step of the checkpoint that was restored; 0 for a new state."""
     commands_at: int
@@ -54,10 +51,8 @@ class Progress:
 
     @property
     def is_worth_saving(self) -> bool:
-        """Whether steps were trained, in this process or before, and the last loss is finite.
-
-        A restored state counts as well: its checkpoint may have been set aside since.
-        """
+        """Whether steps were trained, in this process or before, and the last loss is finite. A restored state counts
+        as well: its checkpoint may have been set aside since."""
         return self.done > 0 and self.reports.is_finite
 
     def save(self, saver: Saver) -> None:

@@ -18,8 +18,6 @@ NewState = Future[Callable[[], TrainState]]
 
 
 class Restorer:
-    """Restores checkpoints, and falls back to older ones or a new state."""
-
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
 

@@ -18,7 +18,6 @@ class TextSampler:
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
         self._last = 0
-        """The step of the last sample that was due."""
 
     def sample_if_due(self, at: Progress) -> None:
         """Samples after every N steps, if the run is to. All processes have begun as many steps."""

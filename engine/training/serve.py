@@ -28,9 +28,7 @@ from .forks import detach_in_children
 from .watchdog import HangWatch, Watchdog
 
 LOCK_POLL_SECONDS = 1.0
-"""Time between two checks of the lock."""
 FLUSH_SECONDS = 0.2
-"""Time for the last events to reach viewers before the process exits."""
 
 
 def end_with_supervisor(restart: Restart) -> None:
@@ -45,7 +43,6 @@ class LockWatchdog:
     def __init__(self, directory: RunDirectory, lock: BinaryIO, stop: Callable[[], object]) -> None:
         """`stop` is called once, in the watchdog's thread."""
         self.is_lost = False
-        """True once the directory was removed or replaced."""
         self.problem = f"{directory.path}: the run's directory was removed or replaced: nothing more can be saved there"
         self._lock = lock
         self._path = directory.lock
@@ -70,11 +67,9 @@ class LockWatchdog:
 
 
 def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal] | None = None) -> int:
-    """Trains until the run ends and returns the exit code: 0, 1 if it failed, 2 if it was refused.
-
-    Events go to the run directory; stdout and stderr are the run's log. `connect` joins the other processes and
-    returns their seal; None for a run of one process.
-    """
+    """Trains until the run ends and returns the exit code: 0, 1 if it failed, 2 if it was refused. Events go to the run
+    directory; stdout and stderr are the run's log. `connect` joins the other processes and returns their seal; None for
+    a run of one process."""
     inbox = Inbox()
     try:
         lock = directory.hold()

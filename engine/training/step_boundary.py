@@ -37,10 +37,7 @@ from .tools import Tools
 
 
 class Stopping:
-    """Whether all processes have agreed to stop."""
-
     is_agreed = False
-    """True once all processes have agreed to stop before the next step."""
 
     def __init__(self, cluster: Cluster, inbox: Inbox, report: Callable[[], None]) -> None:
         """`report` is called repeatedly while a compilation is awaited."""
@@ -49,10 +46,8 @@ class Stopping:
         self._report = report
 
     def is_requested_before(self, compiled: Future[Any]) -> bool:
-        """Waits for a compilation or for a request to stop, and returns whether the request came first.
-
-        A compilation cannot be interrupted, but it need not be awaited.
-        """
+        """Waits for a compilation or for a request to stop, and returns whether the request came first. A compilation
+        cannot be interrupted, but it need not be awaited."""
         self.is_agreed = self.is_agreed or self._cluster.broadcast(
             lambda: self._inbox.is_stopped_before(compiled.done, self._report), bool
         )
@@ -86,16 +81,12 @@ class StepCommands(Struct, frozen=True):
     """What every process carries out before the same step, as process 0 broadcasts it."""
 
     commands: list[StepCommand]
-    """Commands in the order in which they are carried out."""
     stride: int
-    """Steps until process 0 broadcasts again."""
 
 
 class StepBoundary:
-    """Carries out commands and switches between two steps, in the same order in every process.
-
-    Its parts are public: the loop begins, ends and steps through them.
-    """
+    """Carries out commands and switches between two steps, in the same order in every process. Its parts are public:
+    the loop begins, ends and steps through them."""
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
@@ -141,7 +132,6 @@ class StepBoundary:
         return StepCommands(commands, self.tools.cluster.stride(at.reports.step_seconds))
 
     def _for_all_processes(self, command: AnyCommand) -> StepCommand:
-        """Returns the command in the form in which every process can carry it out."""
         if isinstance(command, AddPreset) and self.tools.cluster.count > 1:
             return ReadPreset(command.preset, self.tools.saver.presets.write(command.preset, command.text))
         return command
@@ -187,7 +177,6 @@ class StepBoundary:
                 pass
 
     def _add(self, at: Progress, preset: str, text: Callable[[], str]) -> None:
-        """Adds a preset that was made in this run and requests the switch to it."""
         if self.switcher.add(at, preset, text):
             self.compiles.request(preset, at.program)
 

@@ -11,9 +11,7 @@ from ..distributed.cluster import Cluster
 from ..wire.events import Event, HostsMeasured, MemoryMeasured, StepsDone
 
 REPORT_SECONDS = 0.5
-"""Least time between two reports of steps."""
 HOSTS_SECONDS = 5.0
-"""Time between two reports of the progress of all processes."""
 RECENT_STEPS = 32
 """Steps whose losses are averaged to choose the best checkpoint."""
 MEMORY_CHANGE = 0.05
@@ -30,19 +28,15 @@ class StepReports:
         cluster: Cluster,
         step: int = 0,
     ) -> None:
-        """`step`: steps done before the first one."""
         self.begun = step
         """Steps dispatched."""
         self.done = step
         """Steps whose loss has been read."""
         self.step_seconds = 0.0
-        """Seconds that the last step took."""
         self.last_loss: float | None = None
         """Loss of the last step; None before the first one and if it is not finite."""
         self.is_finite = True
-        """Whether the last loss is finite."""
         self._was_finite = True
-        """Whether the loss was finite at the last call of `became_nonfinite`."""
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._publish = publish
         self._measure = measure
@@ -68,10 +62,8 @@ class StepReports:
         return self._in_flight is not None and not self._in_flight.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
 
     def add(self, loss: jax.Array, waited: float) -> None:
-        """Adds a dispatched step and reads the loss of the previous one.
-
-        `waited`: seconds that the devices may have waited for its batch, at most.
-        """
+        """Adds a dispatched step and reads the loss of the previous one. `waited`: seconds that the devices may have
+        waited for its batch, at most."""
         previous, self._in_flight = self._in_flight, loss
         self.begun += 1
         self._waited = (self._waited or 0.0) + waited

@@ -24,10 +24,8 @@ class Switcher:
         self._restorer = restorer
 
     def switch(self, at: Progress, preset: str, finished: Callable[[], Ready]) -> None:
-        """Switches to the program of a finished compilation; no step is in flight.
-
-        If it fails, the old program continues with the old state, or with the newest checkpoint if that state is lost.
-        """
+        """Switches to the program of a finished compilation; no step is in flight. If it fails, the old program
+        continues with the old state, or with the newest checkpoint if that state is lost."""
         try:
             ready = self.tools.cluster.run_on_all(finished)
             if ready.program is at.program:
@@ -40,7 +38,6 @@ class Switcher:
             self._report_failure(at, preset, error.problems)
 
     def add(self, at: Progress, preset: str, text: Callable[[], str]) -> bool:
-        """Adds a preset that was made in this run. Returns False, and reports why, if it is invalid."""
         try:
             info = self.tools.cluster.run_on_all(lambda: self.tools.compiler.add(preset, text()))
         except UNSUCCESSFUL as error:
@@ -55,10 +52,8 @@ class Switcher:
         )
 
     def _move(self, at: Progress, ready: Ready) -> None:
-        """Moves the state to the new program. Raises Invalid and Failure and leaves `at` unchanged.
-
-        With `--low-memory` the state of `at` may be lost then.
-        """
+        """Moves the state to the new program. Raises Invalid and Failure and leaves `at` unchanged. With `--low-memory`
+        the state of `at` may be lost then."""
         source, target = at.program, ready.program
         self.check_memory(target)
         self.tools.publish(Switching(to_preset=target.name, step=at.done))
@@ -87,11 +82,9 @@ class Switcher:
         )
 
     def undo(self, at: Progress, error: Exception) -> None:
-        """Rolls back to the previous preset if the first step under a new one fails, e.g. out of memory.
-
-        It continues with the moved state if that still exists, else with the newest checkpoint. Raises `error` if it
-        cannot roll back.
-        """
+        """Rolls back to the previous preset if the first step under a new one fails, e.g. out of memory. It continues
+        with the moved state if that still exists, else with the newest checkpoint. Raises `error` if it cannot roll
+        back."""
         previous, failed = at.previous, at.program
         if previous is None or self.tools.cluster.count > 1:  # another process may not have failed
             raise error

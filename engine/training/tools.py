@@ -14,8 +14,6 @@ from .profiler import Profiler
 
 @dataclass(frozen=True)
 class Tools:
-    """What the parts of a training loop work with."""
-
     config: RunConfig
     compiler: Compiler
     saver: Saver

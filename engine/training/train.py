@@ -46,11 +46,9 @@ def train(
     cluster: Cluster,
     answer_with: Callable[[Answer], None],
 ) -> int:
-    """Checks everything, reports that it is ready, and trains. Returns the number of steps done.
-
-    `publish` receives every event, `answer_with` what answers previews of presets. Raises Invalid before any device
-    work. Long because the order of the checks stands here.
-    """
+    """Checks everything, reports that it is ready, and trains. Returns the number of steps done. `publish` receives
+    every event, `answer_with` what answers previews of presets. Raises Invalid before any device work. Long because the
+    order of the checks stands here."""
     hosts = cluster.meet()
     config = restart.config or directory.config
     _compare_inputs(cluster, hosts, directory, restart, config)
@@ -118,7 +116,6 @@ def _text_facts(config: RunConfig) -> dict[str, str]:
 
 
 def _checked_inputs(config: RunConfig, task: Task, devices: list[jax.Device], directory: RunDirectory) -> Inputs:
-    """Returns the batches. Raises Invalid with every problem of the configuration, the data and the named presets."""
     problems = problems_of(config)
     try:
         found = inputs_of(config, task)
@@ -133,10 +130,6 @@ def _checked_inputs(config: RunConfig, task: Task, devices: list[jax.Device], di
 
 
 def _resumed_config(config: RunConfig, origin: Manifest | None, restart: Restart) -> RunConfig:
-    """Returns the configuration with the preset of the checkpoint `origin` and the switches after its step.
-
-    A preset that `restart` names takes precedence.
-    """
     if origin is not None:
         ahead = tuple(switch for switch in config.switches if switch.step >= origin.step)
         config = msgspec.structs.replace(config, preset=origin.in_place_of or origin.preset, switches=ahead)

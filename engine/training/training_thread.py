@@ -26,7 +26,6 @@ LIBRARIES = ("-packages/", "/lib/python3", "<")
 JAX = "/jax/"
 """Part of the paths of jax's own code."""
 STORE = "/distributed/sealed_store.py"
-"""End of the path of code that waits for other processes."""
 
 
 class TrainingThread:
@@ -39,12 +38,10 @@ class TrainingThread:
         self._slowest: float | None = None
         """Seconds of the slowest step under the preset; None until the second one."""
         self._is_first = True
-        """Whether no step under the preset has been reported."""
         self._last = Activity()
         self._looked = time.monotonic()
 
     def note(self, event: Event) -> None:
-        """Records an event of the training thread."""
         match event:
             case StepsDone():
                 seconds = [self._slowest or 0.0, *event.step_seconds[self._is_first :]]
@@ -56,7 +53,6 @@ class TrainingThread:
                 pass
 
     def look(self, begun: int) -> Activity:
-        """Returns what it does. `begun`: steps that it has begun."""
         now, (main, *called) = time.monotonic(), _awaited_stacks()
         is_same = begun == self._last.step
         in_step = not is_same or any(frame.f_code.co_qualname in STEP for frame in main)
@@ -79,7 +75,6 @@ class TrainingThread:
 
     @property
     def _limit(self) -> float:
-        """Seconds after which a step is late."""
         return FIRST_SECONDS if self._slowest is None else max(LATE_SECONDS, LATE_STEPS * self._slowest)
 
 
@@ -97,7 +92,6 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _innermost(stack: list[FrameType]) -> FrameType:
-    """Returns the innermost frame of the engine or of the user's code, if there is one."""
     return next((at for at in stack if _is_engine(at) or _is_user_code(at)), stack[0])
 
 
@@ -114,6 +108,5 @@ def _file(frame: FrameType) -> str:
 
 
 def _named(frame: FrameType) -> str:
-    """Returns `function (file:line)`."""
     file = _file(frame).removeprefix(f"{ENGINE}/") if _is_engine(frame) else Path(_file(frame)).name
     return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"

@@ -29,11 +29,9 @@ STARTING_SECONDS = 20.0
 """Time to stop for a run that has not trained yet: there is nothing to save, but a busy machine may still be
 importing jax."""
 POLL_SECONDS = 0.5
-"""Time between two checks."""
 STACKS_SECONDS = 2.0
 """How long a supervised process must have been stuck before it ends: the others write their stacks."""
 FLUSH_SECONDS = 0.2
-"""Time for the last event to reach viewers before the process exits."""
 
 SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
@@ -45,14 +43,11 @@ class HangWatch:
         self, cluster: Callable[[], Cluster], stacks: Path, beat: Path | None, record: Callable[[Ending], None]
     ) -> None:
         """`stacks`: the file for the stacks of all processes. `beat`: the file by which the supervisor sees that Python
-        runs in this process, and which gets its stacks if not; None without a supervisor.
-
-        `record` writes how this process ended.
-        """
+        runs in this process, and which gets its stacks if not; None without a supervisor. `record` writes how this
+        process ended."""
         self.thread = TrainingThread()
         self.stacks = stacks
         self.statuses: list[HostStatus] = []
-        """The last status of every process."""
         self._cluster = cluster
         self._record = record
         self._beat: int | None = None
@@ -109,10 +104,8 @@ class HangWatch:
 
 
 class Watchdog:
-    """Watches the training thread through the events that `note` is called with.
-
-    SIGTERM and SIGINT are handled here: the training thread may be in code that lets no Python handler run.
-    """
+    """Watches the training thread through the events that `note` is called with. SIGTERM and SIGINT are handled here:
+    the training thread may be in code that lets no Python handler run."""
 
     def __init__(
         self,
@@ -122,11 +115,8 @@ class Watchdog:
         stop_seconds: float | None,
         hangs: HangWatch,
     ) -> None:
-        """To be called in the main thread of a process.
-
-        `publish` is called with events and `stop` on a signal, both in the watchdog's thread. `stop_seconds`: time to
-        stop, None for no limit.
-        """
+        """To be called in the main thread of a process. `publish` is called with events and `stop` on a signal, both in
+        the watchdog's thread. `stop_seconds`: time to stop, None for no limit."""
         self.is_signalled = False
         self._inbox = inbox
         self._publish = publish
@@ -148,11 +138,9 @@ class Watchdog:
 
     @property
     def done(self) -> int:
-        """Number of steps that are reported as done."""
         return self._done
 
     def note(self, event: Event) -> None:
-        """Records an event of the training thread."""
         self._last = time.monotonic()
         self._hangs.thread.note(event)
         match event:
@@ -181,7 +169,6 @@ class Watchdog:
                 self._report(still, self._hangs.statuses)
 
     def _report(self, seconds: float, statuses: Sequence[HostStatus]) -> None:
-        """Reports a stall, and the statuses of all processes if one is stuck."""
         verdict = hang_words(statuses)
         if verdict and len(statuses) > 1:
             self._publish(HostsMeasured(hosts=list(statuses)))
@@ -223,7 +210,6 @@ class Watchdog:
 
 
 def _restore_signals() -> None:
-    """Restores the default signal handlers in a process that the user's code has forked."""
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)

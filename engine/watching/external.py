@@ -21,17 +21,12 @@ from .external_step import CompiledStep, is_placed, is_same_layout
 SINGLE_DEVICE_AXIS = "device"
 """The name of the mesh's only axis if everything is on a single device."""
 MAX_NAMES = 3
-"""Array names that a problem lists."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """The description of an external loop for viewers."""
-
     devices: list[jax.Device]
-    """In mesh order."""
     layout: PresetCompiled
-    """Its arrays, collectives and memory, as reported for a compiled preset."""
     problems: list[str]
     """One sentence for each group of arrays that cannot be shown."""
     step: KeptStep | None
@@ -40,8 +35,6 @@ class Described:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A leaf of the state, or another argument of the step."""
-
     leaf: Leaf
     short_path: tuple[str | int, ...]
     kind: str
@@ -54,10 +47,8 @@ class _Placed:
 
 
 def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seconds: float | None) -> Described:
-    """Returns the description of a state, and of its step if it is given.
-
-    `seconds`: the step's compile time, or None if it is unknown.
-    """
+    """Returns the description of a state, and of its step if it is given. `seconds`: the step's compile time, or None
+    if it is unknown."""
     placed = _placed(state, step)
     mesh = _main_mesh(placed)
     devices = list(mesh.devices.flat) if mesh else _main_device(placed)

@@ -29,13 +29,11 @@ class Matching:
     """Pairs of leaves by index. A leaf without any candidate is in neither field."""
 
     matched: dict[int, int]
-    """From leaf to the one argument or result that it is."""
     ambiguous: dict[int, list[int]]
     """From leaf to the several candidates that it may be."""
 
 
 def by_identity(leaves: Sequence[Leaf], others: Sequence[Leaf]) -> Matching:
-    """Returns the pairs that are the same array object."""
     indices = {other.identity: at for at, other in enumerate(others)}
     return Matching(
         {at: indices[leaf.identity] for at, leaf in enumerate(leaves) if leaf.identity in indices}, ambiguous={}
@@ -161,8 +159,6 @@ def _names(leaf: Leaf) -> list[str]:
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A compiled training step."""
-
     compiled: Compiled
     args: tuple[Any, ...] | None = None
     """The arguments that it is called with; None if `watch` was not given them."""
@@ -180,7 +176,6 @@ class CompiledStep:
         return [replace(aval, sharding=sharding) for aval, sharding in zip(avals, shardings, strict=True)]
 
     def uses(self, argument: int | None) -> bool:
-        """Returns whether the compiled program takes the argument of this index; False for None."""
         return argument is not None and self.arguments[argument].sharding is not None
 
     @cached_property
@@ -198,10 +193,8 @@ class CompiledStep:
         return same if same.matched else by_structure(state, self.arguments, _can_match)
 
     def resharded(self, state: Sequence[Leaf]) -> dict[int, Leaf | None]:
-        """Returns the leaves whose layout the first step changes, from leaf index to the step's result.
-
-        None if several results with different layouts match the leaf.
-        """
+        """Returns the leaves whose layout the first step changes, from leaf index to the step's result. None if several
+        results with different layouts match the leaf."""
         taken, made = self.match(state).matched, by_structure(state, self.results)
         found: dict[int, Leaf | None] = {}
         for at, argument in ((at, self.arguments[number]) for at, number in taken.items()):
@@ -213,11 +206,9 @@ class CompiledStep:
         return found
 
     def steady(self, step: Any, state: Sequence[Leaf]) -> "tuple[CompiledStep, list[Leaf]]":
-        """Returns the program that runs from the second call on, and the layout of the state by then.
-
-        It is another program if the first call reshards the state. jax reuses it for the second call of the jitted
-        function `step`, so nothing is compiled twice.
-        """
+        """Returns the program that runs from the second call on, and the layout of the state by then. It is another
+        program if the first call reshards the state. jax reuses it for the second call of the jitted function `step`,
+        so nothing is compiled twice."""
         resharded = {at: result for at, result in self.resharded(state).items() if result}
         arrays, tree = jax.tree.flatten((self.args, {}))
         if not resharded or _shapes(arrays) != _shapes(self.arguments):
@@ -249,7 +240,6 @@ def is_placed(leaf: Leaf) -> bool:
 
 
 def is_same_layout(a: Leaf, b: Leaf) -> bool:
-    """Returns whether both have a sharding and the two are equivalent."""
     return a.sharding is not None and b.sharding is not None and a.sharding.is_equivalent_to(b.sharding, len(a.shape))
 
 

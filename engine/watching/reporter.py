@@ -47,10 +47,8 @@ class Reporter:
         measure: Callable[[], MemoryMeasured | None],
         steps_done: int,
     ) -> None:
-        """`opening`: the first events; `step`: kept for viewers that explain it.
-
-        Raises Invalid and OSError if the run cannot be reported; no file is left.
-        """
+        """`opening`: the first events; `step`: kept for viewers that explain it. Raises Invalid and OSError if the run
+        cannot be reported; no file is left."""
         run_directory.runtime_directory()
         with contextlib.ExitStack() as cleanup:
             directory = run_directory.create_numbered(about)
@@ -70,7 +68,6 @@ class Reporter:
         self._process = os.getpid()
         self._reporting = threading.Lock()
         self._has_ended = False
-        """Whether the thread has read the end mark."""
         self._is_over = False
         """Whether reporting has ended: the last event is logged, or this is a forked child."""
         self._reports = StepReports(self._log.append, measure, Cluster(), steps_done)
@@ -83,7 +80,6 @@ class Reporter:
             self._losses.put(loss)
 
     def end(self, error: BaseException | None) -> None:
-        """Reports the queued steps and why the loop ended."""
         if os.getpid() != self._process:
             return  # a forked child left the loop
         self._losses.put(_END)
@@ -106,10 +102,8 @@ class Reporter:
             self._end_with(Failed(problems=[f"no longer watched: a loss cannot be read: {error}"], refused=False))
 
     def _next(self) -> list[Any]:
-        """Waits for losses and returns all that are queued; empty at the end.
-
-        Meanwhile it reports the losses already read: a loop may pause for long, for example to evaluate.
-        """
+        """Waits for losses and returns all that are queued; empty at the end. Meanwhile it reports the losses already
+        read: a loop may pause for long, for example to evaluate."""
         while not self._has_ended:
             try:
                 found = [self._losses.get(timeout=REPORT_SECONDS)]
@@ -131,10 +125,8 @@ class Reporter:
                 self._log.append(event)
 
     def _detach_in_children(self) -> None:
-        """Detaches forked children, such as data loaders, from the lock and the viewers' connections.
-
-        Otherwise a child that outlives this process would make the run look alive.
-        """
+        """Detaches forked children, such as data loaders, from the lock and the viewers' connections. Otherwise a child
+        that outlives this process would make the run look alive."""
         reference = weakref.ref(self)
 
         def detach() -> None:
