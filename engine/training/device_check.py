@@ -17,9 +17,8 @@ from ..program.replicas import Differing, differing, first_holders, rows_of
 from ..spec.config import RunConfig
 from ..spec.preset import Preset
 from ..wire.events import DevicesDiffer, WrongDevice
-from .pausing import Pausing
-from .progress import Progress
-from .restorer import Restorer
+from .progress import Pausing, Progress
+from .switcher import Restorer
 from .tools import Tools
 
 SHOWN = 3

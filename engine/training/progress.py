@@ -1,5 +1,6 @@
-"""The progress of a run: its program, its state and its step."""
+"""The progress of a run: its program, its state and its step, and whether it is paused."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -7,6 +8,7 @@ import jax
 from ..checkpoint.saver import Saver
 from ..models.task import TrainState
 from ..program.program import Program
+from ..wire.events import Event, Paused, Resumed
 from .step_reports import StepReports
 
 
@@ -60,3 +62,36 @@ class Progress:
         self.reports.flush()
         saver.save(self.state, self.program, self.done, self.reports.recent_loss, self.eval_loss)
         self.reports.restart_clock()
+
+
+class Pausing:
+    def __init__(self, publish: Callable[[Event], None]) -> None:
+        self._publish = publish
+        self.is_paused = False
+        self._single_steps = 0
+
+    @property
+    def runs_next_step(self) -> bool:
+        return not self.is_paused or self._single_steps > 0
+
+    def pause(self, at: Progress, problem: str | None = None) -> None:
+        """Waits for the step in flight, then pauses; `problem` says why if no viewer requested it."""
+        at.reports.flush()
+        self.is_paused = True
+        self._publish(Paused(step=at.done, problem=problem))
+
+    def resume(self, at: Progress) -> None:
+        self.is_paused, self._single_steps = False, 0
+        at.reports.restart_clock()
+        self._publish(Resumed(step=at.done))
+
+    def step_once(self, at: Progress) -> None:
+        if not self.is_paused:
+            self.pause(at)
+        self._single_steps += 1
+
+    def begin_step(self, at: Progress) -> None:
+        """Counts a single step down; the time since the previous one is not part of it."""
+        if self.is_paused:
+            self._single_steps -= 1
+            at.reports.restart_clock()

@@ -27,12 +27,10 @@ from ..wire.commands import (
 from ..wire.inbox import Inbox
 from .background_compiles import BackgroundCompiles, Pending
 from .device_check import DeviceCheck
-from .pausing import Pausing
 from .profiler import PERIODIC_STEPS
-from .progress import Progress
-from .restorer import Restorer
+from .progress import Pausing, Progress
 from .sampling import TextSampler
-from .switcher import Switcher
+from .switcher import Restorer, Switcher
 from .tools import Tools
 
 

@@ -115,7 +115,7 @@ class Watchdog:
         stop_seconds: float | None,
         hangs: HangWatch,
     ) -> None:
-        """To be called in the main thread of a process. `publish` is called with events and `stop` on a signal, both in
+        """Call it in the main thread of a process. `publish` is called with events and `stop` on a signal, both in
         the watchdog's thread. `stop_seconds`: time to stop, None for no limit."""
         self.is_signalled = False
         self._inbox = inbox

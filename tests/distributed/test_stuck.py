@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 from shardtui.engine.base.stacks import DUMP_SIGNAL, append_stacks, own_stacks
-from shardtui.engine.supervision import process_health
-from shardtui.engine.supervision.engine import SAME_FAULTS
-from shardtui.engine.supervision.process_health import STOPPED, ProcessHealth
+from shardtui.engine.supervision import engine
+from shardtui.engine.supervision.engine import SAME_FAULTS, STOPPED, ProcessHealth
 
 from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
@@ -170,7 +169,7 @@ def problem_of(watched: ProcessHealth, seconds: float) -> str | None:
 def test_a_stopped_process_has_a_problem(
     tmp_path: Path, child: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_health, "STOPPED_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "STOPPED_SECONDS", 0.1)
     watched = ProcessHealth(child.pid, tmp_path / "beat")
     assert problem_of(watched, 0.3) is None
     child.send_signal(signal.SIGSTOP)
@@ -199,7 +198,7 @@ locks()
 def test_native_code_that_keeps_python_from_running_is_a_problem_in_a_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, is_stuck: bool
 ) -> None:
-    monkeypatch.setattr(process_health, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "SILENT_SECONDS", 0.1)
     beat = tmp_path / "beat"
     with subprocess.Popen([sys.executable, "-c", LOCKS, str(beat), where]) as process:
         watched = ProcessHealth(process.pid, beat)

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from shardtui.engine.spec.attempt import Supervision
 from shardtui.engine.spec.config import Restart
-from shardtui.engine.supervision.engine import SAME_FAULTS, Retries
-from shardtui.engine.supervision.process_health import STOPPED
+from shardtui.engine.supervision.engine import SAME_FAULTS, STOPPED, Retries
 from shardtui.engine.supervision.supervisor import supervise
 from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.ending import Ending
