@@ -7,11 +7,10 @@ from msgspec.structs import replace
 
 from ..base.parent_watchdog import end_with_parent
 from ..spec.config import RunConfig, UserModel
-from ..spec.preset import Preset
 from ..spec.preset_files import is_pitfall
 from ..spec.preset_reader import load_preset, load_presets
 from ..spec.search import SearchRequest
-from ..spec.topology import Topology, load_topology
+from ..spec.topology import load_topology
 from ..wire.stdout import print_answer
 from .compilers import Turn, load_cost, slot, store_cost
 from .ranking import Board, StepCost
@@ -57,7 +56,12 @@ def schedule_one(config: RunConfig, target: str, name: str) -> None:
 def _compiled(config: RunConfig, target: str, name: str) -> StepCost:
     end_with_parent()
     topology, preset = load_topology(target), load_preset(name)
-    program = _program(config, preset, topology) if isinstance(config.model, UserModel) else ""
+    program = ""
+    if isinstance(config.model, UserModel):  # its costs are kept by the text of its step
+        from ..models.task import Task
+        from .ahead_of_time import lowered_text
+
+        program = lowered_text(Task(config, topology.platform), preset, topology)
     cost = load_cost(config, preset, topology, program)
     if cost is None:
         from ..models.task import Task
@@ -70,10 +74,3 @@ def _compiled(config: RunConfig, target: str, name: str) -> StepCost:
         except OSError as error:
             print(f"shardtui: cannot cache the compiler's answer: {error}", file=sys.stderr)
     return cost
-
-
-def _program(config: RunConfig, preset: Preset, topology: Topology) -> str:
-    from ..models.task import Task
-    from .ahead_of_time import lowered_text
-
-    return lowered_text(Task(config, topology.platform), preset, topology)

@@ -50,6 +50,23 @@ class StepLayout(Shards):
         self.is_bfloat16 = task.dtype == "bfloat16"
         self.itemsize = BFLOAT16 if self.is_bfloat16 and not self.on_cpu else FLOAT32
         """Bytes per element of activations: the CPU's compiler computes and sends bfloat16 as float32."""
+        self.layers = self.model.layers / (self.pipeline.stages if self.pipeline else 1)
+        """Layers per pipeline stage."""
+        pipeline = self.pipeline
+        schedule = (pipeline.microbatches, pipeline.ticks, pipeline.repeats) if pipeline else (1, 1, 1)
+        self.microbatches, self.ticks, self.repeats = schedule
+        """Micro-batches, and ticks of the schedule, per step; passes of a micro-batch through the stages."""
+        self.block_runs = round(self.layers / self.repeats) * self.ticks
+        """Forward passes through a block per device and step: layers that a stage applies in a tick × ticks."""
+        self.bubble_factor = self.ticks / (self.repeats * self.microbatches)
+        """A stage's work, with the pipeline bubble, relative to the work on the batch alone."""
+        self.slots = self.model.capacity(self.training.seq_len) if self.model.experts else 0
+        """Capacity of each expert, in tokens per sequence."""
+        self.scatter_kind = "all-reduce" if self.on_cpu else "reduce-scatter"
+        """Opcode that a reduce-scatter compiles to: on CPU an all-reduce whose result is sliced."""
+        self.kept: tuple[str, ...] = KEPT[self.model.remat] if isinstance(self.model.remat, str) else ()
+        """The named activations that remat keeps besides a block's input."""
+        self.is_ragged = bool(self.model.experts) and expert_matmul(self.model, task.platform) == "ragged"
 
     @cached_property
     def weights(self) -> list[Weight]:
@@ -59,41 +76,6 @@ class StepLayout(Shards):
     def output_table(self) -> Weight:
         name = "token.embedding" if self.model.tied else "output.embedding"
         return next(weight for weight in self.weights if weight.name == name)
-
-    @property
-    def layers(self) -> float:
-        """Layers per pipeline stage."""
-        return self.model.layers / (self.pipeline.stages if self.pipeline else 1)
-
-    @property
-    def microbatches(self) -> int:
-        """Micro-batches per step: 1 without a pipeline."""
-        return self.pipeline.microbatches if self.pipeline else 1
-
-    @property
-    def ticks(self) -> int:
-        """Ticks of the pipeline's schedule per step: 1 without a pipeline."""
-        return self.pipeline.ticks if self.pipeline else 1
-
-    @property
-    def repeats(self) -> int:
-        """Passes of a micro-batch through the pipeline's stages: 1 without a pipeline."""
-        return self.pipeline.repeats if self.pipeline else 1
-
-    @property
-    def block_runs(self) -> int:
-        """Forward passes through a block per device and step: layers that a stage applies in a tick × ticks."""
-        return round(self.layers / self.repeats) * self.ticks
-
-    @property
-    def bubble_factor(self) -> float:
-        """A stage's work, with that in the pipeline bubble, relative to the work on the batch alone."""
-        return self.ticks / (self.repeats * self.microbatches)
-
-    @property
-    def slots(self) -> int:
-        """Capacity of each expert, in tokens per sequence."""
-        return self.model.capacity(self.training.seq_len)
 
     def gather_axes(self, weight: Weight) -> Axes:
         """Returns the axes over which a parameter is all-gathered for use: they split it but not its matmul."""
@@ -112,11 +94,6 @@ class StepLayout(Shards):
         *summed, out = weight.array.logical_axes
         return out == "embed" and any(self.shard_count(self.tensor_axes(name)) > 1 for name in summed if name)
 
-    @property
-    def scatter_kind(self) -> str:
-        """Opcode that a reduce-scatter compiles to: on CPU an all-reduce whose result is sliced."""
-        return "all-reduce" if self.on_cpu else "reduce-scatter"
-
     def activation_elements(self, logical: tuple[str, ...]) -> int:
         """Returns the elements of one device's shard of an activation with these logical axes."""
         return self.local_elements(*self._activation(logical))
@@ -125,11 +102,6 @@ class StepLayout(Shards):
         sizes = _dims(self.model, self.training.batch_size, self.training.seq_len)
         shape = tuple(sizes[name] for name in logical)
         return shape, self.spec_of(shape, logical)
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """The named activations that remat keeps besides a block's input."""
-        return KEPT[self.model.remat] if isinstance(self.model.remat, str) else ()
 
     def recomputes(self, name: str) -> bool:
         """Returns whether remat repeats the product with this name, of those in `KEPT`."""
@@ -173,10 +145,6 @@ class StepLayout(Shards):
         if self.is_ragged:
             return self.activation_elements(("expert_batch", "seq", "mlp")) * self.model.experts_per_token
         return self.activation_elements((*(RECEIVED if self.model.experts else ("batch", "seq")), "mlp"))
-
-    @property
-    def is_ragged(self) -> bool:
-        return bool(self.model.experts) and expert_matmul(self.model, self.task.platform) == "ragged"
 
     @property
     def attention(self) -> AttentionKernel:

@@ -83,6 +83,7 @@ class Shards:
 
     def __init__(self, rules: Mapping[str, Axes], mesh: Mapping[str, int]) -> None:
         self.rules, self.mesh = rules, mesh
+        self.batch_axes, self.seq_axes = rules.get("batch", ()), rules.get("seq", ())
         self._specs: dict[object, Spec] = {}
         self._elements: dict[object, int] = {}
 
@@ -90,14 +91,6 @@ class Shards:
         if (shape, logical) not in self._specs:
             self._specs[shape, logical] = spec_of(by_rules(shape, logical, self.rules, self.mesh))
         return self._specs[shape, logical]
-
-    @property
-    def batch_axes(self) -> Axes:
-        return self.rules.get("batch", ())
-
-    @property
-    def seq_axes(self) -> Axes:
-        return self.rules.get("seq", ())
 
     def tensor_axes(self, logical: str) -> Axes:
         """Returns the axes that split this dim of an activation; none if batch or sequence already use one of them."""

@@ -21,7 +21,7 @@ from ..wire.run_directory import RunDirectory, checked_name, state_home
 from .election import Election
 from .engine import SETTLE_SECONDS, Engine, SignalHandler
 from .rendezvous import Decision, Heartbeat, Rendezvous
-from .supervisor import POLL_SECONDS, give_up, held, last_step, say, supervised
+from .supervisor import POLL_SECONDS, give_up, held, last_step, say
 
 LOOK_SECONDS = 0.5
 COMPARED_BYTES = 4096
@@ -42,7 +42,7 @@ class HostSupervisor:
         """`membership`: of the run on all hosts. Raises Invalid if this host cannot take part."""
         assert restart.config and membership.coordinator and membership.processes and membership.process is not None
         self._directory, self._membership = directory, membership
-        self._restart = supervised(restart, supervision)
+        self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
         self._rank, self._count = membership.process, membership.processes
         self._checkpoints = Path(directory.checkpoints(restart.config))
         folder = self._checkpoints / "supervisors"

@@ -34,7 +34,7 @@ class Supervisor:
         signals: SignalHandler,
     ) -> None:
         self._directory = directory
-        self._restart = supervised(restart, supervision)
+        self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
         self._retries = Retries(supervision.restarts)
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
@@ -123,10 +123,6 @@ def supervise(directory: str, restart: Restart, supervision: Supervision) -> int
     run = RunDirectory(Path(directory))
     with held(run), SignalHandler() as signals:
         return Supervisor(run, restart, supervision, signals).run()
-
-
-def supervised(restart: Restart, supervision: Supervision) -> Restart:
-    return msgspec.structs.replace(restart, fallback=supervision.fallback)
 
 
 def held(run: RunDirectory) -> BinaryIO:

@@ -82,10 +82,16 @@ class DeviceCheck:
         self.tools.saver.finish()
         self.tools.publish(event)
         if self.tools.is_supervised:
-            raise WrongDevices(event.problem, _by_process(event.devices) if event.is_certain else {})
+            wrong: dict[int, list[int]] = {}
+            for device in sorted(event.devices, key=lambda each: each.process) if event.is_certain else ():
+                wrong.setdefault(device.process, []).append(device.id)
+            raise WrongDevices(event.problem, wrong)
         newest = self.tools.saver.newest()
         at.replace_with(self.restorer.first(at.program.name, at.program, newest, None))
-        self.pausing.pause(at, f"{event.problem}: went back to step {at.done:,}; {_advice(event)}")
+        ids = ", ".join(str(device.id) for device in event.devices)
+        advice = f"resume to go on with all devices. If device {ids} differs again, start the run without it: "
+        advice += "--supervise does so by itself"
+        self.pausing.pause(at, f"{event.problem}: went back to step {at.done:,}; {advice}")
 
     def _event(self, at: Progress, different: Differing) -> DevicesDiffer:
         found = [at.program.placement.mesh.devices.flat[place] for place in different.devices]
@@ -133,18 +139,3 @@ def _words(devices: list[WrongDevice], is_certain: bool, arrays: list[str], step
     if is_certain:
         return f"after step {step:,}, device {named} does not hold what its replicas hold, in {what}"
     return f"after step {step:,}, one of devices {named} is wrong: these replicas differ in {what}"
-
-
-def _advice(event: DevicesDiffer) -> str:
-    ids = ", ".join(str(device.id) for device in event.devices)
-    return (
-        f"resume to go on with all devices. If device {ids} differs again, start the run without it: --supervise does "
-        "so by itself"
-    )
-
-
-def _by_process(devices: list[WrongDevice]) -> dict[int, list[int]]:
-    return {
-        process: [device.id for device in devices if device.process == process]
-        for process in sorted({device.process for device in devices})
-    }

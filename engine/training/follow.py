@@ -68,7 +68,6 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], 
         cluster.ask_to_stop()
 
     config = restart.config or directory.config
-
     limit = None if config.stop_seconds is None else config.stop_seconds + GRACE_SECONDS
     beat = directory.beat(process) if restart.attempt else None
     hangs = HangWatch(lambda: cluster, directory.stacks(config), beat, record)
@@ -77,13 +76,11 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], 
         done = train(directory, restart, watchdog.note, inbox, cluster, lambda _: None)
         record(Ending(kind="stopped", step=done))
         return 0
-    except Invalid as error:
+    except (Invalid, WrongDevices) as error:  # in every process after the same step
         record(ending_of(error, watchdog.done))
         cluster.close()
-        raise
-    except WrongDevices as error:  # in every process after the same step
-        record(ending_of(error, watchdog.done))
-        cluster.close()
+        if isinstance(error, Invalid):
+            raise
         return 1
     except Exception as error:
         record(ending_of(error, watchdog.done))

@@ -147,7 +147,16 @@ class Profiler:
             shutil.rmtree(self._newest().parent, ignore_errors=True)
             paused = time.perf_counter() - tracing.waited - seconds
             self._put_off(paused)
-            self._publish(_parts(step, at.program.name, account, paused, problem))
+            self._publish(
+                PartsMeasured(
+                    step=step,
+                    preset=at.program.name,
+                    step_seconds=account.step_seconds if account else None,
+                    parts=account.parts if account else [],
+                    pause_seconds=round(paused, 3),
+                    problem=problem,
+                )
+            )
             return
         profiled = Profiled(step=step, steps=steps, directory=str(self._directory), preset=at.program.name)
         self._publish(structs.replace(profiled, account=account, problem=problem))
@@ -178,17 +187,6 @@ class Profiler:
     def _newest(self) -> Path:
         files = self._directory.glob("plugins/profile/*/*.xplane.pb")
         return max(files, key=lambda file: file.stat().st_mtime)
-
-
-def _parts(step: int, preset: str, account: StepBreakdown | None, paused: float, problem: str | None) -> PartsMeasured:
-    return PartsMeasured(
-        step=step,
-        preset=preset,
-        step_seconds=account.step_seconds if account else None,
-        parts=account.parts if account else [],
-        pause_seconds=round(paused, 3),
-        problem=problem,
-    )
 
 
 def _stop_quietly() -> None:

@@ -127,17 +127,12 @@ def _train(
         log.append(EngineStopped(step=done, reason=reason))
         record(Ending(kind="finished" if reason == "finished" else "stopped", step=done))
         return 0
-    except Invalid as error:
+    except (Invalid, WrongDevices) as error:  # in every process after the same step
         goes_on = restart.is_again or (restart.attempt is not None and isinstance(error, NotMet))
-        log.append(Failed(problems=list(error.problems), refused=not goes_on))
+        log.append(Failed(problems=list(error.problems), refused=isinstance(error, Invalid) and not goes_on))
         record(ending_of(error, watchdog.done))
         cluster.close()
-        return 2
-    except WrongDevices as error:  # in every process after the same step
-        log.append(Failed(problems=list(error.problems), refused=False))
-        record(ending_of(error, watchdog.done))
-        cluster.close()
-        return 1
+        return 2 if isinstance(error, Invalid) else 1
     except Exception as error:
         traceback.print_exc()
         cluster.fail(error)

@@ -102,7 +102,7 @@ class StepReports:
             self._report()
 
     def _read(self, loss: jax.Array) -> None:
-        value = float(loss)
+        value = float(loss)  # waits for the step
         self._note(value, time.perf_counter())
 
     def _note(self, loss: float, now: float) -> None:

@@ -56,7 +56,8 @@ def train(
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
     inputs = cluster.run_on_all(lambda: _checked_inputs(config, task, devices, directory))
-    _compare(cluster, hosts, inputs.facts)
+    if different := _differences(cluster, hosts, inputs.facts):
+        raise Invalid(*different)
 
     within = None if config.checkpoints.directory else directory.path
     place = CheckpointDirectory(epath.Path(directory.checkpoints(config)), within)
@@ -95,24 +96,15 @@ def _compare_inputs(
     """Raises Invalid if configuration, versions or presets differ between the processes."""
     given, _ = cluster.run_on_all(lambda: known_presets(config, directory.presets))
     if different := _differences(cluster, hosts, facts(config, restart, versions(), given)):
-        text = cluster.run_on_all(lambda: _text_facts(config))
+        is_users = isinstance(config.model, UserModel)  # whose code runs only once all else agrees
+        text = cluster.run_on_all(lambda: {} if is_users else text_inputs(config).facts)
         raise Invalid(*different, *_differences(cluster, hosts, text))
-
-
-def _compare(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]) -> None:
-    if different := _differences(cluster, hosts, own):
-        raise Invalid(*different)
 
 
 def _differences(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]) -> list[str]:
     """Compares the processes' inputs by keyed fingerprints: the values themselves are not sent."""
     found = cluster.all_gather(fingerprints(own, cluster.fingerprint), dict[str, str])
     return differences(hosts, cluster.process, own, found, cluster.fingerprint)
-
-
-def _text_facts(config: RunConfig) -> dict[str, str]:
-    """Returns the data of a built-in model; empty for a user's, whose code runs only once all else agrees."""
-    return {} if isinstance(config.model, UserModel) else text_inputs(config).facts
 
 
 def _checked_inputs(config: RunConfig, task: Task, devices: list[jax.Device], directory: RunDirectory) -> Inputs:

@@ -14,7 +14,7 @@ from ..parallel.mesh import describe_mesh
 from ..parallel.rules import spec_of
 from ..program.leaves import Leaf, unique_names
 from ..program.memory import predict
-from ..wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo
+from ..wire.descriptions import ArrayInfo, MeshInfo
 from ..wire.events import PresetCompiled
 from .external_step import CompiledStep, is_placed, is_same_layout
 
@@ -68,15 +68,22 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
         from_cache=False,
         mesh=info,
         arrays=[array for array in arrays if array],
-        collectives=_collectives(step, info, arguments) if step else None,
+        collectives=read(step.compiled.as_text() or "", info.axes, arguments).collectives if step else None,
         memory=predict(step.compiled, used, info, devices[0].platform) if step and not ambiguous else None,
     )
-    problems = [*_elsewhere_problems(elsewhere), *_ambiguity_problems(ambiguous)]
+    problems: list[str] = []
+    if elsewhere:
+        subject = "1 array is" if len(elsewhere) == 1 else f"{len(elsewhere)} arrays are"
+        listed = figures.listed(elsewhere, MAX_NAMES)
+        problems.append(f"{subject} not shown because their devices or mesh differ from the rest: {listed}")
+    if ambiguous:
+        count = "1 array" if len(ambiguous) == 1 else f"{len(ambiguous)} arrays"
+        problems.append(
+            f"the layout of {count} ({figures.listed(ambiguous, MAX_NAMES)}) and the memory of a step are unknown: "
+            "several arguments or results of the step have the same shape and dtype: pass the step's arguments to "
+            "watch as args="
+        )
     return Described(devices, layout, problems, kept_step(step.lowered, arguments) if step and step.lowered else None)
-
-
-def _collectives(step: CompiledStep, mesh: MeshInfo, arguments: Sequence[str]) -> list[CollectiveInfo] | None:
-    return read(step.compiled.as_text() or "", mesh.axes, arguments).collectives
 
 
 def _placed(state: Sequence[Leaf], step: CompiledStep | None) -> list[_Placed]:
@@ -165,22 +172,3 @@ def _spec(each: _Placed, mesh: Mesh | None, devices: set[jax.Device]) -> list[li
 
 def _is_same(a: Any, b: Mesh) -> bool:
     return a == b or (isinstance(a, Mesh) and describe_mesh(a) == describe_mesh(b))
-
-
-def _elsewhere_problems(names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    subject = "1 array is" if len(names) == 1 else f"{len(names)} arrays are"
-    return [
-        f"{subject} not shown because their devices or mesh differ from the rest: {figures.listed(names, MAX_NAMES)}"
-    ]
-
-
-def _ambiguity_problems(names: Sequence[str]) -> list[str]:
-    if not names:
-        return []
-    count = "1 array" if len(names) == 1 else f"{len(names)} arrays"
-    return [
-        f"the layout of {count} ({figures.listed(names, MAX_NAMES)}) and the memory of a step are unknown: several "
-        "arguments or results of the step have the same shape and dtype: pass the step's arguments to watch as args="
-    ]
