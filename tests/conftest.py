@@ -58,7 +58,6 @@ WITH_DROPOUT = "--set=dropout=0.1"
 
 
 KEPT_PROGRAMS = ".pytest_cache/jax"
-"""Compiled programs, for later runs."""
 MAX_KEPT_BYTES = 1_000_000_000
 LONGEST = ("programs", "test_cli.py", "test_app.py", "test_views.py", "test_server.py", "test_watch.py")
 """Groups of tests that start first, so that all workers finish at about the same time."""
@@ -168,7 +167,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compilers:
-    """Replaces the TPU compiler, with an empty cache of its answers."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Compilers(tmp_path / "compilers", monkeypatch)
 
@@ -176,11 +174,9 @@ def compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compilers:
 WIDE = ModelConfig(layers=2, embed=128, heads=8, mlp=512, vocab=256, vocab_rows=256, context=128, dropout=0.0)
 """As wide as nano: the tiny model has too little compute for its traffic."""
 BATCHES = TrainingConfig(batch_size=16, seq_len=128)
-"""The batch size and sequence length for `WIDE`."""
 
 
 def tiny_model(**changes: Any) -> ModelConfig:
-    """Returns the model of `TINY`, with changes of its fields."""
     values = {"layers": 2, "embed": 32, "heads": 8, "mlp": 64, "vocab": 256, "vocab_rows": 256, "context": 16}
     return ModelConfig(**values | {"dropout": 0.0} | changes)
 
@@ -195,7 +191,6 @@ def tiny_config(**changes: object) -> RunConfig:
 
 @pytest.fixture(scope="session")
 def task() -> Task:
-    """The task of training `WIDE` on CPU."""
     return Task(tiny_config(model=WIDE, training=BATCHES), "cpu")
 
 
@@ -214,18 +209,15 @@ READY = EngineReady(
     presets=[],
     preset_problems=[],
 )
-"""The event of an engine without devices, presets or warnings."""
 
 
 @pytest.fixture(scope="session")
 def programs(task: Task) -> Programs:
-    """The programs of all presets in `KINDS`, for `task`."""
     return Programs(task)
 
 
 @pytest.fixture(scope="session")
 def inspected(task: Task, programs: Programs) -> Inspected:
-    """The inspections of all `programs`."""
     return Inspected(task, programs)
 
 

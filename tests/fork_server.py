@@ -30,7 +30,6 @@ from shardtui.engine.wire.engine_command import ENGINE
 
 UI = "shardtui.tui"
 STARTS_OTHERS = {"supervise", "supervise-host"}
-"""Commands of the engine that start engines."""
 IMPORTED = (
     "shardtui.tui.app",
     "shardtui.tui.cli.inspect",
@@ -45,21 +44,17 @@ IMPORTED = (
     "shardtui.engine.training.follow",
     "shardtui.engine.training.train",
 )
-"""These import nearly everything."""
 READ_AT_IMPORT = ("JAX_", "LC_", "LANG", "PYTHON")
 """Prefixes of environment variables that modules read when they are imported."""
 PATH = "PYTHONPATH"
 ENDS = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 """Names that `subprocess` gives the descriptors of a child and its own ends of their pipes."""
 FREE = 100
-"""Descriptors from here on are not asked for."""
 MAX_REQUEST_BYTES = 1 << 20
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class ForkServer:
-    """A connection to a child of this process that forks."""
-
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._lock = threading.Lock()
@@ -67,7 +62,6 @@ class ForkServer:
         self._at_import = _read_at_import(os.environ)
 
     def install(self) -> None:
-        """Lets `subprocess.Popen` ask the server for what it can start."""
         signature = inspect.signature(self._execute)
 
         def execute(popen: Any, *arguments: Any) -> None:

@@ -76,7 +76,6 @@ NAMES = ("dp", "fsdp", "tp")
 DEVICES = (8, 4, 1)
 MADE = 'summary = "made in the run"\n[mesh]\ndata = -1\n[rules]\nbatch = "data"\nmlp = "data"\n'
 TOLERANCE = 1e-5
-"""Largest relative difference of a loss."""
 COUNTED = (
     Switched,
     SwitchFailed,
@@ -98,7 +97,6 @@ class Step:
         """What the next call does to the state before it fails; None if it succeeds."""
 
     def __call__(self, state: Any, batch: Any) -> Any:
-        """Runs the step, or fails."""
         if self.fails is None:
             return self._step(state, batch)
         fails, self.fails = self.fails, None
@@ -125,7 +123,6 @@ class Failing:
         self.is_next = False
 
     def __call__(self, *arguments: Any) -> Any:
-        """Calls the function, or raises."""
         if self.is_next:
             self.is_next = False
             raise self._error()
@@ -133,8 +130,6 @@ class Failing:
 
 
 class FailingBatches:
-    """The batches of the corpus, from a user's function that can fail."""
-
     def __init__(self, batches: Batches) -> None:
         self.get = Failing(batches.__getitem__, lambda: Invalid("batch: ValueError: none today (lm.py:7)"))
 
@@ -169,16 +164,13 @@ class Shared:
 
     @property
     def batches(self) -> Batches:
-        """The batches of the corpus."""
         training = self.config.training
         return Batches(self.corpus, training.batch_size, training.seq_len, self.config.seed)
 
     def compiler(self, devices: int, made: Path) -> "SharedCompiler":
-        """Returns a compiler for so many devices. `made`: the folder of presets added in the run."""
         return SharedCompiler(self, devices, made)
 
     def initial(self, preset: Preset, devices: int) -> Callable[[], Any]:
-        """Returns the compiled function that makes the initial state."""
         if (preset.name, devices) not in self._initial:
             placement = place(self.task, preset, jax.devices()[:devices])
             self._initial[preset.name, devices] = compile_initial_state(self.task, placement)
@@ -201,15 +193,12 @@ class Shared:
 
 
 class SharedCompiler(Compiler):
-    """Compiles each program once for all sequences."""
-
     def __init__(self, shared: Shared, devices: int, made: Path) -> None:
         super().__init__(shared.task, dict(shared.presets), jax.devices()[:devices], made)
         self._shared = shared
         self.transfers = shared.transfers[devices]
 
     def compiled(self, name: str, on_phase: Any = lambda _: None) -> Program:
-        """Returns the program of a preset on these devices, which all sequences share."""
         key = name, len(self.devices)
         if key not in self._shared.programs:
             program = super().compiled(name, on_phase)
@@ -218,13 +207,11 @@ class SharedCompiler(Compiler):
         return self._shared.programs[key]
 
     def initial_state(self, name: str) -> Any:
-        """Returns a future of the shared function that makes the initial state."""
         return self._queue.submit(
             Urgency.REQUESTED, lambda: self._shared.initial(self._preset(name), len(self.devices))
         )
 
     def wait(self) -> None:
-        """Waits until both threads have compiled all that is queued."""
         self._queue.submit(Urgency.LIKELY, lambda: None).result()
         both = threading.Barrier(2)
         for job in [self._queue.submit(Urgency.REQUESTED, both.wait) for _ in range(both.parties)]:
@@ -232,12 +219,8 @@ class SharedCompiler(Compiler):
 
 
 class LoopMachine(RuleBasedStateMachine):
-    """Random sequences of commands and failures, with the model that they must agree with."""
-
     shared: Shared
-    """Set by whoever runs the machine."""
     done: ClassVar[list[str]] = []
-    """Event types of the commands and failures of all sequences, see `COUNTED`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,23 +230,19 @@ class LoopMachine(RuleBasedStateMachine):
         self.step, self.preset, self.paused = 0, "dp", False
         self.schedule: list[ScheduledSwitch] = []
         self.damaged = 0
-        """Number of checkpoints that this machine damaged."""
         self.is_running = False
 
     @initialize(preset=st.sampled_from(NAMES), devices=st.sampled_from(DEVICES))
     def start(self, preset: str, devices: int) -> None:
-        """Begins a new run."""
         self._begin(preset, devices)
 
     @rule(steps=st.integers(1, 3))
     def train(self, steps: int) -> None:
-        """Makes some steps, one at a time if paused."""
         for _ in range(steps):
             self._advance(*([StepOnce()] if self.paused else []), single_step=self.paused)
 
     @rule(name=st.sampled_from(NAMES))
     def switch(self, name: str) -> None:
-        """Switches to a preset, which may be the current one."""
         self._switch_to(name, SwitchPreset(name))
 
     @rule()
@@ -300,7 +279,6 @@ class LoopMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.paused)
     @rule()
     def pause(self) -> None:
-        """Pauses before the next step."""
         self._put(Pause())
         self.paused = True
         self._advance()
@@ -308,13 +286,11 @@ class LoopMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.paused)
     @rule()
     def resume(self) -> None:
-        """Resumes the paused loop."""
         self.paused = False
         self._advance(Resume())
 
     @rule()
     def save(self) -> None:
-        """Saves a checkpoint of the current step."""
         at = self.step
         self._advance(SaveCheckpoint())
         self.loop.tools.saver.finish()
@@ -322,7 +298,6 @@ class LoopMachine(RuleBasedStateMachine):
 
     @rule()
     def save_to_a_full_disk(self) -> None:
-        """Fails a save, with no space left."""
         if self.step in [kept.step for kept in self.loop.tools.saver.kept()]:
             return
         self.shared.save.is_next = True
@@ -333,7 +308,6 @@ class LoopMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.seen.checkpoints)
     @rule(which=st.integers(0, 3))
     def restore(self, which: int) -> None:
-        """Restores a checkpoint, which deletes the later ones."""
         step = self._kept(which)
         self.step = step
         self._advance(RestoreCheckpoint(step))
@@ -352,7 +326,6 @@ class LoopMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.seen.checkpoints)
     @rule(which=st.integers(0, 3), where=st.integers(0, 1 << 20))
     def restore_a_damaged_checkpoint(self, which: int, where: int) -> None:
-        """Flips a bit of a checkpoint; its restore must fail."""
         step = self._kept(which)
         if not step:  # the initial checkpoint may be the only one to begin from
             return
@@ -367,7 +340,6 @@ class LoopMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.paused)
     @rule()
     def a_batch_fails(self) -> None:
-        """Fails to make the next batch, which pauses the loop."""
         self.batches.get.is_next = True
         self.paused = True
         self._advance()
@@ -380,7 +352,6 @@ class LoopMachine(RuleBasedStateMachine):
         to=st.sampled_from(NAMES),
     )
     def stop_and_resume(self, devices: int, preset: str | None, after: int, to: str) -> None:
-        """Stops and resumes on other devices, with a scheduled switch."""
         self._stop()
         if kept := self.loop.tools.saver.kept():
             self.step = kept[-1].step
@@ -392,7 +363,6 @@ class LoopMachine(RuleBasedStateMachine):
 
     @invariant()
     def loop_and_model_agree(self) -> None:
-        """Compares step, preset and phase, and counts damaged checkpoints."""
         if not self.events:
             return
         at = self.loop.at
@@ -404,7 +374,6 @@ class LoopMachine(RuleBasedStateMachine):
 
     @invariant()
     def losses_are_those_without_commands(self) -> None:
-        """Compares all losses once every step is reported."""
         if self.events:
             self.loop.at.reports.flush()
             assert self.loop.at.done == self.seen.step == len(self.seen.losses) == self.step
@@ -413,7 +382,6 @@ class LoopMachine(RuleBasedStateMachine):
             assert math.isclose(loss, self.shared.loss(step), rel_tol=TOLERANCE), f"step {step}"
 
     def teardown(self) -> None:
-        """Stops the run and deletes its files."""
         if self.is_running:
             self._stop()
         shutil.rmtree(self.home)
@@ -447,7 +415,6 @@ class LoopMachine(RuleBasedStateMachine):
         compiler.wait()
 
     def _stop(self) -> None:
-        """Stops the run; every step made is saved."""
         self.is_running = False
         self.inbox.put(Stop())
         self.loop.advance()
@@ -491,20 +458,16 @@ class LoopMachine(RuleBasedStateMachine):
             assert [info.step for info in event.checkpoints] == sorted(info.step for info in event.checkpoints)
 
     def _kept(self, which: int) -> int:
-        """Returns the step of one of the checkpoints offered to viewers."""
         assert [info.step for info in self.seen.checkpoints] == [info.step for info in self.loop.tools.saver.kept()]
         return self.seen.checkpoints[which % len(self.seen.checkpoints)].step
 
     def _last(self, kind: type[Any]) -> Any:
-        """Returns the last event of a type."""
         return next(event for event in reversed(self.events) if isinstance(event, kind))
 
 
 def name_in(home: Path, preset: str) -> str:
-    """Returns the name of the preset that a checkpoint refers to by name or file."""
     return Path(preset).stem if "/" in preset else preset
 
 
 def size(path: Path) -> int:
-    """Returns the bytes of a file."""
     return path.stat().st_size

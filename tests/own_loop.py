@@ -33,17 +33,14 @@ class Mlp(nnx.Module):
         self.down = nnx.Linear(HIDDEN, WIDTH, use_bias=False, kernel_init=split("mlp", "embed"), rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps `[B, 32]` to `[B, 32]`."""
         return self.down(nnx.relu(self.up(x)))
 
 
 def report(**what: object) -> None:
-    """Prints a line of JSON."""
     print(json.dumps(what), flush=True)
 
 
 def main(name: str) -> None:
-    """Trains as run `name`, by commands from stdin."""
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     with jax.set_mesh(mesh), nnx.logical_axis_rules(RULES):
         model = Mlp(nnx.Rngs(0))

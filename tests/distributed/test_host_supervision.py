@@ -81,7 +81,6 @@ def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callab
 
 
 def attempt_with(run: Hosts, number: int, processes: int) -> bool:
-    """Whether an attempt trains on so many processes."""
     events = run.history(0)
     for event in reversed(events):
         if event["type"] == "EngineStarted":

@@ -28,7 +28,6 @@ def start(engines: Engines, coordinator: str, *arguments: str) -> list["subproce
 
 
 def hostile_config(folder: Path) -> tuple[RunConfig, Path]:
-    """A configuration whose model leaves a mark when its code is run."""
     marker, file = folder / "marker", folder / "model.py"
     file.write_text(f"open({str(marker)!r}, 'w').close()\ndef make(rngs): ...\n")
     return tiny_config(model=UserModel(reference=f"{file}:make", directory=str(folder))), marker

@@ -77,7 +77,6 @@ def test_a_single_process_raises_the_same_kinds() -> None:
 
 
 def _answers(case: str) -> list[Any]:
-    """Returns what each of the two processes prints."""
     coordinator = f"unix:{tempfile.mkdtemp(prefix='shardtui-', dir='/tmp')}/coordinator"
     command = [sys.executable, "-m", "tests.distributed.test_outcomes", coordinator, case]
     workers = [

@@ -98,7 +98,6 @@ class Hosts:
         return self.again(*endings, waited=waited)
 
     def decide_as(self, endings: Mapping[int, Ending | None]) -> Decision | None:
-        """Returns what is decided if these hosts are present, by rank."""
         self.number += 1
         return self._decided(endings, 0.0)
 
@@ -191,14 +190,6 @@ def test_a_host_with_a_wrong_device_stays_if_it_is_needed(tmp_path: Path) -> Non
     found = [hosts.decide(WRONG, WRONG, WRONG) for _ in range(SAME_FAULTS)]
     assert [decision and list(decision.members) for decision in found] == [*[[0, 1, 2]] * (SAME_FAULTS - 1), []]
     assert found[-1] and "each time because: device 9 differs" in found[-1].problem
-
-
-def test_a_host_whose_process_ends_at_other_steps_is_kept(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, min_processes=2)
-    hosts.decide(None, None, None)
-    for hosts.step in range(2 * SAME_FAULTS):
-        found = hosts.decide(LOST, KILLED, LOST)
-        assert found and list(found.members) == [0, 1, 2]
 
 
 def test_a_host_that_comes_and_goes_reaches_the_limit_of_restarts(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import os
 import stat
 from pathlib import Path
 
-import msgspec
 import pytest
 from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.distributed.seal import VARIABLE, Forged, Seal, given_secret, secret_problem, shared_secret
@@ -94,6 +93,7 @@ def test_a_run_that_other_hosts_reach_needs_a_secret(
     file.touch(0o600)
     file.write_text("0123456789abcdef\n")
     assert secret_problem(coordinator, Membership(secret_file=str(file)), tiny_config()) is None
+    assert given_secret(Membership(secret_file=str(file))) == b"0123456789abcdef", "without the line's end"
     monkeypatch.setenv(VARIABLE, "0123456789abcdef")
     assert secret_problem(coordinator, Membership(), tiny_config()) is None
 
@@ -101,13 +101,6 @@ def test_a_run_that_other_hosts_reach_needs_a_secret(
 @pytest.mark.parametrize("coordinator", ["localhost:1", "127.0.0.1:1", "[::1]:1", "unix:/tmp/x"])
 def test_a_run_of_one_machine_needs_no_secret(coordinator: str) -> None:
     assert secret_problem(coordinator, Membership(), tiny_config()) is None
-
-
-def test_a_secret_file_is_read_without_its_line_end(tmp_path: Path) -> None:
-    file = tmp_path / "secret"
-    file.touch(0o600)
-    file.write_text("0123456789abcdef\n")
-    assert given_secret(Membership(secret_file=str(file))) == b"0123456789abcdef"
 
 
 @pytest.mark.parametrize(
@@ -128,14 +121,3 @@ def test_an_invalid_secret_file_is_refused(tmp_path: Path, make: object, problem
     make(path)  # type: ignore[operator]
     with pytest.raises(Invalid, match=problem):
         given_secret(Membership(secret_file=str(path)))
-
-
-def test_a_membership_never_holds_the_secret_itself() -> None:
-    """It is a command-line argument, which every user of the machine can read."""
-    assert set(msgspec.structs.asdict(Membership())) == {
-        "coordinator",
-        "processes",
-        "process",
-        "secret_file",
-        "insecure",
-    }

@@ -157,7 +157,6 @@ def child() -> Any:
 
 
 def problem_of(watched: ProcessHealth, seconds: float) -> str | None:
-    """Returns what is found within that time."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if problem := watched.problem():
@@ -191,7 +190,6 @@ def locks():
     native.pthread_mutex_lock(mutex)
 locks()
 """
-"""Keeps Python from running in its own process."""
 
 
 @pytest.mark.parametrize(("where", "is_stuck"), [("step", True), ("else", False)])

@@ -176,28 +176,19 @@ def test_a_process_that_is_stuck_in_the_same_step_is_named(steps: tuple[int, ...
     assert ("stuck in batch (lm.py:2)" in (retries.problem or "")) is is_repeated
 
 
-def test_a_process_that_is_stopped_at_other_steps_is_started_again() -> None:
-    """Its supervisor does not know the step."""
-    retries = Retries(20)
-    for step in (20, 30, 40):
-        retries.note(1, Ending(kind="stuck", problems=[STOPPED]), step)
-    assert not retries.problem
-
-
 def problem_after(retries: Retries, rank: int, step: int) -> str:
     retries.note(rank, KILLED, step)
     return retries.problem or ""
 
 
-def test_a_fault_that_repeats_at_the_same_step_is_named() -> None:
+def test_a_fault_that_repeats_at_the_same_step_is_named_and_others_are_not() -> None:
     retries = Retries(20)
     assert [problem_after(retries, 1, 7) for _ in range(SAME_FAULTS - 1)] == [""] * (SAME_FAULTS - 1)
     assert "process 1 ended 3 times in a row after step 7" in problem_after(retries, 1, 7)
-
-
-def test_a_fault_at_another_step_does_not_count_as_repeated() -> None:
-    retries = Retries(20)
     assert [problem_after(retries, 1, step) for step in range(10)] == [""] * 10
+    for step in (20, 30, 40):  # the supervisor does not know the step of a process that is stopped
+        retries.note(1, Ending(kind="stuck", problems=[STOPPED]), step)
+    assert not retries.problem
 
 
 def test_restarts_are_limited() -> None:

@@ -65,7 +65,6 @@ def losses(events: list[dict[str, Any]]) -> dict[int, float]:
 
 @pytest.fixture
 def plain(home: Path) -> dict[int, float]:
-    """The losses of a run without a flip."""
     events, code, said = train(home, "--set=flips=false")
     assert (code, named(events, "DevicesDiffer")) == (0, []), said
     return losses(events)

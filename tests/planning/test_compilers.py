@@ -31,7 +31,6 @@ LONG = 60.0
 
 
 def hold() -> "subprocess.Popen[str]":
-    """Starts a process that takes a slot, and waits until it has one."""
     process = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     assert process.stdout.readline() == "held\n"

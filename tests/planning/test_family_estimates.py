@@ -56,7 +56,6 @@ def test_formulas_count_the_operations_of_the_jaxpr(family: str, remat: bool) ->
 
 
 def tpu_step(name: str, preset: str, devices: int, *settings: str) -> Step:
-    """Returns the step of a built-in model on TPU."""
     model = load_model(name, settings)
     task = Task(tiny_config(model_name=name, model=model.model, training=model.training), "tpu")
     return Step(task, load_preset(preset), devices)

@@ -77,7 +77,6 @@ def cost_of(part: float, rate: float = 1.0) -> StepCost:
 
 
 def keep(config: RunConfig, preset: str, part: float) -> None:
-    """Puts an answer of the compiler into its cache."""
     plan_cache.store_cost(config, load_preset(preset), load_topology(SLICE), cost_of(part))
 
 

@@ -53,12 +53,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def started(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs `shardtui plan` in a process of its own."""
     return subprocess.run([*SHARDTUI, "plan", *arguments], capture_output=True, text=True, timeout=240)
 
 
 def planned(*arguments: str) -> dict[str, Any]:
-    """Returns the board that `shardtui plan --json` prints."""
     result = run("--json", *arguments)
     assert result.returncode == 0, result.stderr
     return checked("plan", result.stdout)
@@ -71,7 +69,6 @@ def add_preset_for_sixteen(home: Path) -> None:
 
 
 def built_in_presets() -> list[Preset]:
-    """Returns the presets of a board for which none are named."""
     return [preset for preset in load_presets()[0] if not is_pitfall(preset.name)]
 
 
@@ -258,8 +255,6 @@ def in_plan_view(
     size: tuple[int, int] = (140, 40),
     **changes: object,
 ) -> None:
-    """`changes`: of the run's config."""
-
     async def follow() -> None:
         async with shown(record(stem, **changes), False, size) as (app, pilot):
             await until(lambda: app.state.is_over, "the history")
@@ -276,7 +271,6 @@ def view(app: ShardtuiApp) -> PlanScreen:
 
 
 async def request_plan(app: ShardtuiApp, pilot: Pilot, topology: str) -> None:
-    """Enters a slice in the Plan view."""
     await pilot.press("t")
     await pilot.pause()
     app.screen.query_one("#topology", Input).value = topology
@@ -284,12 +278,10 @@ async def request_plan(app: ShardtuiApp, pilot: Pilot, topology: str) -> None:
 
 
 def details(app: ShardtuiApp) -> str:
-    """Returns what is shown of the chosen row."""
     return "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
 
 
 def column(app: ShardtuiApp, index: int) -> list[str]:
-    """Returns the cells of one column of the board."""
     table = app.screen.query_one(DataTable)
     return [str(table.get_row_at(row)[index]) for row in range(table.row_count)]
 

@@ -29,7 +29,6 @@ def text_of(name: str) -> str:
 
 
 def previewed(task: Task, before: str, after: str) -> PresetPreviewed:
-    """Previews the edit of a preset's text on all local devices."""
     return preview(task, jax.devices(), PreviewPreset(7, "p", before, after))
 
 

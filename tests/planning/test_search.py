@@ -156,17 +156,8 @@ def candidate(
     def cost(rate: float, peak: int) -> StepCost:
         return StepCost(argument_bytes=1, peak_bytes=peak, capacity_bytes=10, step_seconds=1.0, tokens_per_second=rate)
 
-    row = Row(preset=name, mesh=load_preset(name).mesh, settings=settings, tokens=100, estimate=cost(rate, peak))
-    if compiled is None:
-        return row
-    return Row(
-        preset=name,
-        mesh=row.mesh,
-        settings=settings,
-        tokens=100,
-        estimate=row.estimate,
-        compiled=cost(*compiled),
-    )
+    mesh, known = load_preset(name).mesh, cost(*compiled) if compiled else None
+    return Row(preset=name, mesh=mesh, settings=settings, tokens=100, estimate=cost(rate, peak), compiled=known)
 
 
 def test_the_most_promising_candidate_is_compiled_next_until_none_can_be_better() -> None:

@@ -51,7 +51,6 @@ def report_until(compiles: BackgroundCompiles, holds: Callable[[], object]) -> N
 
 
 def ended(events: list[Event]) -> list[tuple[str, bool]]:
-    """Returns the presets that were compiled ahead, and whether each is ready."""
     return [(event.preset, event.problem is None) for event in events if isinstance(event, AheadEnded)]
 
 
@@ -115,7 +114,7 @@ def test_phases_of_a_finished_switch_are_not_reported_again(
     assert [event for event in events if isinstance(event, PresetCompiling)] == compiling
 
 
-def test_a_scheduled_switch_is_compiled_ahead_and_reported_once(
+def test_a_scheduled_switch_is_compiled_ahead_and_reported_once_and_then_a_likely_preset(
     compiler: Known, programs: dict[str, Program], events: list[Event]
 ) -> None:
     compiles = prepare(compiler, events, ScheduledSwitch(1000, "fsdp"))
@@ -125,14 +124,6 @@ def test_a_scheduled_switch_is_compiled_ahead_and_reported_once(
     compiles.report()
     assert ended(events) == [("fsdp", True)]
     assert [event.ahead for event in events if isinstance(event, PresetCompiling)] == [True, True]
-
-
-def test_a_likely_preset_is_compiled_while_a_ready_scheduled_switch_waits(
-    compiler: Known, programs: dict[str, Program], events: list[Event]
-) -> None:
-    compiles = prepare(compiler, events, ScheduledSwitch(1000, "fsdp"))
-    compiles.compile_scheduled(programs["dp"])
-    report_until(compiles, lambda: ended(events))
     compiles.expect("fsdp-tp2")
     compiles.compile_likely(programs["dp"], idle)
     report_until(compiles, lambda: ("fsdp-tp2", True) in ended(events))

@@ -44,7 +44,6 @@ class Run(FlippingRun):
         super().__init__(task, programs, folder, chosen, answer, **changes)
 
     def losses(self) -> dict[int, float | None]:
-        """Returns the last loss of each step."""
         return {
             step: loss
             for event in self.named(StepsDone)
@@ -54,7 +53,6 @@ class Run(FlippingRun):
 
 @pytest.fixture(scope="module")
 def tiny() -> Programs:
-    """The programs of a model whose steps take milliseconds."""
     return Programs(Task(tiny_config(), "cpu"))
 
 
@@ -116,13 +114,6 @@ def test_a_supervised_run_ends_for_its_supervisor(run: Callable[..., Run]) -> No
     with pytest.raises(WrongDevices, match="after step 6, device 5 ") as raised:
         hit.train()
     assert raised.value.devices == {0: [5]}
-
-
-@pytest.mark.slow
-def test_a_run_that_does_not_check_its_devices_notices_nothing(run: Callable[..., Run]) -> None:
-    hit = run(FLIP, 5, check_devices=None)
-    assert hit.train() == STEPS
-    assert not hit.named(DevicesDiffer)
 
 
 @pytest.mark.parametrize(("preset", "words"), [("dp", ""), ("hsdp", ""), ("fsdp", "under fsdp, 99.")])

@@ -145,7 +145,6 @@ def test_the_best_checkpoint_is_that_of_the_lowest_held_out_loss() -> None:
 
 
 def evaluations(*arguments: str) -> tuple[list[dict[str, Any]], list[float]]:
-    """Returns the evaluations of a run, and the losses of its steps."""
     command = [*SHARDTUI, "train", "--json", *SETTINGS, WITH_DROPOUT, "--steps=4", *arguments]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr

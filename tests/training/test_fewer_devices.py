@@ -67,7 +67,6 @@ def test_a_switch_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
 
 
 def peak(preset: str, devices: int, config: RunConfig | None = None) -> int:
-    """Returns the peak of a device by formula."""
     estimate = estimate_row(Task(config or tiny_config(), "cpu"), load_preset(preset), devices, None).estimate
     assert estimate
     return estimate.peak_bytes

@@ -50,7 +50,6 @@ from ..programs import Known, Programs
 
 @pytest.fixture(scope="module")
 def tiny() -> Task:
-    """The task of training a model whose steps take milliseconds."""
     return Task(tiny_config(), "cpu")
 
 
@@ -102,7 +101,6 @@ def run(
 
 
 def losses(events: list[Event]) -> dict[int, float | None]:
-    """Returns the loss of each step; the last one of a repeated step."""
     return {
         step: loss
         for event in events
@@ -123,7 +121,6 @@ def assert_same_losses(task: Task, programs: dict[str, Program], folder: Path, r
 
 
 def exhausted(*_: Any) -> Any:
-    """Raises XLA's own error for an array that does not fit in memory."""
     return jax.block_until_ready(jax.jit(lambda: jnp.ones(2**46, jnp.float32))())
 
 
@@ -243,10 +240,14 @@ def test_training_continues_if_a_trace_cannot_be_written(tiny: Task, tiny_progra
 
 
 @pytest.mark.slow
-def test_a_switch_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
-    events = run(task, programs, tmp_path, switches=(ScheduledSwitch(4, "fsdp"),), profile=3)
+@pytest.mark.parametrize(("switch", "end"), [(4, (4, 1)), (None, (6, 3))])
+def test_a_switch_or_the_end_of_the_run_ends_a_trace(
+    task: Task, programs: dict[str, Program], tmp_path: Path, switch: int | None, end: tuple[int, int]
+) -> None:
+    switches = (ScheduledSwitch(switch, "fsdp"),) if switch else ()
+    events = run(task, programs, tmp_path, switches=switches, profile=100)
     (profiled,) = [event for event in events if isinstance(event, Profiled)]
-    assert (profiled.step, profiled.steps, profiled.preset) == (4, 1, "dp")
+    assert (profiled.step, profiled.steps, profiled.preset) == (*end, "dp")
     assert profiled.account, profiled.problem
 
 
@@ -261,13 +262,6 @@ def test_a_pause_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path
     (profiled,) = [event for event in events if isinstance(event, Profiled)]
     assert profiled.steps == 1
     assert profiled.account, profiled.problem
-
-
-@pytest.mark.slow
-def test_the_end_of_the_run_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
-    events = run(task, programs, tmp_path, profile=100)
-    (profiled,) = [event for event in events if isinstance(event, Profiled)]
-    assert (profiled.step, profiled.steps) == (6, 3)
 
 
 @pytest.mark.slow

@@ -149,7 +149,6 @@ def test_planning_counts_every_optimizer_and_names_what_it_cannot_estimate() -> 
 
 
 def losses(task: Task, presets: tuple[str, ...], steps: int = 2) -> list[float]:
-    """Trains `steps` steps under each preset, moving the living state from one to the next."""
     found: list[float] = []
     state = None
     for name in presets:
@@ -196,11 +195,6 @@ def test_z_loss_is_minimised_and_not_reported() -> None:
     minimised, (value, _) = jax.jit(with_z.outcome)(params, {}, batch(0), None)
     assert value == pytest.approx(float(jax.jit(plain.loss)(params, batch(0), None)), rel=1e-6)
     assert minimised == pytest.approx(float(value) + 0.5 * np.log(256) ** 2, rel=1e-2)
-
-
-def test_an_old_run_keeps_its_training() -> None:
-    old = b'{"batch_size":8,"seq_len":16,"learning_rate":0.001,"warmup_steps":20,"weight_decay":0.1,"grad_clip":1.0}'
-    assert msgspec.json.decode(old, type=TrainingConfig) == tiny_config().training
 
 
 def test_moments_have_the_dtype_asked_for() -> None:

@@ -39,7 +39,6 @@ def test_a_thread_is_in_a_step_within_these_methods_and_if_another_step_has_begu
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Any:
-    """A function of a user's that calls another."""
     file = tmp_path / "theirs.py"
     file.write_text("def calls(function):\n    return function()\n")
     scope: dict[str, Any] = {}
@@ -117,8 +116,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Trains(TrainingThread):
-    """A training thread in a step, on a clock of the test's."""
-
     def __init__(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.clock = clock

@@ -63,7 +63,6 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
 
 
 def ended(home: Path, process: "subprocess.Popen[str]", seconds: float = 240) -> tuple[str, dict[str, Any]]:
-    """Waits for the end; returns what was printed on stderr, and the last event."""
     try:
         _, stderr = process.communicate(timeout=seconds)
     finally:
@@ -72,16 +71,24 @@ def ended(home: Path, process: "subprocess.Popen[str]", seconds: float = 240) ->
 
 
 @pytest.mark.slow
-def test_a_model_that_sleeps_at_import_ends_soon_after_sigterm(home: Path) -> None:
-    process = start(model(home, at_import="time.sleep(1000)"))
-    wait_for(lambda: named(history(home, "slow"), "EngineStarted"))
+@pytest.mark.parametrize(
+    ("code", "after", "place"),
+    [
+        ({"at_import": "time.sleep(1000)"}, "EngineStarted", "<module> (lm.py:6)"),
+        ({"in_call": "jax.debug.callback(lambda: time.sleep(1000))"}, "TrainingStarted", "<lambda> (lm.py:13)"),
+    ],
+)
+def test_a_model_that_never_returns_ends_soon_after_sigterm(
+    home: Path, code: dict[str, str], after: str, place: str
+) -> None:
+    process = start(model(home, **code), "--stop-timeout=3", "--seq-len=16", "--batch-size=8")
+    wait_for(lambda: named(history(home, "slow"), after))
     time.sleep(3)
     process.send_signal(signal.SIGTERM)
     stderr, last = ended(home, process)
-    assert process.returncode == 1
-    assert last["type"] == "Failed"
-    assert "the training thread was in <module> (lm.py:6)" in last["problems"][0]
-    assert "no step had been trained" in last["problems"][0]
+    assert (process.returncode, last["type"]) == (1, "Failed")
+    assert f"the training thread was in {place}" in last["problems"][0]
+    assert ("no step had been trained" in last["problems"][0]) is ("at_import" in code)
     assert last["problems"][0] in stderr
 
 
@@ -103,18 +110,6 @@ def test_a_batch_that_sleeps_is_reported_with_the_lost_steps(home: Path) -> None
         [*SHARDTUI, "train", "--json", "--resume=slow", "--steps=30"], capture_output=True, timeout=240
     )
     assert b'"Restored"' in resumed.stdout
-
-
-@pytest.mark.slow
-def test_a_callback_that_never_returns_is_reported(home: Path) -> None:
-    call = "jax.debug.callback(lambda: time.sleep(1000))"
-    process = start(model(home, in_call=call), "--stop-timeout=3", "--seq-len=16", "--batch-size=8")
-    wait_for(lambda: named(history(home, "slow"), "TrainingStarted"))
-    time.sleep(2)
-    process.send_signal(signal.SIGTERM)
-    _, last = ended(home, process)
-    assert process.returncode == 1
-    assert "the training thread was in <lambda> (lm.py:13)" in last["problems"][0]
 
 
 @pytest.mark.slow

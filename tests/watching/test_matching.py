@@ -10,7 +10,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.program.leaves import Leaf, leaves
-from shardtui.engine.watching.external_step import by_identity, by_structure
+from shardtui.engine.watching.external_step import by_structure
 
 
 def shaped(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
@@ -35,29 +35,6 @@ W = shaped(8, 8)
 ADAM = optax.adam(1e-3)
 
 
-def test_the_whole_state_is_an_argument() -> None:
-    state = {"params": {"w": W}, "mu": {"w": W}}
-    assert matched(state, state, W) == ({"params.w": "0.0.params.w", "mu.w": "0.0.mu.w"}, set())
-    assert matched(state, W, state)[0]["mu.w"] == "0.1.mu.w"
-
-
-def test_subtrees_of_the_state_are_arguments() -> None:
-    params = {"w": W, "b": shaped(8)}
-    opt = jax.eval_shape(ADAM.init, params)
-    for state in ((params, opt), {"params": params, "opt_state": opt}):
-        found, ambiguous = matched(state, params, opt, W)
-        assert not ambiguous
-        assert {to.split(".")[1] for name, to in found.items() if name.split(".")[0] in ("0", "params")} == {"0"}
-        assert len(found) == 2 + 5
-        assert matched(state, opt, params, W)[0] == {name: swapped(to) for name, to in found.items()}
-
-
-def swapped(path: str) -> str:
-    """Returns a path with the first two positional arguments exchanged."""
-    head, argument, *rest = path.split(".")
-    return ".".join((head, {"0": "1", "1": "0"}[argument], *rest))
-
-
 def test_names_decide_between_subtrees_of_one_shape() -> None:
     state = {"params": {"w": W}, "average": {"w": W}}
     found, ambiguous = matched(state, x=W, average={"w": W}, params={"w": W})
@@ -77,11 +54,6 @@ def test_a_leaf_without_candidates_is_neither_matched_nor_ambiguous() -> None:
     assert matched({"w": W, "n": shaped()}, shaped(8, 9)) == ({}, set())
     assert matched({"w": shaped(4, dtype="int32")}, shaped(4)) == ({}, set())
     assert by_structure([], []).matched == {}
-
-
-def test_identical_arrays_match() -> None:
-    w, v = jnp.ones(3), jnp.ones(3)
-    assert by_identity(listed({"a": v, "b": w}), listed((w, v, jnp.ones(3)))).matched == {0: 1, 1: 0}
 
 
 def test_flax_modules_match_the_arguments_of_nnx_jit() -> None:

@@ -55,8 +55,6 @@ LOGICAL = {"embed": None, "mlp": "model"}
 
 
 class OwnLoop:
-    """Runs `tests.own_loop` in a process of its own."""
-
     def __init__(self, name: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.own_loop", name],
@@ -70,19 +68,16 @@ class OwnLoop:
         self.name: str = self.answer()["began"]
 
     def answer(self) -> dict[str, Any]:
-        """Reads one line of its output."""
         assert self.process.stdout
         return json.loads(self.process.stdout.readline())
 
     def command(self, text: str) -> dict[str, Any]:
-        """Sends it one line, and reads its answer."""
         assert self.process.stdin
         self.process.stdin.write(f"{text}\n")
         self.process.stdin.flush()
         return self.answer()
 
     def go(self, steps: int) -> None:
-        """Has it make so many steps."""
         self.losses += self.command(f"go {steps}")["losses"]
 
     def end(self) -> None:
@@ -258,13 +253,11 @@ def test_a_failed_loop_and_a_killed_loop(loop: OwnLoop) -> None:
 
 
 def mesh_of(*shape: int, axes: tuple[str, ...] = ("data", "model")) -> Mesh:
-    """Returns a mesh over the first devices."""
     devices = np.array(jax.devices()[: int(np.prod(shape))])
     return Mesh(devices.reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
 
 
 def on(mesh: Mesh, shape: tuple[int, ...], *spec: str | None) -> jax.Array:
-    """Returns zeros placed on a mesh."""
     return jax.device_put(jnp.zeros(shape), NamedSharding(mesh, P(*spec)))
 
 
@@ -277,7 +270,6 @@ def specs_of(found: Described) -> dict[str, list[list[str]]]:
 
 
 def steady(state: Any, step: Any, *args: Any) -> Described:
-    """Returns what `watch` describes for a jitted function."""
     known, leaves_after = compile_step(step, args).steady(step, list(leaves(state)))
     return describe("as-run", leaves_after, known, None)
 
@@ -345,8 +337,7 @@ def test_arrays_on_another_mesh_are_reported(home: Path) -> None:
         "name": "text",
     }
     found = describe("as-run", list(leaves(state)), None, None)
-    specs = {array.name: array.compiled_spec for array in found.layout.arrays}
-    assert specs == {"w": [["data"], ["model"]], "same": [["data"], []], "replicated": [[], []]}
+    assert specs_of(found) == {"w": [["data"], ["model"]], "same": [["data"], []], "replicated": [[], []]}
     assert found.problems == [
         "3 arrays are not shown because their devices or mesh differ from the rest: alone, count, other"
     ]
@@ -354,8 +345,9 @@ def test_arrays_on_another_mesh_are_reported(home: Path) -> None:
     step = jax.jit(lambda state, batch, key: (state["w"] @ batch).sum() + state["count"], donate_argnums=0)
     compiled = step.lower(taken, on(mesh, (16, 4), "model"), jax.random.key(0)).compile()
     found = describe("as-run", list(leaves(taken)), CompiledStep(compiled), None)
-    specs = {array.name: array.compiled_spec for array in found.layout.arrays}
-    assert specs == {"w": [["data"], ["model"]], "count": [], "batch.1": [["model"], []]}, "the key is not used"
+    assert specs_of(found) == {"w": [["data"], ["model"]], "count": [], "batch.1": [["model"], []]}, (
+        "the key is not used"
+    )
     assert found.problems == []
     assert found.layout.memory
     assert found.layout.memory.padding == 0
@@ -375,7 +367,7 @@ def zero_1(mesh: Mesh) -> tuple[Any, ...]:
     return step, {"w": jnp.ones((8, 8))}, {"w": jnp.ones((8, 8))}, jnp.ones((8, 8))
 
 
-def test_position_distinguishes_arrays_of_one_shape(home: Path) -> None:
+def test_position_distinguishes_arrays_of_one_shape_or_they_are_ambiguous(home: Path) -> None:
     step, p, o, x = zero_1(mesh_of(4, 2))
     for state in ({"params": p, "opt_state": o}, {"opt_state": o, "params": p}):
         for known in (compile_step(step, (p, o, x)), CompiledStep(step.lower(p, o, x).compile(), (p, o, x))):
@@ -385,11 +377,7 @@ def test_position_distinguishes_arrays_of_one_shape(home: Path) -> None:
             memory = found.layout.memory
             assert memory
             assert (memory.parameters, memory.moments, memory.batch, memory.padding) == (256, 64, 64, 0)
-
-
-def test_ambiguous_arrays_are_unknown(home: Path) -> None:
-    """Without `args` no layout is guessed, and no array of the state is taken for the batch."""
-    step, p, o, x = zero_1(mesh_of(4, 2))
+    # without `args` no layout is guessed, and no array of the state is taken for the batch
     compiled = CompiledStep(step.lower(p, o, x).compile())
     found = describe("as-run", list(leaves({"params": p, "opt_state": o})), compiled, None)
     assert specs_of(found) == {"batch.2": SPLIT}
@@ -481,8 +469,6 @@ def test_a_single_device_without_a_mesh(home: Path) -> None:
 
 
 def events(directory: RunDirectory) -> list[Any]:
-    """Reads all events of a run that has ended."""
-
     async def all_of() -> list[Any]:
         return [event async for found in EngineClient(directory).events() for event in found]
 

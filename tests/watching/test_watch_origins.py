@@ -24,7 +24,6 @@ from ..tui.test_views import over, press
 
 
 def watched(given: Callable[[Any, Any, Any], dict[str, Any]]) -> None:
-    """Trains a step of two products under `watch`, which is given what `given` returns."""
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
     def put(shape: tuple[int, ...], *spec: str | None) -> jax.Array:
@@ -47,7 +46,6 @@ def watched(given: Callable[[Any, Any, Any], dict[str, Any]]) -> None:
 
 
 def said(app: ShardtuiApp) -> str:
-    """What the dialog lists, unwrapped."""
     options = app.screen.query_one(OptionList).options
     return " ".join(" ".join(str(option.prompt) for option in options).split())
 
@@ -80,22 +78,15 @@ def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[..., dict
     over(find("mine"), scenario)
 
 
-def test_of_a_compiled_step_the_dialog_says_what_to_give(home: Path) -> None:
-    watched(lambda step, *args: {"step": step.lower(*args).compile()})
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_of_a_compiled_or_a_damaged_step_the_dialog_says_what_is_wrong(home: Path, is_damaged: bool) -> None:
+    watched(lambda step, *args: {"step": step, "args": args} if is_damaged else {"step": step.lower(*args).compile()})
+    if is_damaged:
+        find("mine").step.write_text('{"names":[],"module":"module {"}')
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await open_array(app, pilot, "up")
-        await until(lambda: NOT_KEPT in said(app), "the message")
-
-    over(find("mine"), scenario, (140, 40))
-
-
-def test_a_damaged_step_is_one_message(home: Path) -> None:
-    watched(lambda step, *args: {"step": step, "args": args})
-    find("mine").step.write_text('{"names":[],"module":"module {"}')
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
-        await open_array(app, pilot, "up")
-        await until(lambda: "step.json: the step cannot be read" in said(app), "the message")
+        message = "step.json: the step cannot be read" if is_damaged else NOT_KEPT
+        await until(lambda: message in said(app), "the message")
 
     over(find("mine"), scenario, (140, 40))
