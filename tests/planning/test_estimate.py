@@ -47,11 +47,6 @@ def built_in_task(name: str, *settings: str, platform: str = "tpu") -> Task:
     return Task(tiny_config(model_name=name, model=model.model, training=model.training), platform)
 
 
-@pytest.fixture(scope="module")
-def gpt3() -> Task:
-    return built_in_task("gpt3-175b", "batch_size=64")
-
-
 of_compiled_programs = pytest.mark.parametrize(
     "names", [("dp", "fsdp-tp2", "dp-tp2-pp2"), pytest.param(tuple(KINDS), marks=pytest.mark.slow)], ids=("some", "all")
 )
@@ -236,9 +231,9 @@ def test_flops_of_all_devices_add_up_to_model_flops(task: Task) -> None:
     assert unsplit_heads > 1.3 * model, "attention is repeated"
 
 
-def test_memory_of_gpt3_is_that_of_the_hand_calculation(gpt3: Task) -> None:
+def test_memory_of_gpt3_is_that_of_the_hand_calculation() -> None:
     """With 8-way model parallelism alone, 175e9 half-precision parameters take 44 GB per device."""
-    hand = 175e9 * 2 / 8
+    gpt3, hand = built_in_task("gpt3-175b", "batch_size=64"), 175e9 * 2 / 8
     parts = Step(gpt3, load_preset("data8-model8"), 64).parts
     assert parts["kernel copies"] == pytest.approx(hand, rel=0.01)
     assert parts["parameters"] == pytest.approx(2 * hand, rel=0.01), "float32"
