@@ -22,6 +22,7 @@ from shardtui.tui.cli.main import main
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
 from ..schemas import checked_lines
 
+Engines = Callable[..., "subprocess.Popen[str]"]
 HOSTS = [HostInfo(process, 2, f"host-{process}", 100 + process) for process in range(2)]
 
 
@@ -59,7 +60,7 @@ def test_a_run_of_two_processes_switches_saves_and_resumes_on_four(home: Path) -
 
 
 @pytest.fixture
-def engines(home: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+def engines(home: Path) -> Iterator[Engines]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, settings: Sequence[str] = SETTINGS) -> "subprocess.Popen[str]":
@@ -76,6 +77,12 @@ def engines(home: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
 @pytest.fixture
 def coordinator() -> str:
     return f"localhost:{free_port()}"
+
+
+def pair(engines: Engines, coordinator: str, *arguments: str, **settings: Any) -> list["subprocess.Popen[str]"]:
+    """Starts the engines of two hosts of the run `hosts`."""
+    member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2", *arguments)
+    return [engines(*member, f"--process-id={number}", **settings) for number in range(2)]
 
 
 def free_port() -> int:
@@ -98,10 +105,9 @@ def wait_for(found: Callable[[], Any], seconds: float = 240.0) -> Any:
 
 @pytest.mark.slow
 def test_a_killed_process_is_reported_and_the_run_resumes_on_one(
-    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
+    home: Path, engines: Engines, coordinator: str
 ) -> None:
-    member = ("--run=hosts", "--checkpoint-every=2", f"--coordinator={coordinator}", "--num-processes=2")
-    first, second = (engines(*member, f"--process-id={number}") for number in range(2))
+    first, second = pair(engines, coordinator, "--checkpoint-every=2")
     wait_for(lambda: named(history(home, "hosts"), "CheckpointSaved"))
     second.kill()
     assert first.wait(timeout=240) == 1
@@ -115,11 +121,8 @@ def test_a_killed_process_is_reported_and_the_run_resumes_on_one(
 
 
 @pytest.mark.slow
-def test_a_stop_signal_to_any_host_saves_and_ends_all(
-    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
-) -> None:
-    member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2")
-    both = [engines(*member, f"--process-id={number}") for number in range(2)]
+def test_a_stop_signal_to_any_host_saves_and_ends_all(home: Path, engines: Engines, coordinator: str) -> None:
+    both = pair(engines, coordinator)
     wait_for(lambda: named(history(home, "hosts"), "StepsDone"))
     os.kill(both[1].pid, signal.SIGTERM)
     assert [engine.wait(timeout=240) for engine in both] == [0, 0]
@@ -128,9 +131,7 @@ def test_a_stop_signal_to_any_host_saves_and_ends_all(
     assert named(events, "CheckpointSaved")[-1]["step"] == events[-1]["step"]
 
 
-def test_differences_between_hosts_are_reported(
-    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
-) -> None:
+def test_differences_between_hosts_are_reported(home: Path, engines: Engines, coordinator: str) -> None:
     (home / "one.txt").write_text("one text " * 1000)
     (home / "other.txt").write_text("the other " * 1000)
     member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2")
@@ -165,7 +166,7 @@ def test_invalid_cluster_arguments_are_refused(
     assert not (home / "state").exists()
 
 
-def test_a_taken_port_is_refused(home: Path, engines: Callable[..., "subprocess.Popen[str]"]) -> None:
+def test_a_taken_port_is_refused(home: Path, engines: Engines) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         engine = engines("--run=a", f"--coordinator=localhost:{port}", "--num-processes=2", "--process-id=0")

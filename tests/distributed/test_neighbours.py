@@ -3,7 +3,6 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,18 +12,12 @@ from shardtui.engine.wire.hosts import HostStatus
 
 from ..attacker import Attacker
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
-from .test_hosts import coordinator, engines, history, named, train, wait_for
+from .test_hosts import Engines, coordinator, engines, history, named, pair, train, wait_for
 
 __all__ = ["coordinator", "engines"]
 
-Engines = Callable[..., "subprocess.Popen[str]"]
 FLOOD_BYTES = 50_000_000
 LOOPBACK = ("0100007F:", "00000000000000000000000001000000:", "0000000000000000FFFF00000100007F:")
-
-
-def start(engines: Engines, coordinator: str, *arguments: str) -> list["subprocess.Popen[str]"]:
-    member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2", *arguments)
-    return [engines(*member, f"--process-id={number}") for number in range(2)]
 
 
 def hostile_config(folder: Path) -> tuple[RunConfig, Path]:
@@ -44,7 +37,7 @@ def test_values_planted_before_the_run_are_reported_and_no_code_is_run(
 ) -> None:
     config, marker = hostile_config(home)
     attacker = Attacker(coordinator)
-    both = start(engines, coordinator)
+    both = pair(engines, coordinator)
     attacker.wait_for_service()
     while any(engine.poll() is None for engine in both):
         try:
@@ -69,7 +62,7 @@ def test_a_run_under_attack_leaks_nothing_continues_and_ends_only_at_a_forged_ag
     secrets = home / "a-secret-place"
     secrets.mkdir()
     (secrets / "text.txt").write_text("the text of the corpus " * 1000)
-    both = start(
+    both = pair(
         engines, coordinator, f"--data={secrets}/text.txt", "--set=learning_rate=0.00012345", "--checkpoint-every=5"
     )
     wait_for(lambda: named(history(home, "hosts"), "StepsDone"))

@@ -2,17 +2,12 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ..conftest import SETTINGS
-from .test_hosts import coordinator, engines, history, named, train, wait_for
-
-if TYPE_CHECKING:
-    import subprocess
+from .test_hosts import Engines, coordinator, engines, history, named, pair, train, wait_for
 
 __all__ = ["coordinator", "engines"]
 
@@ -38,11 +33,8 @@ def test_one_account_has_the_devices_of_both_processes(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_continues_if_one_process_cannot_trace(
-    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
-) -> None:
-    member = ("--run=hosts", "--profile=2", f"--coordinator={coordinator}", "--num-processes=2")
-    both = [engines(*member, f"--process-id={number}") for number in range(2)]
+def test_training_continues_if_one_process_cannot_trace(home: Path, engines: Engines, coordinator: str) -> None:
+    both = pair(engines, coordinator, "--profile=2")
     blocked = home / "state/shardtui/runs/hosts/profile"
     wait_for(lambda: named(history(home, "hosts"), "EngineReady"))
     blocked.mkdir()

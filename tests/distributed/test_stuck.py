@@ -20,7 +20,7 @@ from ..hanging_model import HangingModel
 from ..simulated_hosts import Hosts
 from .test_host_supervision import attempts, hosts
 from .test_hosts import history, named, wait_for
-from .test_supervision import killed_once, started
+from .test_supervision import killed_once
 
 __all__ = ["hosts"]
 
@@ -48,7 +48,7 @@ def events_of(run: "subprocess.Popen[str]", begin: Callable[[], None] = lambda: 
 
 
 def why_lost(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
-    lost = [event["attempt"]["lost"] for event in started(events)[1:]]
+    lost = [event["attempt"]["lost"] for event in named(events, "EngineStarted")[1:]]
     return [(found["process"], found["why"]) for found in lost]
 
 
@@ -94,7 +94,7 @@ def test_a_step_that_hangs_each_time_is_given_up(home: Path, model: HangingModel
     model.hang_always(0, 30)
     events = events_of(run := train(model, "--supervise", "--steps=100"))
     assert run.returncode == 1
-    assert len(started(events)) == SAME_FAULTS
+    assert len(named(events, "EngineStarted")) == SAME_FAULTS
     assert "process 0 ended 3 times in a row after step 30" in events[-2]["problems"][0], events[-2:]
 
 
@@ -108,7 +108,7 @@ def test_a_slow_process_is_not_ended(home: Path, model: HangingModel) -> None:
         model.be_slow(1, step, seconds)
     events = events_of(run := train(model, "--supervise", "--processes=2", "--steps=6"))
     assert run.returncode == 0
-    assert len(started(events)) == 1
+    assert len(named(events, "EngineStarted")) == 1
     assert max(event["step_seconds"] for event in named(events, "StepDone")) > 20
 
 

@@ -18,6 +18,7 @@ from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.ending import Ending
 
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from .test_hosts import named
 
 FOUND = "Persistent compilation cache hit for 'jit_train_step'"
 KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
@@ -80,14 +81,13 @@ def test_a_run_resumes_by_itself_with_equal_losses(
     monkeypatch.setenv("JAX_LOG_COMPILES", "1")
     events, code = killed_once(40, processes, victim)
     assert code == 0, events[-5:]
-    attempts = [event["attempt"] for event in events if event["type"] == "EngineStarted"]
+    attempts = [event["attempt"] for event in named(events, "EngineStarted")]
     assert [attempt["number"] for attempt in attempts] == [1, 2]
     assert attempts[1]["lost"] == {"process": victim, "why": "its process was ended by SIGKILL"}
-    saved = [
-        event["step"] for event in events[: events.index(started(events)[1])] if event["type"] == "CheckpointSaved"
-    ]
-    restored = next(event["step"] for event in events if event["type"] == "Restored")
-    assert restored >= saved[-1], "a committed checkpoint was lost"
+    again = events.index(named(events, "EngineStarted")[1])
+    saved = named(events[:again], "CheckpointSaved")[-1]["step"]
+    restored = named(events, "Restored")[0]["step"]
+    assert restored >= saved, "a committed checkpoint was lost"
     for process in range(processes):
         log = run_directory.find("kept").log_of(process).read_text()
         assert log.count(FOUND) == 1, f"process {process} loads its program in the second attempt"
@@ -96,19 +96,15 @@ def test_a_run_resumes_by_itself_with_equal_losses(
     assert losses(events) == pytest.approx(losses([json.loads(line) for line in output.splitlines()]), rel=1e-5)
 
 
-def started(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [event for event in events if event["type"] == "EngineStarted"]
-
-
 @pytest.mark.slow
 def test_a_process_that_keeps_dying_is_left_out_and_the_mesh_shrinks(home: Path) -> None:
     """`data2-model4` fills all eight devices: four are left."""
     arguments = ("--steps=12", "--preset=data2-model4", "--switch=8:data8")
     events, code = killed_always(1, "--processes=2", "--min-processes=1", *arguments)
     assert code == 0, events[-5:]
-    attempts = [event["attempt"] for event in started(events)]
+    attempts = [event["attempt"] for event in named(events, "EngineStarted")]
     assert [(attempt["processes"], attempt["of"]) for attempt in attempts] == [(2, 2)] * SAME_FAULTS + [(1, 2)]
-    ready = [event for event in events if event["type"] == "EngineReady"][-1]
+    ready = named(events, "EngineReady")[-1]
     assert len(ready["devices"]) == 4
     assert any("data2-model4 on 4 devices: mesh" in warning for warning in ready["warnings"]), ready["warnings"]
     meshes = [event["mesh"]["axes"] for event in events if event["type"] == "PresetCompiled"][-2:]
@@ -125,7 +121,7 @@ def test_a_run_that_is_given_up_says_so(home: Path) -> None:
     assert not [event for event in events if event["type"] in ("CheckpointSaved", "Restored")]
     said = run_directory.find("anew").log.read_text()
     assert said.count("resumes from the newest checkpoint, or from the start if there is none yet") == SAME_FAULTS - 1
-    assert len(started(events)) == SAME_FAULTS
+    assert len(named(events, "EngineStarted")) == SAME_FAULTS
     (last,) = [event for event in events if event["type"] == "Failed" and event["by_supervisor"]]
     assert "process 1 ended 3 times in a row" in last["problems"][0]
 
@@ -149,7 +145,7 @@ def test_a_run_that_can_save_no_more_ends_and_says_so(home: Path) -> None:
             checkpoints = run_directory.find("full").path / "checkpoints"
             shutil.rmtree(checkpoints)
             checkpoints.touch()
-            os.kill(started(events)[0]["pid"], signal.SIGKILL)
+            os.kill(named(events, "EngineStarted")[0]["pid"], signal.SIGKILL)
     assert run.wait(timeout=240) == 1
     problems = [problem for event in events if event["type"] == "Failed" for problem in event["problems"]]
     assert f"{checkpoints}: cannot store checkpoints there" in problems[0]

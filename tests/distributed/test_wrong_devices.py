@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from ..conftest import SHARDTUI
+from .test_hosts import named
+from .test_supervision import losses
 
 MODEL = """
 import sys
@@ -53,14 +55,6 @@ def train(home: Path, *arguments: str) -> tuple[list[dict[str, Any]], int, str]:
     command += ["--checkpoint-every=5", "--check-devices=4"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     return [json.loads(line) for line in run.stdout.splitlines()], run.returncode, run.stderr
-
-
-def named(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [event for event in events if event["type"] == kind]
-
-
-def losses(events: list[dict[str, Any]]) -> dict[int, float]:
-    return {event["step"]: event["loss"] for event in named(events, "StepDone")}
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import Step
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_program, trace_step
-from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 
 from ..conftest import BATCHES, WIDE, tiny_config
 from ..models.families import FAMILIES
+from .test_estimate import built_in_task
 
 RECORDED = Path(__file__).parents[2] / "docs" / "data" / "long" / "estimates-families.json"
 SIZES = {"embed": WIDE.embed, "heads": WIDE.heads, "mlp": WIDE.mlp, "context": WIDE.context, "layers": 4}
@@ -56,9 +56,7 @@ def test_formulas_count_the_operations_of_the_jaxpr(family: str, remat: bool) ->
 
 
 def tpu_step(name: str, preset: str, devices: int, *settings: str) -> Step:
-    model = load_model(name, settings)
-    task = Task(tiny_config(model_name=name, model=model.model, training=model.training), "tpu")
-    return Step(task, load_preset(preset), devices)
+    return Step(built_in_task(name, *settings), load_preset(preset), devices)
 
 
 def test_windowed_products_send_one_shard_more_than_there_are() -> None:

@@ -16,21 +16,16 @@ from shardtui.engine.planning.finalists import expected_figure, next_to_compile
 from shardtui.engine.planning.goal import best_first, figure, pick
 from shardtui.engine.planning.ranking import Choice, Row, StepCost, ranked
 from shardtui.engine.planning.search import Search
-from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset, load_presets, read_preset
 from shardtui.engine.spec.search import Goal, SearchRequest
 from shardtui.engine.spec.topology import crossing, load_topology
 
 from ..compilers import HANGS, KILLED, Compilers
-from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from ..conftest import SETTINGS, SHARDTUI
+from .test_estimate import built_in_task
 from .test_plan import planned, run
 
 TINY = [*SETTINGS, "--topology=v5e:2x4", "--search"]
-
-
-def task_of(name: str, *settings: str) -> Task:
-    model = load_model(name, settings)
-    return Task(tiny_config(model_name=name, model=model.model, training=model.training), "tpu")
 
 
 def found_by(task: Task, topology: str, goal: Goal = "tokens-per-second", kept: tuple[str, ...] = ()) -> list[Row]:
@@ -56,7 +51,7 @@ def test_chatty_axes_stay_inside_a_slice_where_they_can() -> None:
 
 def test_a_search_over_slices_keeps_tensor_axes_off_dcn() -> None:
     found = found_by(
-        task_of("gpt3-175b", "batch_size=64"), "2*v5p:4x4x4", kept=("batch_size", "remat", "accumulate_steps")
+        built_in_task("gpt3-175b", "batch_size=64"), "2*v5p:4x4x4", kept=("batch_size", "remat", "accumulate_steps")
     )
     assert found[0].verdict == "fits"
     assert all(row.findings == [] for row in found)
@@ -64,7 +59,7 @@ def test_a_search_over_slices_keeps_tensor_axes_off_dcn() -> None:
 
 
 def test_a_search_is_as_good_as_the_best_known_preset() -> None:
-    task, topology = task_of("gpt3-175b", "batch_size=64"), load_topology("v5p:4x4x4")
+    task, topology = built_in_task("gpt3-175b", "batch_size=64"), load_topology("v5p:4x4x4")
     found = found_by(task, topology.name, kept=("batch_size", "remat", "accumulate_steps"))
     known = ranked([estimate_row(task, preset, 64, topology) for preset in load_presets()[0]])
     assert found == best_first(found, "tokens-per-second")
@@ -75,23 +70,25 @@ def test_a_search_is_as_good_as_the_best_known_preset() -> None:
 
 def test_presets_with_a_layout_of_their_own_are_candidates() -> None:
     """`fsdp` is laid out like `fsdp8`, and `fsdp-1d` like no mesh."""
-    search = Search(task_of("nano", "batch_size=64"), load_topology("v5e:2x4"), SearchRequest(kept=["batch_size"]))
+    search = Search(
+        built_in_task("nano", "batch_size=64"), load_topology("v5e:2x4"), SearchRequest(kept=["batch_size"])
+    )
     names = {row.preset for row in search.rows([load_preset(name) for name in ("fsdp", "fsdp-1d")])}
     assert {"fsdp8", "fsdp-1d"} <= names
     assert "fsdp" not in names
 
 
 def test_settings_that_are_free_are_chosen() -> None:
-    task = task_of("gpt2", "batch_size=16")
+    task = built_in_task("gpt2", "batch_size=16")
     settings = [row.settings for row in found_by(task, "v5e:2x2")]
     assert len({each.get("batch_size") for each in settings}) > 2
     assert not any("accumulate_steps" in each for each in settings), "the batch is as large as fits"
-    large = found_by(task_of("gpt2", "batch_size=512"), "v5e:2x2", kept=("batch_size",))
+    large = found_by(built_in_task("gpt2", "batch_size=512"), "v5e:2x2", kept=("batch_size",))
     assert {True, "save_qkv_proj"} <= {row.settings.get("remat") for row in large}
 
 
 def test_a_batch_that_is_kept_and_does_not_fit_is_accumulated() -> None:
-    task = task_of("gpt2", "batch_size=2048")
+    task = built_in_task("gpt2", "batch_size=2048")
     found = found_by(task, "v5e:2x4", kept=("batch_size", "remat"))
     assert found[0].verdict == "fits"
     assert found[0].settings["accumulate_steps"] > 1  # pyright: ignore[reportOperatorIssue]
@@ -101,19 +98,19 @@ def test_a_batch_that_is_kept_and_does_not_fit_is_accumulated() -> None:
 
 
 def test_the_largest_batch_fits_and_a_quarter_more_does_not() -> None:
-    task, topology = task_of("gpt2", "batch_size=16"), load_topology("v5e:2x4")
+    task, topology = built_in_task("gpt2", "batch_size=16"), load_topology("v5e:2x4")
     found = found_by(task, topology.name, "fits-largest-batch", kept=("remat",))
     best = found[0]
     assert (best.verdict, best.tokens) == ("fits", max(row.tokens for row in found))
     size = best.settings["batch_size"]
     assert isinstance(size, int) and size > 64
     preset = load_preset(best.preset.partition("-microbatches")[0])
-    more = estimate_row(task_of("gpt2", f"batch_size={size * 5 // 4}"), preset, 8, topology)
+    more = estimate_row(built_in_task("gpt2", f"batch_size={size * 5 // 4}"), preset, 8, topology)
     assert more.verdict == "too large"
 
 
 def test_least_traffic_sends_fewest_bytes_per_token() -> None:
-    task, kept = task_of("gpt2", "batch_size=64"), ("batch_size", "accumulate_steps")
+    task, kept = built_in_task("gpt2", "batch_size=64"), ("batch_size", "accumulate_steps")
     least, fastest = (found_by(task, "v5e:2x2", goal, kept) for goal in ("least-traffic", "tokens-per-second"))
     sent = figure(least[0], "least-traffic")
     assert sent == least[0].estimate.bytes_sent / (64 * 1024)  # type: ignore[union-attr]
@@ -123,7 +120,7 @@ def test_least_traffic_sends_fewest_bytes_per_token() -> None:
 @pytest.mark.parametrize("remat", ["full", "save_qkv_proj", "save_dot_except_mlp", "minimal"])
 def test_remat_policies_keep_more_and_repeat_less(remat: str) -> None:
     one, none, policy = (
-        Step(task_of("gpt2", "batch_size=64", f"remat={value}"), load_preset("dp"), 8)
+        Step(built_in_task("gpt2", "batch_size=64", f"remat={value}"), load_preset("dp"), 8)
         for value in ("true", "false", remat)
     )
     assert policy.unknown == ""
@@ -136,7 +133,8 @@ def test_remat_policies_keep_more_and_repeat_less(remat: str) -> None:
 
 def test_accumulated_gradients_have_a_formula() -> None:
     whole, parts = (
-        Step(task_of("gpt2", "batch_size=64", f"accumulate_steps={count}"), load_preset("fsdp"), 8) for count in (1, 4)
+        Step(built_in_task("gpt2", "batch_size=64", f"accumulate_steps={count}"), load_preset("fsdp"), 8)
+        for count in (1, 4)
     )
     assert parts.unknown == ""
     assert parts.argument_bytes == whole.argument_bytes

@@ -9,46 +9,19 @@ import msgspec
 import pytest
 from shardtui.engine.distributed.outcomes import WrongDevices
 from shardtui.engine.models.task import Task, TrainState
-from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.training.device_check import coverage
 from shardtui.engine.wire.commands import AnyCommand, Resume
-from shardtui.engine.wire.events import CheckpointSaved, DevicesDiffer, Event, Paused, Restored, StepsDone, Switched
+from shardtui.engine.wire.events import CheckpointSaved, DevicesDiffer, Event, Paused, Restored, Switched
 
 from ..conftest import tiny_config
-from ..flipping_run import FlippingRun
 from ..flips import Flip
 from ..programs import Programs
+from .test_loop import LocalRun, losses
 
 FLIP = Flip(leaf=3, device=5, element=7, bit=20)
 STEPS = 12
-
-
-class Run(FlippingRun):
-    """A run of 12 steps with a checkpoint after every fourth, in which one bit flips after a step."""
-
-    def __init__(
-        self, task: Task, programs: dict[str, Program], folder: Path, flip: Flip | None, at_step: int, **changes: Any
-    ) -> None:
-        left = [flip] * (flip is not None)
-
-        def chosen(step: int, _: TrainState) -> Flip | None:
-            return left.pop() if left and step == at_step else None
-
-        def answer(event: Event) -> list[AnyCommand]:
-            return [Resume()] if isinstance(event, Paused) else []
-
-        checkpoints = CheckpointConfig(every_steps=changes.pop("save_every", 4), every_minutes=None)
-        changes = {"steps": STEPS, "checkpoints": checkpoints, "check_devices": 3} | changes
-        super().__init__(task, programs, folder, chosen, answer, **changes)
-
-    def losses(self) -> dict[int, float | None]:
-        return {
-            step: loss
-            for event in self.named(StepsDone)
-            for step, loss in enumerate(event.losses, event.step - len(event.losses) + 1)
-        }
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +30,24 @@ def tiny() -> Programs:
 
 
 @pytest.fixture
-def run(tiny: Programs, tmp_path: Path) -> Callable[..., Run]:
+def run(tiny: Programs, tmp_path: Path) -> Callable[..., LocalRun]:
+    """Makes runs of 12 steps with a checkpoint after every fourth, in which one bit flips after a step."""
+
     def new(
         flip: Flip | None, at_step: int = 0, name: str = "run", presets: tuple[str, ...] = ("dp",), **changes: Any
-    ) -> Run:
+    ) -> LocalRun:
+        left = [flip] * (flip is not None)
+
+        def chosen(step: int, _: TrainState) -> Flip | None:
+            return left.pop() if left and step == at_step else None
+
+        def answer(event: Event) -> AnyCommand | None:
+            return Resume() if isinstance(event, Paused) else None
+
+        checkpoints = CheckpointConfig(every_steps=changes.pop("save_every", 4), every_minutes=None)
+        changes = {"steps": STEPS, "checkpoints": checkpoints, "check_devices": 3, "preset": presets[0]} | changes
         known = {preset: tiny[preset] for preset in presets}
-        return Run(tiny._task, known, tmp_path / name, flip, at_step, preset=presets[0], **changes)
+        return LocalRun(tiny._task, known, tmp_path / name, chosen, answer, **changes)
 
     return new
 
@@ -72,7 +57,7 @@ SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 3, 0), (7, 
 
 @pytest.mark.parametrize(("at_step", "found_after", "back_at"), [(5, 6, 4), *SLOW])
 def test_the_run_goes_back_and_makes_the_steps_again(
-    run: Callable[..., Run], at_step: int, found_after: int, back_at: int
+    run: Callable[..., LocalRun], at_step: int, found_after: int, back_at: int
 ) -> None:
     """Found at the next comparison: every third step, before the checkpoint of every fourth, and after the last."""
     plain, hit = run(None, name="plain"), run(FLIP, at_step)
@@ -85,12 +70,12 @@ def test_the_run_goes_back_and_makes_the_steps_again(
     (paused,) = hit.named(Paused)
     assert f"went back to step {back_at}; resume to go on with all devices" in paused.problem
     assert [event.step for event in hit.named(Restored)] == [back_at] * (back_at > 0)
-    assert hit.losses() == plain.losses()
+    assert losses(hit.events) == losses(plain.events)
     assert [event.step for event in hit.named(CheckpointSaved)] == [4, 8, 12]
 
 
 @pytest.mark.slow
-def test_a_pair_does_not_say_which_is_wrong(run: Callable[..., Run]) -> None:
+def test_a_pair_does_not_say_which_is_wrong(run: Callable[..., LocalRun]) -> None:
     hit = run(FLIP, 4, presets=("hsdp",), save_every=None)
     hit.train()
     (found,) = hit.named(DevicesDiffer)
@@ -100,7 +85,7 @@ def test_a_pair_does_not_say_which_is_wrong(run: Callable[..., Run]) -> None:
 
 
 @pytest.mark.slow
-def test_a_switch_does_not_spread_what_is_wrong(run: Callable[..., Run]) -> None:
+def test_a_switch_does_not_spread_what_is_wrong(run: Callable[..., LocalRun]) -> None:
     """The switch is put off: after the pause nobody asks for it again."""
     hit = run(FLIP, 4, presets=("dp", "fsdp"), switches=(ScheduledSwitch(5, "fsdp"),), save_every=None)
     hit.train()
@@ -109,7 +94,7 @@ def test_a_switch_does_not_spread_what_is_wrong(run: Callable[..., Run]) -> None
     assert not hit.named(Switched)
 
 
-def test_a_supervised_run_ends_for_its_supervisor(run: Callable[..., Run]) -> None:
+def test_a_supervised_run_ends_for_its_supervisor(run: Callable[..., LocalRun]) -> None:
     hit = run(FLIP, 5, is_supervised=True)
     with pytest.raises(WrongDevices, match="after step 6, device 5 ") as raised:
         hit.train()

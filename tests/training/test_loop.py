@@ -17,11 +17,11 @@ from shardtui.engine.checkpoint.saver import Saver
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.distributed.cluster import Cluster
-from shardtui.engine.models.task import Task
+from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.program import Program, trace_held_out
 from shardtui.engine.program.reshard import Transfers
-from shardtui.engine.program.state_function import StateFunction
-from shardtui.engine.spec.config import CheckpointConfig, EvaluationConfig, Sampling, ScheduledSwitch
+from shardtui.engine.program.state_function import StateFunction, shard_digest_function
+from shardtui.engine.spec.config import CheckpointConfig, EvaluationConfig, ScheduledSwitch
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
 from shardtui.engine.training.tools import Tools
@@ -45,6 +45,7 @@ from shardtui.engine.wire.events import (
 from shardtui.engine.wire.inbox import Inbox
 
 from ..conftest import tiny_config
+from ..flips import Flip, flipped
 from ..programs import Known, Programs
 
 
@@ -58,46 +59,72 @@ def tiny_programs(tiny: Task) -> Programs:
     return Programs(tiny)
 
 
+class LocalRun:
+    """A run of six steps in this process, with a checkpoint after every second one."""
+
+    def __init__(
+        self,
+        task: Task,
+        programs: Mapping[str, Program],
+        folder: Path,
+        flip: Callable[[int, TrainState], Flip | None] | None = None,
+        answer: Callable[[Event], AnyCommand | None] = lambda _: None,
+        is_supervised: bool = False,
+        every: float | None = None,
+        **changes: Any,
+    ) -> None:
+        """`flip` returns the bit that flips after a step, if any, from its number and the state; `answer` the command
+        that is sent when an event is published. `every`: minutes between accounts. `changes`: of the task's config."""
+        self.events: list[Event] = []
+        self._flip, self._answer, self._inbox = flip, answer, Inbox()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "text").write_text("What is split comes together. " * 100)
+        settings = {"steps": 6, "checkpoints": CheckpointConfig(every_steps=2, every_minutes=None)} | changes
+        config = msgspec.structs.replace(task.config, data=str(folder / "text"), **settings)
+        corpus, cluster, wake = read_corpus(config.data), Cluster(), self._inbox.wake
+        place = CheckpointDirectory(epath.Path(folder / f"checkpoints-{len(config.switches)}"))
+        saver = Saver(place, config, task, corpus.describe(), jax.devices(), cluster, self._publish, wake)
+        batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
+        profiler = Profiler(folder / "profile", self._publish, cluster, every)
+        if flip:
+            programs = {name: self._flipping(program, task) for name, program in programs.items()}
+        compiler = Known(task, programs)
+        tools = Tools(config, compiler, saver, profiler, cluster, self._inbox, self._publish, is_supervised)
+        self._loop = Loop(tools, batches, batches)
+
+    def train(self, profile: int | None = None) -> int:
+        return self._loop.run(None, profile)
+
+    def named(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def _publish(self, event: Event) -> None:
+        self.events.append(event)
+        if command := self._answer(event):
+            self._inbox.put(command)
+
+    def _flipping(self, program: Program, task: Task) -> Program:
+        def step(state: TrainState, batch: Any) -> tuple[TrainState, jax.Array]:
+            state, loss = program.step(state, batch)
+            assert self._flip
+            flip = self._flip(self._loop.at.begun + 1, state)
+            return (flipped(state, flip) if flip else state), loss
+
+        by_device = shard_digest_function(program.placement.abstract_state(task))
+        return replace(program, step=step, shard_digests=by_device)  # type: ignore[arg-type]
+
+
 def run(
     task: Task,
     programs: Mapping[str, Program],
     folder: Path,
-    switches: tuple[ScheduledSwitch, ...] = (),
+    *switch: ScheduledSwitch,
     profile: int | None = None,
-    low_memory: bool = False,
-    answer: Callable[[Event], AnyCommand | None] = lambda _: None,
-    every: float | None = None,
-    evaluation: EvaluationConfig | None = None,
-    sampling: Sampling | None = None,
+    **changes: Any,
 ) -> list[Event]:
-    """Trains six steps with a checkpoint after every second one; returns the events.
-
-    `answer`: the command that is sent when an event is published, if any. `every`: minutes between accounts of a step.
-    `sampling`: what to sample, and how often.
-    """
-    folder.mkdir(exist_ok=True)
-    text = folder / "text"
-    text.write_text("What is split comes together. " * 100)
-    checkpoints = CheckpointConfig(every_steps=2, every_minutes=None)
-    changes = {"switches": switches, "checkpoints": checkpoints, "low_memory": low_memory, "sampling": sampling}
-    changes |= {"evaluation": evaluation}
-    config = msgspec.structs.replace(task.config, steps=6, data=str(text), **changes)
-    events: list[Event] = []
-    corpus = read_corpus(config.data)
-    place = CheckpointDirectory(epath.Path(folder / f"checkpoints-{len(switches)}"))
-    inbox = Inbox()
-
-    def publish(event: Event) -> None:
-        events.append(event)
-        if command := answer(event):
-            inbox.put(command)
-
-    saver = Saver(place, config, task, corpus.describe(), jax.devices(), Cluster(), publish, inbox.wake)
-    batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
-    profiler = Profiler(folder / "profile", publish, Cluster(), every)
-    tools = Tools(config, Known(task, programs), saver, profiler, Cluster(), inbox, publish)
-    assert Loop(tools, batches, batches).run(None, profile) == 6
-    return events
+    made = LocalRun(task, programs, folder, switches=switch, **changes)
+    assert made.train(profile) == 6
+    return made.events
 
 
 def losses(events: list[Event]) -> dict[int, float | None]:
@@ -112,7 +139,7 @@ def losses(events: list[Event]) -> dict[int, float | None]:
 def assert_same_losses(task: Task, programs: dict[str, Program], folder: Path, route: dict[int, str]) -> None:
     """Checks that switches, preset by step, leave losses unchanged and digests equal."""
     plain = losses(run(task, programs, folder))
-    events = run(task, programs, folder, tuple(ScheduledSwitch(*switch) for switch in route.items()))
+    events = run(task, programs, folder, *(ScheduledSwitch(*switch) for switch in route.items()))
     receipts = [event for event in events if isinstance(event, Switched)]
     assert [(receipt.to_preset, receipt.digests_equal) for receipt in receipts] == [
         (name, True) for name in route.values()
@@ -138,8 +165,8 @@ def test_a_switch_whose_first_step_runs_out_of_memory_is_rolled_back(
     tiny: Task, tiny_programs: Programs, tmp_path: Path, step: Callable[..., Any]
 ) -> None:
     known = {"dp": tiny_programs["dp"], "fsdp": replace(tiny_programs["fsdp"], step=step)}
-    plain = losses(run(tiny, known, tmp_path, ()))
-    events = run(tiny, known, tmp_path, (ScheduledSwitch(5, "fsdp"),))
+    plain = losses(run(tiny, known, tmp_path))
+    events = run(tiny, known, tmp_path, ScheduledSwitch(5, "fsdp"))
     (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
     assert failed.to_preset == "fsdp"
     assert "out of device memory" in failed.problems[0]
@@ -152,7 +179,7 @@ def test_a_switch_whose_first_step_runs_out_of_memory_is_rolled_back(
 @pytest.mark.slow
 def test_a_low_memory_switch_saves_first(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     plain = losses(run(task, programs, tmp_path))
-    events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
+    events = run(task, programs, tmp_path, ScheduledSwitch(3, "fsdp"), low_memory=True)
     reported = [event for event in events if isinstance(event, CheckpointSaved | Switched)]
     assert [(type(event), event.step) for event in reported[:3]] == [
         (CheckpointSaved, 2),
@@ -173,7 +200,7 @@ def test_a_low_memory_switch_that_fails_half_way_restores_its_checkpoint(
         return move(*arguments) if next(left, None) is not None else exhausted()
 
     monkeypatch.setattr(Transfers, "_move", until_memory_runs_out)
-    events = run(task, programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
+    events = run(task, programs, tmp_path, ScheduledSwitch(3, "fsdp"), low_memory=True)
     (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
     assert "out of device memory" in failed.problems[0]
     assert [event.step for event in events if isinstance(event, Restored)] == [3]
@@ -184,7 +211,7 @@ def test_a_low_memory_switch_is_refused_if_its_save_fails(
     tiny: Task, tiny_programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Saver, "_begin", full_disk)
-    events = run(tiny, tiny_programs, tmp_path, (ScheduledSwitch(3, "fsdp"),), low_memory=True)
+    events = run(tiny, tiny_programs, tmp_path, ScheduledSwitch(3, "fsdp"), low_memory=True)
     (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
     assert "step 3 could not be saved" in failed.problems[0]
     assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]
@@ -245,7 +272,7 @@ def test_a_switch_or_the_end_of_the_run_ends_a_trace(
     task: Task, programs: dict[str, Program], tmp_path: Path, switch: int | None, end: tuple[int, int]
 ) -> None:
     switches = (ScheduledSwitch(switch, "fsdp"),) if switch else ()
-    events = run(task, programs, tmp_path, switches=switches, profile=100)
+    events = run(task, programs, tmp_path, *switches, profile=100)
     (profiled,) = [event for event in events if isinstance(event, Profiled)]
     assert (profiled.step, profiled.steps, profiled.preset) == (*end, "dp")
     assert profiled.account, profiled.problem
@@ -276,9 +303,9 @@ def test_evaluations_change_no_loss_and_agree_under_both_presets(
 
     known = {name: evaluating(name) for name in ("dp", "fsdp-tp2")}
     evaluation = EvaluationConfig(share=0.5, every_steps=2, batches=100)
-    plain = run(task, programs, tmp_path, ())
+    plain = run(task, programs, tmp_path)
     found, expected = (
-        run(task, known, tmp_path / folder, switches, evaluation=evaluation)
+        run(task, known, tmp_path / folder, *switches, evaluation=evaluation)
         for folder, switches in (("a", ()), ("b", (ScheduledSwitch(3, "fsdp-tp2"),)))
     )
     assert losses(found) == losses(plain), "equal to the bit"

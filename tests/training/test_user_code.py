@@ -2,12 +2,11 @@
 
 import signal
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ..distributed.test_hosts import coordinator, engines, history, named, wait_for
+from ..distributed.test_hosts import Engines, coordinator, engines, history, named, pair, wait_for
 
 __all__ = ["coordinator", "engines"]
 
@@ -48,7 +47,7 @@ def batch(step, batch_size):
     ],
 )
 def test_a_batch_that_fails_in_one_process_ends_the_run(
-    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str, process: int, what: str, problem: str
+    home: Path, engines: Engines, coordinator: str, process: int, what: str, problem: str
 ) -> None:
     both = _start(home, engines, coordinator, process, what)
     assert [engine.wait(timeout=240) for engine in both] == [1, 1]
@@ -60,7 +59,7 @@ def test_a_batch_that_fails_in_one_process_ends_the_run(
 
 @pytest.mark.slow
 def test_a_batch_that_blocks_is_reported_and_a_signal_ends_the_run(
-    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str
+    home: Path, engines: Engines, coordinator: str
 ) -> None:
     both = _start(home, engines, coordinator, 1, "time.sleep(1000)", "--stop-timeout=2")
     place = "batch (lm.py:18) on process 1 ("
@@ -72,9 +71,8 @@ def test_a_batch_that_blocks_is_reported_and_a_signal_ends_the_run(
 
 
 def _start(
-    home: Path, engines: Callable[..., "subprocess.Popen[str]"], coordinator: str, process: int, what: str, *more: str
+    home: Path, engines: Engines, coordinator: str, process: int, what: str, *more: str
 ) -> "list[subprocess.Popen[str]]":
     file = home / "lm.py"
     file.write_text(MODEL.format(process=process, what=what))
-    member = ("--run=hosts", f"--model={file}:lm", f"--coordinator={coordinator}", "--num-processes=2", *more)
-    return [engines(*member, f"--process-id={number}", settings=["--batch-size=8"]) for number in range(2)]
+    return pair(engines, coordinator, f"--model={file}:lm", *more, settings=["--batch-size=8"])
