@@ -8,12 +8,10 @@ from ..wire.hosts import Activity, HostStatus
 
 
 def diagnose_hang(statuses: Sequence[HostStatus]) -> list[HostStatus]:
-    """Returns the statuses with their verdicts: none while any process makes progress.
-
-    If all are late with a step, or wait for another process before one, those at fault are late outside a collective,
-    and have begun the fewest steps: they have not arrived where the others wait. If all are in one, those that have
-    begun the fewest steps; all in the same: a device or the network does not answer.
-    """
+    """Returns the statuses with their verdicts: none while any process makes progress. If all are late with a step, or
+    wait for another process before one, those at fault are late outside a collective, and have begun the fewest steps:
+    they have not arrived where the others wait. If all are in one, those that have begun the fewest steps; all in the
+    same: a device or the network does not answer."""
     late = [status for status in statuses if status.activity.is_late]
     if not late or not all(status.activity.is_late or status.activity.waits for status in statuses):
         return list(statuses)

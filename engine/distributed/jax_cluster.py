@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -96,25 +96,24 @@ class JaxCluster(Cluster):
 
     def all_gather(self, value: T, kind: Any) -> list[T]:
         gathered = self._gather(value)
-        found = self._from_process_0(lambda: Decision(msgspec.Raw(msgspec.msgpack.encode(list(gathered)))))
+        found = self._from_process_0(lambda: Decision(msgspec.Raw(msgspec.msgpack.encode(gathered))))
         values = msgspec.msgpack.decode(found.value, type=list[msgspec.Raw])
         return [msgspec.msgpack.decode(raw, type=kind) for raw in values]
 
     def gather(self, value: T, kind: Any) -> list[T]:
         return [msgspec.msgpack.decode(raw, type=kind) for raw in self._gather(value)]
 
-    def _gather(self, value: object) -> Iterator[msgspec.Raw]:
+    def _gather(self, value: object) -> list[msgspec.Raw]:
+        """Returns in process 0 the encoded value of each process; nothing elsewhere."""
         number, self._gathers = self._gathers, self._gathers + 1
         mine = msgspec.msgpack.encode(value)
         if self.process:
             self._store.write(f"gather/{number}/{self.process}", mine)
-            return iter(())
-        return self._received(number, mine)
-
-    def _received(self, number: int, mine: bytes) -> Iterator[msgspec.Raw]:
-        yield msgspec.Raw(mine)
-        yield from (msgspec.Raw(self._store.read(f"gather/{number}/{other}")) for other in range(1, self.count))
+            return []
+        others = (self._store.read(f"gather/{number}/{other}") for other in range(1, self.count))
+        found = [msgspec.Raw(each) for each in (mine, *others)]
         self._store.delete(f"gather/{number}/")
+        return found
 
     def _from_process_0(self, decide: Callable[[], Decision]) -> Decision:
         number, self._broadcasts = self._broadcasts, self._broadcasts + 1

@@ -42,7 +42,6 @@ class Liveness:
         stop: Callable[[], object],
         lost: Callable[[Mapping[int, str]], None],
     ) -> None:
-        """`client`: the coordination service's client. `stop` and `lost`: see `JaxCluster`."""
         self._process = process
         self._everyone = list(range(count))
         self._client = client

@@ -89,7 +89,6 @@ def batch_shards(preset: Preset, devices: int) -> int:
 
 
 def _crossing(mesh: Sizes, topology: Topology) -> list[str] | None:
-    """The axes that cross slices; None if the mesh cannot be laid over them."""
     try:
         return crossing(mesh, topology.domains)
     except Invalid:

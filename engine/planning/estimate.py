@@ -43,12 +43,10 @@ USER_MODEL = "no formula for a user's model: `plan --topology` estimates it from
 
 
 def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | None, traces: bool = False) -> Row:
-    """Returns the estimate of one preset; without a `topology` the chip is unknown, and so are the times.
-
-    A preset that does not fit the model or the devices gives a row with `problems` instead. A user's model is traced,
-    if there is a `topology`, on as many simulated devices as that has; so are, with `traces`, layouts of the built-in
-    model that no formula covers.
-    """
+    """Returns the estimate of one preset; without a `topology` the chip is unknown, and so are the times. A preset that
+    does not fit the model or the devices gives a row with `problems` instead. A user's model is traced, if there is a
+    `topology`, on as many simulated devices as that has; so are, with `traces`, layouts of the built-in model that no
+    formula covers."""
     mesh = preset.sizes(devices)
     is_users = isinstance(task.config.model, UserModel)
     step, domains = None, topology.domains if topology else 1

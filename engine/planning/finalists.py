@@ -40,11 +40,9 @@ similar ones."""
 
 def next_to_compile(rows: Sequence[Row], goal: Goal) -> Row | None:
     """Returns the most promising row that is neither compiled nor failed; None if none can be better than the best.
-
     Each estimate is corrected by those compiled rows that are most like it. What has other axes than all compiled rows
     comes first: how far off its estimate is, is not known. While nothing fits, the row that comes closest is the most
-    promising.
-    """
+    promising."""
     compiled, left = _parted(rows)
     fitting = [row for row in left if _peak_share(row, compiled) <= 1]
     best = pick(compiled, goal)
@@ -88,7 +86,6 @@ def _estimated_gain(row: Row, goal: Goal) -> float:
 
 
 def _peak_share(row: Row, compiled: Sequence[Row]) -> float:
-    """The peak as a share of the capacity, 0 if that is unknown."""
     cost = row.estimate
     if cost is None or not cost.capacity_bytes:
         return 0.0
@@ -111,12 +108,9 @@ def _correction(row: Row, known: Sequence[Row], ratio: Callable[[Row], float]) -
 
 def next_row(rows: Sequence[Row], config: RunConfig, preset: Preset, devices: int) -> Row | None:
     """Returns the row of a preset with other settings to compile next; None if there is none, or it fits as asked.
-
     Batch sizes come first, one at a time, to find the largest that fits. Then come changes that keep the batch: twice
-    as many micro-batches, and the remat policies that keep less than the config's.
-
-    `rows`: of the preset, compiled, being compiled or failed; the first one as asked.
-    """
+    as many micro-batches, and the remat policies that keep less than the config's. `rows`: of the preset, compiled,
+    being compiled or failed; the first one as asked."""
     first = rows[0]
     if first.compiled is None or first.compiled.fits:
         return None
@@ -143,10 +137,9 @@ def batch_limits(rows: Sequence[Row]) -> dict[str, tuple[int | None, int]]:
 
 def next_batch(peaks: Mapping[int, int], capacity: int, least: int) -> int | None:
     """Returns the batch size to compile next, to find the largest that fits; None if it is found, or after enough.
-
     `peaks`: by batch size, with one that is too large. `least`: sizes are multiples of it. The first one is half the
-    batch; then memory is taken to grow linearly with the batch, through the two peaks that are closest to the capacity.
-    """
+    batch; then memory is taken to grow linearly with the batch, through the two peaks that are closest to the
+    capacity."""
     low = max((size for size, peak in peaks.items() if peak <= capacity), default=0) // least
     high = -(-min(size for size, peak in peaks.items() if peak > capacity) // least)
     if high - low <= 1 or len(peaks) > MOST_BATCHES:

@@ -91,7 +91,6 @@ def _split(step: StepLayout, axes: Axes) -> list[str]:
 
 
 def _differ(step: StepLayout, one: Spec, other: Spec) -> bool:
-    """Returns whether two layouts of an array differ where it is used."""
     return one != other and _split_for_use(step, one) != _split_for_use(step, other)
 
 

@@ -24,13 +24,11 @@ class StepCompute:
 
     @property
     def _flops(self) -> float:
-        """FLOPs of one device: 2 per multiply-add, and twice as many backward as forward.
-
-        Kaplan et al. 2020, "Scaling Laws", section 2.1. Remat repeats a block's attention, and the matmuls
-        whose results it does not keep. Devices that do not split a matmul repeat it, and pipeline stages without a
-        micro-batch compute, too. Attention leaves out blocks of scores above the diagonal; cuDNN's and ring attention
-        compute the others once more backward, splash attention twice.
-        """
+        """FLOPs of one device: 2 per multiply-add, and twice as many backward as forward. Kaplan et al. 2020, "Scaling
+        Laws", section 2.1. Remat repeats a block's attention, and the matmuls whose results it does not keep. Devices
+        that do not split a matmul repeat it, and pipeline stages without a micro-batch compute, too. Attention leaves
+        out blocks of scores above the diagonal; cuDNN's and ring attention compute the others once more backward,
+        splash attention twice."""
         model, seq = self.step.model, self.step.training.seq_len
         tokens = self.step.activation_elements(("batch", "seq"))
         d, vocab = model.embed, model.vocab_rows / self.step.shard_count(self.step.tensor_axes("vocab"))

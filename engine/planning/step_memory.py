@@ -203,12 +203,10 @@ class StepMemory:
 
     @property
     def _moved_bytes(self) -> float:
-        """Bytes that attention holds of a split sequence in the backward pass.
-
-        A ring: queries and the result's gradients, twice because the next ones arrive meanwhile; in float32 the
-        gradients of keys and values, and twice those of queries; with remat, also what it recomputes, which on CPU
-        is counted with the block. Plain attention, on CPU: gathered keys, gathered values, and one gradient.
-        """
+        """Bytes that attention holds of a split sequence in the backward pass. A ring: queries and the result's
+        gradients, twice because the next ones arrive meanwhile; in float32 the gradients of keys and values, and twice
+        those of queries; with remat, also what it recomputes, which on CPU is counted with the block. Plain attention,
+        on CPU: gathered keys, gathered values, and one gradient."""
         step = self.step
         if step.is_ring:
             recomputed = 4 if step.model.remat and not step.on_cpu else 0

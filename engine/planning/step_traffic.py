@@ -40,14 +40,11 @@ class StepTraffic:
         yield from self._pipeline_collectives()
 
     def _tensor_parallel_collectives(self) -> Iterator[Collective]:
-        """Collectives of the activations.
-
-        If heads or the MLP are split, each of a block's two branches ends in an all-reduce of the residual stream, and
-        so does its backward pass (Shoeybi et al. 2019, "Megatron-LM", section 3). Remat recomputes the first branch
-        only, since nothing needs the result of the second. Where norms are split, all of these but the last of the
-        backward pass are reduce-scatters. A split vocabulary adds one all-reduce for the lookup, one for the gradient
-        of the logits' input, and three numbers per token for the loss.
-        """
+        """Collectives of the activations. If heads or the MLP are split, each of a block's two branches ends in an
+        all-reduce of the residual stream, and so does its backward pass (Shoeybi et al. 2019, "Megatron-LM", section
+        3). Remat recomputes the first branch only, since nothing needs the result of the second. Where norms are split,
+        all of these but the last of the backward pass are reduce-scatters. A split vocabulary adds one all-reduce for
+        the lookup, one for the gradient of the logits' input, and three numbers per token for the loss."""
         yield from self._ring_collectives() if self.step.is_ring else self._key_collectives()
         yield from self._expert_collectives()
         yield from self._saved_collectives()
@@ -126,12 +123,10 @@ class StepTraffic:
         yield Collective(self.step.scatter_kind, axes, keys * self.step.itemsize, layers)
 
     def _ring_collectives(self) -> Iterator[Collective]:
-        """Ring attention (ring_attention.py): keys and values make S − 1 hops, and once more with remat.
-
-        In the backward pass queries and the result's gradients do, with two numbers per head and token, and in float32
-        the queries' gradients, whose last hop is home. Before and after, queries, keys, values and the result are
-        exchanged chunk by chunk, of two devices one of their two.
-        """
+        """Ring attention (ring_attention.py): keys and values make S − 1 hops, and once more with remat. In the
+        backward pass queries and the result's gradients do, with two numbers per head and token, and in float32 the
+        queries' gradients, whose last hop is home. Before and after, queries, keys, values and the result are exchanged
+        chunk by chunk, of two devices one of their two."""
         axes, layers = self.step.seq_axes, self.step.block_runs
         devices, forward = self.step.shard_count(axes), 2 if self.step.model.remat else 1
         one = self.step.head_elements() / self.step.microbatches
@@ -156,37 +151,29 @@ class StepTraffic:
         If the sequence is split, the router's probabilities are all-gathered to rank the tokens; an expert's input is a
         sum over the shards of the sequence, and its output goes to all of them.
         """
-        if not self.step.model.experts:
+        step, recomputed = self.step, 1 if self.step.model.remat else 0
+        if not step.model.experts:
             return
-        if self.step.is_ragged:
+        if step.is_ragged:
             yield from self._ragged_collectives()
             return
-        layers, recomputed = self.step.model.layers, 1 if self.step.model.remat else 0
+        once, twice = step.model.layers * (1 + recomputed), step.model.layers * (2 + recomputed)
         sent, received = (
-            self.step.activation_elements((*dims, "activation_embed")) * self.step.itemsize for dims in (SENT, RECEIVED)
+            step.activation_elements((*dims, "activation_embed")) * step.itemsize for dims in (SENT, RECEIVED)
         )
-        experts = self.step.rules.get("experts", ())
-        exchanged = tuple(axis for axis in experts if axis in self.step.batch_axes)
+        experts = step.rules.get("experts", ())
+        exchanged = tuple(axis for axis in experts if axis in step.batch_axes)
         gathered = tuple(axis for axis in experts if axis not in exchanged)
-        yield Collective("all-to-all", exchanged, sent / self.step.shard_count(gathered), layers * (4 + 2 * recomputed))
-        yield Collective("all-gather", gathered, sent, layers * (2 + recomputed))
-        yield Collective("all-reduce", self.step.tensor_axes("mlp"), received, layers * (2 + recomputed))
-        probabilities = self.step.activation_elements(("batch", "keys", "router")) * FLOAT32
-        yield Collective("all-gather", self.step.seq_axes, probabilities, layers * (1 + recomputed))
-        unsharded = (
-            self.step.activation_elements(("router", "batch", "activation_embed"))
-            * self.step.itemsize
-            * self.step.slots
-        )
+        yield Collective("all-to-all", exchanged, sent / step.shard_count(gathered), 2 * twice)
+        yield Collective("all-gather", gathered, sent, twice)
+        yield Collective("all-reduce", step.tensor_axes("mlp"), received, twice)
+        probabilities = step.activation_elements(("batch", "keys", "router")) * FLOAT32
+        yield Collective("all-gather", step.seq_axes, probabilities, once)
+        unsharded = step.activation_elements(("router", "batch", "activation_embed")) * step.itemsize * step.slots
         is_sharded = sent < unsharded
-        yield Collective(
-            self.step.scatter_kind if is_sharded else "all-reduce",
-            self.step.seq_axes,
-            unsharded,
-            layers * (2 + recomputed),
-        )
+        yield Collective(step.scatter_kind if is_sharded else "all-reduce", step.seq_axes, unsharded, twice)
         if is_sharded:
-            yield Collective("all-gather", self.step.seq_axes, unsharded, layers * (2 + recomputed))
+            yield Collective("all-gather", step.seq_axes, unsharded, twice)
 
     def _ragged_collectives(self) -> Iterator[Collective]:
         """Collectives of experts by ragged products (ragged_experts.py). Devices that share their experts gather their

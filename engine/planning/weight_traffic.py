@@ -73,12 +73,10 @@ class WeightTraffic:
         return gathered / weight.layers, weight.layers
 
     def _uses(self, weight: Weight) -> int:
-        """How many times per step a layer all-gathers a parameter: twice, and an embedding table once.
-
-        With remat the kernels of query, key and value are gathered a third time, except on CPU: they are the first of
-        the block when recomputed and the last when differentiated. Under explicit axis types without remat, parameters
-        other than kernels are gathered once and kept, because the step asks for that.
-        """
+        """How many times per step a layer all-gathers a parameter: twice, and an embedding table once. With remat the
+        kernels of query, key and value are gathered a third time, except on CPU: they are the first of the block when
+        recomputed and the last when differentiated. Under explicit axis types without remat, parameters other than
+        kernels are gathered once and kept, because the step asks for that."""
         remat = self.step.model.remat
         if self.step.pipeline and weight.is_stacked:
             return 1

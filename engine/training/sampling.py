@@ -53,7 +53,6 @@ class TextSampler:
         at.reports.restart_clock()
 
     def _sampled(self, at: Progress, asked: Sampling) -> tuple[str, float]:
-        """Returns the text, and the seconds spent to compile."""
         sampler, compiled = self.tools.compiler.sampler(at.program)
         prompt = asked.prompt.encode() or b"\n"
         return sampler.sample(at.state, prompt, asked.tokens, asked.temperature, asked.seed).decode(

@@ -102,7 +102,6 @@ def _train(
     server: Server,
     lock_watchdog: LockWatchdog,
 ) -> int:
-    """Trains, logs the last event and returns the exit code."""
     cluster, record = Cluster(), ending_recorder(directory, 0, restart)
     beat = directory.beat(0) if restart.attempt else None
     hangs = HangWatch(lambda: cluster, directory.stacks(config), beat, record)
@@ -155,7 +154,6 @@ def ending_of(error: Exception, done: int) -> Ending:
 
 
 def _join(connect: Callable[[], Seal], log: EventLog, inbox: Inbox, record: Callable[[Ending], None]) -> Cluster:
-    """Joins the other processes as process 0. Raises Invalid."""
     seal = connect()
 
     from ..distributed.jax_cluster import JaxCluster

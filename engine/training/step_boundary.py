@@ -110,7 +110,6 @@ class StepBoundary:
         self._sampler.sample_if_due(at)
 
     def _run_commands(self, at: Progress) -> None:
-        """Carries out the commands of process 0, in every process before the same step."""
         found = self.tools.cluster.broadcast(lambda: self._step_commands(at), StepCommands)
         at.commands_at = at.begun + found.stride
         for command in found.commands:

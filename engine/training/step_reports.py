@@ -29,9 +29,7 @@ class StepReports:
         step: int = 0,
     ) -> None:
         self.begun = step
-        """Steps dispatched."""
         self.done = step
-        """Steps whose loss has been read."""
         self.step_seconds = 0.0
         self.last_loss: float | None = None
         """Loss of the last step; None before the first one and if it is not finite."""

@@ -93,7 +93,6 @@ def train(
 def _compare_inputs(
     cluster: Cluster, hosts: Sequence[HostInfo], directory: RunDirectory, restart: Restart, config: RunConfig
 ) -> None:
-    """Raises Invalid if configuration, versions or presets differ between the processes."""
     given, _ = cluster.run_on_all(lambda: known_presets(config, directory.presets))
     if different := _differences(cluster, hosts, facts(config, restart, versions(), given)):
         is_users = isinstance(config.model, UserModel)  # whose code runs only once all else agrees

@@ -125,7 +125,6 @@ def _batch_argument(argument: Leaf, at: int) -> _Placed:
 
 
 def _main_mesh(placed: Sequence[_Placed]) -> Mesh | None:
-    """Returns the mesh that holds most bytes; None if no array has one."""
     bytes_on: dict[Mesh, int] = {}
     for each in placed:
         if isinstance(each.sharding, NamedSharding) and isinstance(each.sharding.mesh, Mesh):

@@ -43,12 +43,10 @@ def by_identity(leaves: Sequence[Leaf], others: Sequence[Leaf]) -> Matching:
 def by_structure(
     leaves: Sequence[Leaf], others: Sequence[Leaf], can_match: Callable[[Leaf, Leaf], bool] = lambda _, __: True
 ) -> Matching:
-    """Returns the pairs found by comparing the two trees.
-
-    The whole tree, or else each of its largest subtrees, is matched with a subtree of the other tree that has the same
-    keys, shapes and dtypes. Of several candidates, those with the most similar path to the root are kept, and what is
-    matched is no candidate for the rest. `can_match`: an additional condition on each pair of leaves.
-    """
+    """Returns the pairs found by comparing the two trees. The whole tree, or else each of its largest subtrees, is
+    matched with a subtree of the other tree that has the same keys, shapes and dtypes. Of several candidates, those
+    with the most similar path to the root are kept, and what is matched is no candidate for the rest. `can_match`: an
+    additional condition on each pair of leaves."""
     candidates = _candidates(leaves, others, can_match)
     found: dict[int, int] = {}
     while decided := _decided(candidates):
@@ -229,7 +227,6 @@ def compile_step(step: Any, args: tuple[Any, ...], arrays: tuple[Any, ...] | Non
 
 
 def compile_lowered(lowered: Any, args: tuple[Any, ...] | None) -> CompiledStep:
-    """Compiles what jax or Flax lowered."""
     compiled = lowered.compile()
     return CompiledStep(getattr(compiled, "compiled", compiled), args, getattr(lowered, "lowered", lowered))
 
