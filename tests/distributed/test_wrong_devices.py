@@ -82,23 +82,16 @@ def test_a_process_goes_on_without_the_device(home: Path, plain: dict[int, float
 
 
 @pytest.mark.slow
-def test_several_processes_go_on_without_that_of_the_device(home: Path, plain: dict[int, float]) -> None:
-    events, code, said = train(home, "--supervise", "--processes=2", "--min-processes=1")
+@pytest.mark.parametrize("least", [1, 2])
+def test_several_processes_go_on_without_that_of_the_device_or_all_start_again(
+    home: Path, plain: dict[int, float], least: int
+) -> None:
+    events, code, said = train(home, "--supervise", "--processes=2", f"--min-processes={least}")
     assert code == 0, said
     (found,) = named(events, "DevicesDiffer")
     assert [device["process"] for device in found["devices"]] == [1]
     attempts = [event["attempt"] for event in named(events, "EngineStarted")]
-    assert [(attempt["processes"], attempt["left_out"]) for attempt in attempts] == [(2, []), (1, [])]
-    assert attempts[1]["lost"]["process"] == 1
-    assert losses(events) == pytest.approx(plain, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_processes_that_are_all_needed_start_again(home: Path, plain: dict[int, float]) -> None:
-    events, code, said = train(home, "--supervise", "--processes=2")
-    assert code == 0, said
-    attempts = [event["attempt"] for event in named(events, "EngineStarted")]
-    assert [attempt["processes"] for attempt in attempts] == [2, 2]
+    assert [(attempt["processes"], attempt["left_out"]) for attempt in attempts] == [(2, []), (least, [])]
     assert losses(events) == pytest.approx(plain, rel=1e-5)
 
 

@@ -67,26 +67,18 @@ def test_a_likely_preset_is_compiled_when_a_core_is_free(
     assert all(event.ahead for event in events if isinstance(event, PresetCompiling))
 
 
-def test_a_request_does_not_wait_for_a_likely_preset(
-    compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event]
+@pytest.mark.parametrize("requested", ["fsdp-tp2", "fsdp"])
+def test_a_request_does_not_wait_for_a_likely_preset_and_may_be_for_it(
+    compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event], requested: str
 ) -> None:
     compiles.expect("fsdp")
     compiles.compile_likely(programs["dp"], idle)
-    compiles.request("fsdp-tp2", programs["dp"])
-    assert ended(events) == [("fsdp", False)]
+    compiles.request(requested, programs["dp"])
+    before = len(events)
+    assert ended(events) == [("fsdp", False)] * (requested != "fsdp")
     report_until(compiles, lambda: compiles.take_requested(compiles.ready() or ""))
-
-
-def test_a_requested_likely_preset_is_no_longer_compiled_ahead(
-    compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event]
-) -> None:
-    compiles.expect("fsdp")
-    compiles.compile_likely(programs["dp"], idle)
-    compiles.request("fsdp", programs["dp"])
-    requested = len(events)
-    report_until(compiles, lambda: compiles.take_requested(compiles.ready() or ""))
-    assert not any(event.ahead for event in events[requested:] if isinstance(event, PresetCompiling))
-    assert all(ready for _, ready in ended(events))
+    assert not any(event.ahead for event in events[before:] if isinstance(event, PresetCompiling))
+    assert requested != "fsdp" or all(ready for _, ready in ended(events))
 
 
 def test_a_cancelled_switch_is_reported_and_never_becomes_ready(

@@ -38,12 +38,9 @@ def test_a_mesh_shrinks_along_its_first_axes(preset: str, devices: int, sizes: d
     assert (shrunk.sizes(devices), shrunk.size_problem(devices)) == (sizes, None)
 
 
-def test_a_run_keeps_its_preset_if_that_fits() -> None:
-    config = tiny_config(preset="dp-tp2")
-    assert fitted(config, 4) == Fitted(config)
-
-
-def test_a_mesh_of_fixed_sizes_shrinks() -> None:
+def test_a_run_keeps_its_preset_and_a_mesh_of_fixed_sizes_shrinks() -> None:
+    plain = tiny_config(preset="dp-tp2")
+    assert fitted(plain, 4) == Fitted(plain)
     config = tiny_config(preset="data2-model4", switches=(ScheduledSwitch(9, "data8"),))
     found = fitted(config, 4)
     assert (found.config, found.replaced) == (config, {})

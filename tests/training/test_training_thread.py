@@ -59,27 +59,6 @@ def test_the_place_is_in_code_that_training_waits_for(theirs: Any) -> None:
         thread.join()
 
 
-def test_a_callback_of_jax_is_user_code_that_training_waits_for(theirs: Any) -> None:
-    """Looked at from another thread until it returns."""
-    thread, seen, go_on = TrainingThread(), list[tuple[Activity, bool]](), threading.Event()
-
-    def callback(x: Any) -> Any:
-        theirs(go_on.wait)
-        return x
-
-    def look() -> None:
-        while not seen or not seen[-1][1]:
-            seen.append((thread.look(1), thread.is_in_user_code))
-        go_on.set()
-
-    step = jax.jit(lambda x: jax.pure_callback(callback, x, x)).lower(jnp.ones(())).compile()
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    jax.block_until_ready(step(jnp.ones(())))
-    watcher.join()
-    assert not seen[-1][0].waits
-
-
 def test_a_thread_that_waits_for_a_device_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looked at from another thread until the device is done."""
     monkeypatch.setattr(training_thread, "_is_user_code", lambda _: False)  # the test is
