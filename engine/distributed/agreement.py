@@ -22,7 +22,8 @@ def facts(
     found = {**versions, **_flat(msgspec.to_builtins(config))}
     found |= {"--preset": str(restart.preset), "--from-step": str(restart.step)}
     found |= {"--fallback": ",".join(restart.fallback)}
-    return found | {f"the preset {name}": _digest(preset) for name, preset in presets.items()}
+    digests = {name: hashlib.sha256(msgspec.json.encode(preset.layout)).hexdigest() for name, preset in presets.items()}
+    return found | {f"the preset {name}": f"SHA-256 {digest[:12]}…" for name, digest in digests.items()}
 
 
 def corpus_facts(corpus: CorpusInfo, held_out: CorpusInfo | None) -> dict[str, str]:
@@ -67,7 +68,3 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[f"{prefix}{key}"] = str(value)
     return {key: value for key, value in flat.items() if key not in PER_HOST}
-
-
-def _digest(preset: Preset) -> str:
-    return f"SHA-256 {hashlib.sha256(msgspec.json.encode(preset.layout)).hexdigest()[:12]}…"

@@ -46,11 +46,20 @@ def connect(membership: Membership, config: RunConfig) -> bool:
     try:
         joining.result(timeout=JOIN_SECONDS)
     except TimeoutError as error:
-        raise NotMet(_timeout_problem(membership)) from error
+        raise NotMet(
+            f"--coordinator {membership.coordinator or 'found by jax'}: {membership.processes or 'the'} processes did "
+            f"not meet there within {JOIN_SECONDS} s: start `shardtui engine` on every host with the same "
+            "--coordinator and --num-processes, different --process-id from 0, and check that the hosts can reach "
+            "this port"
+        ) from error
     except (RuntimeError, ValueError) as error:  # jax's error of the service is a RuntimeError
         if membership == Membership() and isinstance(error, ValueError):
             return False
-        raise NotMet(_connection_problem(membership, error)) from error
+        if membership.coordinator is None:
+            why = f"the cluster that jax detected: {error}: give --coordinator, --num-processes and --process-id"
+        else:
+            why = f"--coordinator {membership.coordinator}: {first_line(str(error))}"
+        raise NotMet(why) from error
     _require_secret(membership, config)
     return True
 
@@ -94,17 +103,3 @@ def _refuse_taken_port(membership: Membership) -> None:
             f"--coordinator {membership.coordinator}: port {port} of this machine cannot be used: {error.strerror}: "
             f"choose another port, or end the program that listens on {host}:{port}"
         ) from error
-
-
-def _timeout_problem(membership: Membership) -> str:
-    return (
-        f"--coordinator {membership.coordinator or 'found by jax'}: {membership.processes or 'the'} processes did not "
-        f"meet there within {JOIN_SECONDS} s: start `shardtui engine` on every host with the same --coordinator and "
-        "--num-processes, different --process-id from 0, and check that the hosts can reach this port"
-    )
-
-
-def _connection_problem(membership: Membership, error: Exception) -> str:
-    if membership.coordinator is None:
-        return f"the cluster that jax detected: {error}: give --coordinator, --num-processes and --process-id"
-    return f"--coordinator {membership.coordinator}: {first_line(str(error))}"

@@ -131,17 +131,13 @@ def _wait_for(path: epath.Path) -> None:
 
 def _read_secret(path: Path) -> bytes:
     try:
-        with open(path, "rb", opener=_opened_at_once) as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode) or mode & 0o077:
                 raise Invalid(f"--secret-file {path}: other users can read it, or it is not a file: `chmod 600` it")
             return _checked(file.read(), f"--secret-file {path}")
     except OSError as error:
         raise Invalid(f"--secret-file {path}: cannot be read: {error.strerror}") from error
-
-
-def _opened_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _checked(secret: bytes, where: str) -> bytes:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -24,7 +25,7 @@ from ..wire.ending import Ending
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 10.0
 """A supervisor whose beats do not change for so long is lost, and its host with it."""
-UNREADABLE = (OSError, msgspec.DecodeError)
+T = TypeVar("T")
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True):
@@ -106,9 +107,7 @@ class Rendezvous:
         return max((int(path.stem.partition("-")[2]) for path in self._folder.glob("attempt-*.json")), default=0)
 
     def decision(self, number: int) -> Decision | None:
-        with contextlib.suppress(*UNREADABLE):
-            return msgspec.json.decode(self._attempt(number).read_bytes(), type=Decision)
-        return None
+        return _read(self._attempt(number), Decision)
 
     def decide(self, decision: Decision) -> None:
         """Writes a decision unless there is one for its attempt. Ignores a failing storage: the caller tries again."""
@@ -120,28 +119,23 @@ class Rendezvous:
             new.unlink()
 
     def _others(self) -> list[Heartbeat]:
-        found: list[Heartbeat] = []
-        for path in self._folder.glob("host-*.json"):
-            with contextlib.suppress(*UNREADABLE):
-                found.append(msgspec.json.decode(path.read_bytes(), type=Heartbeat))
-        return [other for other in found if other.rank != self.own.rank]
+        found = (_read(path, Heartbeat) for path in self._folder.glob("host-*.json"))
+        return [other for other in found if other and other.rank != self.own.rank]
 
     def _refuse_rival(self) -> None:
         """Raises Invalid if another supervisor of this rank beats."""
-        before = self._of_own_rank()
+        before = _read(self._host(self.own.rank), Heartbeat)
         if before is None:
             return
         time.sleep(2.5 * BEAT_SECONDS)
-        if (after := self._of_own_rank()) and (after.token, after.beat) != (before.token, before.beat):
+        if (after := _read(self._host(self.own.rank), Heartbeat)) and (after.token, after.beat) != (
+            before.token,
+            before.beat,
+        ):
             raise Invalid(
                 f"--process-id {self.own.rank}: the supervisor of {after.host} has this number already: end it, or "
                 "give each host its own"
             )
-
-    def _of_own_rank(self) -> Heartbeat | None:
-        with contextlib.suppress(*UNREADABLE):
-            return msgspec.json.decode(self._host(self.own.rank).read_bytes(), type=Heartbeat)
-        return None
 
     def _beat(self) -> None:
         while True:
@@ -169,3 +163,10 @@ class Rendezvous:
 
     def _attempt(self, number: int) -> Path:
         return self._folder / f"attempt-{number}.json"
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    """Returns what a file holds; None if it is not there, or half written."""
+    with contextlib.suppress(OSError, msgspec.DecodeError):
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    return None

@@ -64,7 +64,8 @@ class Supervisor:
         if not self._signals.count and (without := self._without(attempt, ending)):
             return without
         self._retries.note(process, ending, last_step(self._directory.events))
-        count = self._left(attempt, ending)
+        is_dead = self._retries.is_repeated and ending.kind in ("killed", "lost", "stuck")
+        count = ending.fits or attempt.processes - is_dead  # fewer if no preset fits so many, or one keeps being lost
         if self._signals.count:
             return ending.why
         if self._least <= count < attempt.processes:
@@ -95,11 +96,6 @@ class Supervisor:
             lost=lost[0],
             left_out=(*attempt.left_out, *left_out),
         )
-
-    def _left(self, attempt: Attempt, ending: Ending) -> int:
-        """Returns how many processes to start: fewer if no preset fits so many, or if one of them keeps being lost."""
-        is_dead = self._retries.is_repeated and ending.kind in ("killed", "lost", "stuck")
-        return ending.fits or attempt.processes - is_dead
 
     def _run_attempt(self, attempt: Attempt) -> dict[int, Ending]:
         restart = msgspec.structs.replace(self._restart, attempt=attempt)

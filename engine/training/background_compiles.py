@@ -189,7 +189,9 @@ class BackgroundCompiles:
             for pending in (self._requested, self._next, self._likely)
             if pending is not None and pending.ready.done()
         ]
-        self._report_phases()  # after `done` is taken: it includes every phase of those
+        for pending in (self._first, self._requested, self._next, self._likely):
+            if pending is not None:  # after `done` is taken: it includes every phase of those
+                self._report_phases_of(pending)
         for pending in done:
             if pending.ready.exception() is None:
                 self.describe(pending.ready.result().program)
@@ -216,11 +218,6 @@ class BackgroundCompiles:
         phases = Phases(self._wake)
         ready = self._compiler.request(urgency, active, preset, phases.begin, self._wake)
         return Pending(preset, phases, ready)
-
-    def _report_phases(self) -> None:
-        for pending in (self._first, self._requested, self._next, self._likely):
-            if pending is not None:
-                self._report_phases_of(pending)
 
     def _report_phases_of(self, pending: Pending) -> None:
         for phase in pending.phases.take():

@@ -94,7 +94,7 @@ class Loop:
         """Compiles the first program and prepares the state. Returns False if the run was stopped in the meantime."""
         new_state = self.tools.compiler.initial_state(self.tools.config.preset) if origin is None else None
         first = self.boundary.compiles.first(self.tools.config.preset)
-        if self.boundary.stopping.is_requested_before(first):
+        if self.boundary.is_stopped_before(first):
             return False
         program = self.tools.cluster.run_on_all(first.result)
         self.boundary.compiles.describe(program)
@@ -126,7 +126,7 @@ class Loop:
 
     @property
     def is_over(self) -> bool:
-        return self.boundary.stopping.is_agreed or self.at.begun == self.tools.config.steps
+        return self.boundary.is_stopping or self.at.begun == self.tools.config.steps
 
     def _run_step(self) -> None:
         self.boundary.pausing.begin_step(self.at)

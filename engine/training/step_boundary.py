@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..distributed.cluster import Cluster
 from ..wire.commands import (
     AddPreset,
     AnyCommand,
@@ -24,7 +23,6 @@ from ..wire.commands import (
     Stop,
     SwitchPreset,
 )
-from ..wire.inbox import Inbox
 from .background_compiles import BackgroundCompiles, Pending
 from .device_check import DeviceCheck
 from .profiler import PERIODIC_STEPS
@@ -32,26 +30,6 @@ from .progress import Pausing, Progress
 from .sampling import TextSampler
 from .switcher import Restorer, Switcher
 from .tools import Tools
-
-
-class Stopping:
-    is_agreed = False
-
-    def __init__(self, cluster: Cluster, inbox: Inbox, report: Callable[[], None]) -> None:
-        """`report` is called repeatedly while a compilation is awaited."""
-        self._cluster = cluster
-        self._inbox = inbox
-        self._report = report
-
-    def is_requested_before(self, compiled: Future[Any]) -> bool:
-        """Waits for a compilation or for a request to stop, and returns whether the request came first. A compilation
-        cannot be interrupted, but it need not be awaited."""
-        self.is_agreed = self.is_agreed or self._cluster.broadcast(
-            lambda: self._inbox.is_stopped_before(compiled.done, self._report), bool
-        )
-        if not self.is_agreed:
-            wait([compiled])  # process 0 has finished; this process may take a little longer
-        return self.is_agreed
 
 
 class SwitchNow(Struct, frozen=True, tag=True):
@@ -86,6 +64,9 @@ class StepBoundary:
     """Carries out commands and switches between two steps, in the same order in every process. Its parts are public:
     the loop begins, ends and steps through them."""
 
+    is_stopping = False
+    """Whether all processes have agreed to stop before the next step."""
+
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
         publish, cluster, inbox = tools.publish, tools.cluster, tools.inbox
@@ -93,9 +74,19 @@ class StepBoundary:
         self.restorer = Restorer(tools)
         self.switcher = Switcher(tools, self.restorer)
         self.pausing = Pausing(publish)
-        self.stopping = Stopping(cluster, inbox, self.compiles.report)
         self.check = DeviceCheck(tools, self.restorer, self.pausing)
         self._sampler = TextSampler(tools)
+
+    def is_stopped_before(self, compiled: Future[Any]) -> bool:
+        """Waits for a compilation or for a request to stop, and returns whether the request came first. A compilation
+        cannot be interrupted, but it need not be awaited."""
+        inbox, report = self.tools.inbox, self.compiles.report
+        self.is_stopping = self.is_stopping or self.tools.cluster.broadcast(
+            lambda: inbox.is_stopped_before(compiled.done, report), bool
+        )
+        if not self.is_stopping:
+            wait([compiled])  # process 0 has finished; this process may take a little longer
+        return self.is_stopping
 
     def cross(self, at: Progress) -> None:
         """Carries out everything that is due before the next step; while paused, waits for a command."""
@@ -113,7 +104,7 @@ class StepBoundary:
         found = self.tools.cluster.broadcast(lambda: self._step_commands(at), StepCommands)
         at.commands_at = at.begun + found.stride
         for command in found.commands:
-            if not self.stopping.is_agreed:
+            if not self.is_stopping:
                 self._carry_out(command, at)
 
     def _step_commands(self, at: Progress) -> StepCommands:
@@ -169,7 +160,7 @@ class StepBoundary:
             case RestoreCheckpoint(step):
                 self._go_back(at, step)
             case Stop():
-                self.stopping.is_agreed = True
+                self.is_stopping = True
             case _:
                 pass
 
@@ -186,7 +177,7 @@ class StepBoundary:
         """Waits for the program if it is not compiled yet, then moves the state."""
         at.reports.flush()
         self.tools.profiler.end(at)
-        if not self.stopping.is_requested_before(pending.ready) and self.check.passes(at):
+        if not self.is_stopped_before(pending.ready) and self.check.passes(at):
             self.switcher.switch(at, pending.preset, lambda: self.compiles.finished(pending))
             at.reports.restart_clock()
 
