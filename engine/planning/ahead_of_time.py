@@ -119,7 +119,10 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return _too_large(str(error), argument_bytes(task, placement), topology)
+        if (needed := needed_bytes(str(error))) is None:
+            raise Invalid(first_line(str(error))) from error
+        arguments, capacity = argument_bytes(task, placement), topology.chip.memory
+        return StepCost(basis="compiler", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=capacity)
     module, mesh = parse(program.step.as_text() or ""), program.description.mesh.axes
     work = step.work if step and not step.unknown else _work(task, Program(module, mesh, module.partitions, set()))
     cost = _cost(program.description, work, topology)
@@ -161,13 +164,6 @@ def _cost(compiled: PresetCompiled, work: Work, topology: Topology) -> StepCost:
         peak_buffers=compiled.peak_buffers,
     )
     return timed(cost, work, topology, mesh)
-
-
-def _too_large(message: str, arguments: int, topology: Topology) -> StepCost:
-    needed = needed_bytes(message)
-    if needed is None:
-        raise Invalid(first_line(message))
-    return StepCost(basis="compiler", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=topology.chip.memory)
 
 
 def needed_bytes(message: str) -> int | None:

@@ -69,10 +69,6 @@ def slot(on_wait: Callable[[bool], None]) -> Iterator[None]:
         yield
 
 
-def _take_any(folder: Path, held: contextlib.ExitStack) -> bool:
-    return any(_take(folder / str(number), held) for number in _open_slots())
-
-
 def _open_slots() -> Iterator[int]:
     """Yields the slots that this machine has cores for; after the first, while it has memory for a compilation."""
     yield 0
@@ -80,15 +76,17 @@ def _open_slots() -> Iterator[int]:
         yield from range(1, most_compilations())
 
 
-def _take(path: Path, held: contextlib.ExitStack) -> bool:
-    file = append_regular(path)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        return False
-    held.enter_context(file)
-    return True
+def _take_any(folder: Path, held: contextlib.ExitStack) -> bool:
+    for number in _open_slots():
+        file = append_regular(folder / str(number))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+        else:
+            held.enter_context(file)
+            return True
+    return False
 
 
 def load_cost(config: RunConfig, preset: Preset, topology: Topology, program: str = "") -> StepCost | None:

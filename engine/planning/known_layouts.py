@@ -7,7 +7,7 @@ import jax
 from ..spec.model_config import ModelConfig
 from ..spec.preset import Axes
 from .step_layout import StepLayout
-from .weight import TENSOR_PARALLEL, Spec, Weight
+from .weight import TENSOR_PARALLEL, Spec
 
 UNSPLIT = ("activation_embed", "keys", "head_dim", "qkv", "positions")
 UNSPLIT_OF_EXPERTS = ("router", "expert_batch", "capacity")
@@ -53,7 +53,7 @@ def _reasons(step: StepLayout) -> Iterator[str]:
     if step.model.is_grouped and _split(step, step.rules["kv_heads"]) != _split(step, step.rules.get("heads", ())):
         yield "kv_heads is split unlike heads"
     for weight in step.weights:
-        if _differ(step, weight.spec, _by_rules(step, weight)):
+        if _differ(step, weight.spec, step.spec_of(weight.array.shape, weight.array.logical_axes)):
             yield f"[overrides] split {weight.name} differently from the matmul that uses it"
         if any(_differ(step, spec, weight.spec) for spec in weight.moments):
             yield f"[overrides] split {weight.name} and its moments differently"
@@ -98,10 +98,6 @@ def _split_for_use(step: StepLayout, spec: Spec) -> list[list[str]]:
     """Returns a spec without the axes that split tokens: over those, parameters and moments are gathered for use."""
     tokens = {*step.batch_axes, *step.seq_axes} - set(step.rules.get("experts", ()))
     return [[axis for axis in _split(step, axes) if axis not in tokens] for axes in spec]
-
-
-def _by_rules(step: StepLayout, weight: Weight) -> Spec:
-    return step.spec_of(weight.array.shape, weight.array.logical_axes)
 
 
 def _listed(axes: list[str]) -> str:

@@ -9,6 +9,9 @@ from ..analysis.traffic import Flow, sent
 from ..spec.topology import Topology, crossing, spans, within
 from ..wire.descriptions import Network
 
+INSIDE = {"all-reduce": ("reduce-scatter", "all-gather"), "all-to-all": ()}
+"""The collectives inside a slice that are part of one over slices; for other kinds the same kind."""
+
 
 def by_network(flows: Sequence[Flow], mesh: Mapping[str, int], topology: Topology) -> list[Flow]:
     """Returns the flows of a mesh over several slices, each split into what goes over ICI and what over DCN.
@@ -43,7 +46,7 @@ def _parts(flow: Flow, mesh: Mapping[str, int], slices: int) -> Iterator[Flow]:
         return
     if inside > 1:
         here = [axis for axis in flow.axes if inner[axis] > 1]
-        for kind in _inside(flow.kind):
+        for kind in INSIDE.get(flow.kind, (flow.kind,)):
             yield _part(flow, kind, here, "ici", 1, inside)
     there = [axis for axis in flow.axes if spanned[axis] > 1]
     part = 1 if flow.kind in ("all-to-all", "collective-permute") else inside
@@ -59,17 +62,6 @@ def _sum(parts: Sequence[Flow]) -> Flow:
         bytes_known=moved,
         bytes_sent=sum(part.bytes_sent for part in parts),
     )
-
-
-def _inside(kind: str) -> tuple[str, ...]:
-    """The collectives inside a slice that are part of one over slices."""
-    match kind:
-        case "all-reduce":
-            return "reduce-scatter", "all-gather"
-        case "all-to-all":
-            return ()
-        case _:
-            return (kind,)
 
 
 def _part(flow: Flow, kind: str, axes: list[str], network: Network, divisor: int, group_size: int) -> Flow:

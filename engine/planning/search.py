@@ -5,7 +5,6 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import get_args
 
 from msgspec.structs import replace
@@ -46,13 +45,6 @@ POLICIES: tuple[Choice, ...] = tuple(policy for policy in get_args(RematPolicy) 
 Settings = dict[str, Choice]
 
 
-@dataclass
-class Candidate:
-    preset: Preset
-    """A mesh in its best order, or a preset with rules of its own."""
-    rows: list[Row]
-
-
 class Search:
     def __init__(self, task: Task, topology: Topology, request: SearchRequest) -> None:
         self._task, self._topology, self._request = task, topology, request
@@ -65,18 +57,18 @@ class Search:
     def rows(self, known: Sequence[Preset]) -> list[Row]:
         """Returns the most promising candidates, best first: meshes of the slice, and `known` presets with a layout
         that no mesh has."""
-        found: list[Candidate] = []
+        found: list[tuple[Preset, list[Row]]] = []
         for preset in self._presets(known):
             if time.monotonic() > self._ends:
                 break
             rows = [row for remat in self._first_remats for row in self._rows_of(preset, remat)]
-            found += [Candidate(preset, rows)] if rows else []
-        found.sort(key=lambda each: self._rank(each.rows))
-        for candidate in found[:REFINED]:
+            found += [(preset, rows)] if rows else []
+        found.sort(key=lambda each: self._rank(each[1]))
+        for preset, rows in found[:REFINED]:
             if time.monotonic() > self._ends:
                 break
-            candidate.rows += self._refined(candidate)
-        return self._finalists(row for candidate in found for row in candidate.rows)
+            rows += self._refined(preset, rows)
+        return self._finalists(row for _, rows in found for row in rows)
 
     def _presets(self, known: Sequence[Preset]) -> Iterator[Preset]:
         """Yields each mesh in its best order, then the presets that are laid out like none of them."""
@@ -155,18 +147,18 @@ class Search:
             return [{}]
         return [{"accumulate_steps": count} if count > 1 else {} for count in accumulations(group)]
 
-    def _refined(self, candidate: Candidate) -> list[Row]:
+    def _refined(self, preset: Preset, rows: Sequence[Row]) -> list[Row]:
         """Returns estimates with other remat policies, other micro-batches of a pipeline, and of a user's model with
         larger batches."""
-        preset, free = candidate.preset, self._is_free
+        free = self._is_free
         if self._is_traced:
-            size = candidate.rows[0].tokens // self._task.config.training.seq_len
+            size = rows[0].tokens // self._task.config.training.seq_len
             sizes = [size * 2**power for power in (1, 2, 3)] if free("batch_size") else []
             found = [self._row(preset, {"batch_size": size}) for size in sizes]
             return [row for row in found if row.estimate]
         policies = POLICIES if free("remat") else ()
         found = [row for remat in policies for row in self._rows_of(preset, remat)]
-        for row in (*candidate.rows, *found):
+        for row in (*rows, *found):
             batch_size = configured(self._task.config, row.settings).training.batch_size
             others = with_microbatches(preset, self._topology.devices, batch_size)
             found += [self._row(other, row.settings) for other in others]

@@ -77,7 +77,8 @@ class HostSupervisor:
             ending = None
             if decision.members.get(self._rank) == self._rendezvous.own.token:
                 ending = self._run_attempt(decision)
-                if ending.is_orderly and (self._signals.count or not self._makes_room(number)):
+                makes_room = any(other.makes_room == number for other in self._rendezvous.present().values())
+                if ending.is_orderly and (self._signals.count or not makes_room):
                     self._rendezvous.update(is_done=True)
                     return 0
 
@@ -154,9 +155,6 @@ class HostSupervisor:
         )
         command = engine_command("host", self._directory.name, None, restart, member)
         return Engine(self._directory, {process: command}, {}, self._stacks)
-
-    def _makes_room(self, number: int) -> bool:
-        return any(other.makes_room == number for other in self._rendezvous.present().values())
 
 
 class _Watch:

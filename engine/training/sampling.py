@@ -3,7 +3,7 @@
 import time
 
 from ..base.advice import problems_in
-from ..spec.config import Sampling, UserModel
+from ..spec.config import UserModel
 from ..wire.commands import SampleText
 from ..wire.events import Sampled
 from .progress import Progress
@@ -34,7 +34,10 @@ class TextSampler:
         text, compiled, problem = "", 0.0, NOT_BUILT_IN if isinstance(self.tools.config.model, UserModel) else None
         try:
             if problem is None:
-                text, compiled = self._sampled(at, command.sampling)
+                sampler, compiled = self.tools.compiler.sampler(at.program)
+                asked, prompt = command.sampling, command.sampling.prompt.encode() or b"\n"
+                found = sampler.sample(at.state, prompt, asked.tokens, asked.temperature, asked.seed)
+                text = found.decode(errors="replace")
         except Exception as error:  # training continues without it
             problem = "; ".join(problems_in(error))
         seconds = time.perf_counter() - began - compiled
@@ -51,10 +54,3 @@ class TextSampler:
             )
         )
         at.reports.restart_clock()
-
-    def _sampled(self, at: Progress, asked: Sampling) -> tuple[str, float]:
-        sampler, compiled = self.tools.compiler.sampler(at.program)
-        prompt = asked.prompt.encode() or b"\n"
-        return sampler.sample(at.state, prompt, asked.tokens, asked.temperature, asked.seed).decode(
-            errors="replace"
-        ), compiled
