@@ -115,6 +115,12 @@ class Hosts:
         return self.rendezvous.decision(self.number)
 
 
+def begun(folder: Path, **supervision: float) -> Hosts:
+    hosts = Hosts(folder, **supervision)
+    hosts.decide(None, None, None)
+    return hosts
+
+
 def test_an_attempt_waits_for_all_hosts_first(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, min_processes=2)
     assert hosts.decide(None, None, waited=59.0) is None
@@ -135,34 +141,29 @@ def test_a_lost_host_is_left_behind_if_enough_are_left(tmp_path: Path) -> None:
 
 
 def test_a_lost_host_is_waited_for(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, wait_seconds=100.0, min_processes=2)
-    hosts.decide(None, None, None)
+    hosts = begun(tmp_path, wait_seconds=100.0, min_processes=2)
     assert hosts.decide(LOST, LOST, waited=99.0) is None
     found = hosts.again(LOST, LOST, waited=101.0)
     assert found and list(found.members) == [0, 1]
 
 
 def test_too_few_hosts_wait_for_ever_or_give_up(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path / "ever")
-    hosts.decide(None, None, None)
+    hosts = begun(tmp_path / "ever")
     assert hosts.decide(LOST, LOST, waited=1e6) is None
-    hosts = Hosts(tmp_path / "limited", wait_seconds=10.0)
-    hosts.decide(None, None, None)
+    hosts = begun(tmp_path / "limited", wait_seconds=10.0)
     found = hosts.decide(LOST, LOST, waited=11.0)
     assert found and "1 of 3 hosts did not come within 11 s, and at least 3 must train" in found.problem
 
 
 def test_hosts_with_which_no_preset_fits_are_spare(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, min_processes=1)
-    hosts.decide(None, None, None)
+    hosts = begun(tmp_path, min_processes=1)
     unfit = Ending(kind="refused", problems=["no preset fits"], fits=2)
     found = hosts.decide(unfit, unfit, unfit)
     assert found and (list(found.members), found.spare) == ([0, 1], [2])
 
 
 def test_a_host_whose_process_keeps_ending_is_left_out(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, min_processes=2)
-    hosts.decide(None, None, None)
+    hosts = begun(tmp_path, min_processes=2)
     found = [hosts.decide(LOST, KILLED, LOST) for _ in range(SAME_FAULTS)]
     assert [decision and (list(decision.members), decision.left_out) for decision in found] == [
         *[([0, 1, 2], [])] * (SAME_FAULTS - 1),
@@ -175,8 +176,7 @@ WRONG = Ending(kind="failed", problems=["device 9 differs"], wrong={1: [9]})
 
 def test_a_host_with_a_wrong_device_is_left_out_at_once(tmp_path: Path) -> None:
     """Process 1 of the attempt is the host of rank 2 once rank 1 is gone."""
-    hosts = Hosts(tmp_path, min_processes=1, restarts=1)
-    hosts.decide(None, None, None)
+    hosts = begun(tmp_path, min_processes=1, restarts=1)
     first = hosts.decide(WRONG, WRONG, WRONG)
     assert first and (list(first.members), first.left_out) == ([0, 2], [1])
     assert first.lost and (first.lost.process, first.lost.why) == (1, "device 9 differs")
@@ -185,16 +185,14 @@ def test_a_host_with_a_wrong_device_is_left_out_at_once(tmp_path: Path) -> None:
 
 
 def test_a_host_with_a_wrong_device_stays_if_it_is_needed(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, min_processes=3)
-    hosts.decide(None, None, None)
+    hosts = begun(tmp_path, min_processes=3)
     found = [hosts.decide(WRONG, WRONG, WRONG) for _ in range(SAME_FAULTS)]
     assert [decision and list(decision.members) for decision in found] == [*[[0, 1, 2]] * (SAME_FAULTS - 1), []]
     assert found[-1] and "each time because: device 9 differs" in found[-1].problem
 
 
 def test_a_host_that_comes_and_goes_reaches_the_limit_of_restarts(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path, min_processes=2, restarts=2)
-    hosts.decide(None, None, None)
+    hosts = begun(tmp_path, min_processes=2, restarts=2)
     for step in (1, 2):
         hosts.step = step
         lost = hosts.decide(LOST, LOST)
@@ -207,8 +205,7 @@ def test_a_host_that_comes_and_goes_reaches_the_limit_of_restarts(tmp_path: Path
 
 
 def test_a_run_that_is_refused_is_not_started_again(tmp_path: Path) -> None:
-    hosts = Hosts(tmp_path)
-    hosts.decide(None, None, None)
+    hosts = begun(tmp_path)
     refused = Ending(kind="refused", problems=["seed: 1 on process 1"])
     found = hosts.decide(refused, refused, refused)
     assert found and found.problem == "seed: 1 on process 1"

@@ -1,6 +1,5 @@
 """A process that is stopped or hangs is named and ended, and the run goes on. Real processes."""
 
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from ..hanging_model import HangingModel
 from ..simulated_hosts import Hosts
 from .test_host_supervision import attempts, hosts
 from .test_hosts import history, named, wait_for
-from .test_supervision import killed_once
+from .test_supervision import Events, followed, killed_once
 
 __all__ = ["hosts"]
 
@@ -35,19 +34,19 @@ def train(model: HangingModel, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
-def events_of(run: "subprocess.Popen[str]", begin: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+def events_of(run: "subprocess.Popen[str]", begin: Callable[[], None] = lambda: None) -> Events:
     """Returns all events of a run; calls `begin` once there is a checkpoint."""
-    assert run.stdout
-    events: list[dict[str, Any]] = []
-    for line in run.stdout:
-        events.append(json.loads(line))
-        if events[-1]["type"] == "CheckpointSaved" and len(named(events, "CheckpointSaved")) == 1:
+
+    def look(event: dict[str, Any], events: Events) -> None:
+        if event["type"] == "CheckpointSaved" and len(named(events, "CheckpointSaved")) == 1:
             begin()
-    assert run.wait(timeout=240) in (0, 1)
+
+    events, code = followed(run, look)
+    assert code in (0, 1)
     return events
 
 
-def why_lost(events: list[dict[str, Any]]) -> list[tuple[int, str]]:
+def why_lost(events: Events) -> list[tuple[int, str]]:
     lost = [event["attempt"]["lost"] for event in named(events, "EngineStarted")[1:]]
     return [(found["process"], found["why"]) for found in lost]
 

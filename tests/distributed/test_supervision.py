@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,37 +34,39 @@ def losses(events: list[dict[str, Any]]) -> dict[int, float]:
     return {event["step"]: event["loss"] for event in events if event["type"] == "StepDone"}
 
 
-def killed_always(victim: int, *arguments: str) -> tuple[list[dict[str, Any]], int]:
-    """Returns the events and the exit code of a supervised run, of which one process is killed as soon as it is up."""
-    run = train("--supervise", *arguments)
-    events: list[dict[str, Any]] = []
+Events = list[dict[str, Any]]
+
+
+def followed(run: "subprocess.Popen[str]", on_event: Callable[[dict[str, Any], Events], object]) -> tuple[Events, int]:
+    """Returns the events and the exit code of a run; `on_event` is called with each event and those up to it."""
+    events: Events = []
     assert run.stdout
     for line in run.stdout:
         events.append(event := json.loads(line))
+        on_event(event, events)
+    return events, run.wait(timeout=240)
+
+
+def killed_always(victim: int, *arguments: str) -> tuple[Events, int]:
+    """Follows a supervised run, of which one process is killed as soon as it is up."""
+
+    def kill(event: dict[str, Any], _: Events) -> None:
         if event["type"] == "EngineReady" and victim < len(event["hosts"]):
             os.kill(event["hosts"][victim]["pid"], signal.SIGKILL)
-    return events, run.wait(timeout=240)
+
+    return followed(train("--supervise", *arguments), kill)
 
 
-def killed_once(
-    steps: int, processes: int, victim: int, number: int = signal.SIGKILL
-) -> tuple[list[dict[str, Any]], int]:
-    """Returns the events and the exit code of a supervised run; one process gets a signal after a checkpoint."""
-    run = train("--supervise", f"--steps={steps}", f"--processes={processes}", "--checkpoint-every=3", "--run=kept")
-    events: list[dict[str, Any]] = []
-    pids: list[int] = []
-    assert run.stdout
-    for line in run.stdout:
-        events.append(event := json.loads(line))
-        if event["type"] == "EngineStarted":
-            pids = [event["pid"]]
-        if event["type"] == "EngineReady" and event["hosts"]:
-            pids = [host["pid"] for host in event["hosts"]]
-        if event["type"] == "CheckpointSaved":
-            os.kill(pids[victim], number)
-            break
-    events += map(json.loads, run.stdout)
-    return events, run.wait(timeout=240)
+def killed_once(steps: int, processes: int, victim: int, number: int = signal.SIGKILL) -> tuple[Events, int]:
+    """Follows a supervised run; one process gets a signal after the first checkpoint."""
+
+    def kill(event: dict[str, Any], events: Events) -> None:
+        if event["type"] == "CheckpointSaved" and len(named(events, "CheckpointSaved")) == 1:
+            hosts = named(events, "EngineReady")[-1]["hosts"] or named(events, "EngineStarted")
+            os.kill(hosts[victim]["pid"], number)
+
+    options = (f"--steps={steps}", f"--processes={processes}", "--checkpoint-every=3", "--run=kept")
+    return followed(train("--supervise", *options), kill)
 
 
 @pytest.mark.parametrize(
@@ -136,17 +139,16 @@ def test_a_refused_run_is_not_started_again(home: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_can_save_no_more_ends_and_says_so(home: Path) -> None:
-    run = train("--supervise", "--run=full", "--steps=1000000")
-    events: list[dict[str, Any]] = []
-    assert run.stdout
-    for line in run.stdout:
-        events.append(event := json.loads(line))
+    checkpoints = home / "state/shardtui/runs/full/checkpoints"
+
+    def block(event: dict[str, Any], events: Events) -> None:
         if event["type"] == "StepDone" and event["step"] == 1:
-            checkpoints = run_directory.find("full").path / "checkpoints"
             shutil.rmtree(checkpoints)
             checkpoints.touch()
             os.kill(named(events, "EngineStarted")[0]["pid"], signal.SIGKILL)
-    assert run.wait(timeout=240) == 1
+
+    events, code = followed(train("--supervise", "--run=full", "--steps=1000000"), block)
+    assert code == 1
     problems = [problem for event in events if event["type"] == "Failed" for problem in event["problems"]]
     assert f"{checkpoints}: cannot store checkpoints there" in problems[0]
 

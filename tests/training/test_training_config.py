@@ -40,20 +40,13 @@ def rates(steps: int, **training: Any) -> np.ndarray[Any, Any]:
     return np.array([schedule(jnp.asarray(step)) for step in range(steps)])
 
 
-def test_the_default_schedule_is_a_linear_warm_up_to_a_constant() -> None:
-    expected = optax.linear_schedule(0.0, 2e-3, 4)
-    np.testing.assert_array_equal(
-        rates(9, learning_rate=2e-3, warmup_steps=4), [expected(step + 1) for step in range(9)]
-    )
-
-
-def test_cosine_is_that_of_optax() -> None:
-    expected = optax.warmup_cosine_decay_schedule(0.0, 1e-3, 3, 3 + 8, 1e-4)
+def test_schedules_are_those_of_optax_or_fall_to_the_final_share() -> None:
+    linear = optax.linear_schedule(0.0, 2e-3, 4)
+    found = rates(9, learning_rate=2e-3, warmup_steps=4)
+    np.testing.assert_array_equal(found, [linear(step + 1) for step in range(9)])
+    cosine = optax.warmup_cosine_decay_schedule(0.0, 1e-3, 3, 3 + 8, 1e-4)
     found = rates(15, warmup_steps=3, schedule="cosine", decay_steps=8, final_share=0.1)
-    np.testing.assert_allclose(found, [expected(step + 1) for step in range(15)], rtol=1e-6)
-
-
-def test_linear_and_warmup_stable_decay_fall_to_the_final_share() -> None:
+    np.testing.assert_allclose(found, [cosine(step + 1) for step in range(15)], rtol=1e-6)
     found = rates(12, learning_rate=1.0, warmup_steps=2, schedule="linear", decay_steps=4, final_share=0.2)
     np.testing.assert_allclose(found[:7], [0.5, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2], rtol=1e-6)
     stable = {"schedule": "warmup-stable-decay", "stable_steps": 3, "decay_steps": 2}

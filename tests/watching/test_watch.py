@@ -29,7 +29,7 @@ from shardtui.engine.watch import watch
 from shardtui.engine.watching.external import Described, describe
 from shardtui.engine.watching.external_step import CompiledStep, compile_step
 from shardtui.engine.wire.commands import SaveCheckpoint, Stop, SwitchPreset
-from shardtui.engine.wire.descriptions import ArrayInfo
+from shardtui.engine.wire.descriptions import ArrayInfo, MemoryInfo
 from shardtui.engine.wire.events import (
     CommandRefused,
     EngineLost,
@@ -269,6 +269,11 @@ def specs_of(found: Described) -> dict[str, list[list[str]]]:
     return {array.name: array.compiled_spec for array in found.layout.arrays}
 
 
+def memory_of(found: Described) -> MemoryInfo:
+    assert found.layout.memory
+    return found.layout.memory
+
+
 def steady(state: Any, step: Any, *args: Any) -> Described:
     known, leaves_after = compile_step(step, args).steady(step, list(leaves(state)))
     return describe("as-run", leaves_after, known, None)
@@ -374,8 +379,7 @@ def test_position_distinguishes_arrays_of_one_shape_or_they_are_ambiguous(home: 
             found = describe("as-run", list(leaves(state)), known, None)
             assert specs_of(found) == {"params.w": UNSPLIT, "opt_state.w": SPLIT, "batch.2": SPLIT}
             assert found.problems == []
-            memory = found.layout.memory
-            assert memory
+            memory = memory_of(found)
             assert (memory.parameters, memory.moments, memory.batch, memory.padding) == (256, 64, 64, 0)
     # without `args` no layout is guessed, and no array of the state is taken for the batch
     compiled = CompiledStep(step.lower(p, o, x).compile())
@@ -395,8 +399,7 @@ def test_unused_arguments_take_no_memory(home: Path) -> None:
     known = compile_step(step, (state, 0.5, on(mesh, (8, 8), "data")))
     found = describe("as-run", list(leaves(state)), known, None)
     assert specs_of(found) == {"idle": SPLIT, "w": UNSPLIT, "argument.1": [], "batch.2": SPLIT}
-    memory = found.layout.memory
-    assert memory
+    memory = memory_of(found)
     assert (memory.parameters, memory.batch, memory.padding) == (256, 64, 0)
 
 
@@ -438,8 +441,7 @@ def test_names_are_unique_and_sizes_packed(home: Path) -> None:
     packed = {"w": jax.device_put(jnp.zeros((8, 8), jnp.int4), NamedSharding(mesh, P("model")))}
     found = steady(packed, jax.jit(lambda state: (state, state["w"].astype(jnp.float32).sum())), packed)
     (array,) = found.layout.arrays
-    memory = found.layout.memory
-    assert memory
+    memory = memory_of(found)
     assert (array.bytes, memory.parameters, memory.padding) == (32, 16, 0)
 
 
