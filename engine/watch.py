@@ -102,10 +102,7 @@ class Watch:
 
     def __init__(self, about: WatchedRun, opening: Sequence[Event], found: Described | None, steps_done: int) -> None:
         """`opening`: the first events; `found`: what they describe. If None, nothing is reported."""
-        self._about = about
-        self._opening = opening
-        self._found = found
-        self._steps_done = steps_done
+        self._about, self._opening, self._found, self._steps_done = about, opening, found, steps_done
         self._reporter: Reporter | None = None
         self._is_checked = False
 

@@ -42,12 +42,8 @@ class Liveness:
         stop: Callable[[], object],
         lost: Callable[[Mapping[int, str]], None],
     ) -> None:
-        self._process = process
-        self._everyone = list(range(count))
-        self._client = client
-        self._store = store
-        self._stop = stop
-        self._lost = lost
+        self._process, self._everyone = process, list(range(count))
+        self._client, self._store, self._stop, self._lost = client, store, stop, lost
         self._is_closed = False
         self._checks = 0
         self._lock = threading.Lock()

@@ -69,11 +69,8 @@ class BackgroundCompiles:
         wake: Callable[[], None],
     ) -> None:
         """`wake` is called in another thread when something is ready."""
-        self._compiler = compiler
-        self._cluster = cluster
+        self._compiler, self._cluster, self._publish, self._wake = compiler, cluster, publish, wake
         self._scheduled = sorted(switches, key=lambda switch: switch.step)
-        self._publish = publish
-        self._wake = wake
         self._requested: Pending | None = None
         self._requests = 0
         """Requested switches, including cancelled ones: the same number in every process."""

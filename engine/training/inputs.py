@@ -10,11 +10,10 @@ from ..base.invalid import Invalid
 from ..data.batches import Batches
 from ..data.corpus import Corpus
 from ..data.source import read_corpus
-from ..distributed.agreement import corpus_facts
 from ..models.task import Task
 from ..models.user_batches import UserBatches
 from ..program.program import Program
-from ..spec.config import EvaluationConfig, RunConfig, UserModel
+from ..spec.config import RunConfig, UserModel
 from ..wire.descriptions import CorpusInfo
 
 
@@ -24,11 +23,6 @@ class Inputs:
     corpus: CorpusInfo
     held_out: Batches | None = None
     held_out_corpus: CorpusInfo | None = None
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """What must be the same on every host."""
-        return corpus_facts(self.corpus, self.held_out_corpus)
 
 
 def inputs_of(config: RunConfig, task: Task) -> Inputs:
@@ -46,7 +40,8 @@ def text_inputs(config: RunConfig) -> Inputs:
 
     if config.evaluation is None:
         return Inputs(batches(corpus), corpus.describe())
-    corpus, held_out = _split(corpus, config.evaluation)
+    share, data = config.evaluation.share, config.evaluation.data
+    corpus, held_out = (corpus, read_corpus(data, "--eval-data")) if share is None else corpus.split(share)
     evaluated = batches(held_out)
     if not evaluated.full_batches:
         raise Invalid(
@@ -54,12 +49,6 @@ def text_inputs(config: RunConfig) -> Inputs:
             f"{training.batch_size} × {training.seq_len}: hold more out"
         )
     return Inputs(batches(corpus), corpus.describe(), evaluated, held_out.describe())
-
-
-def _split(corpus: Corpus, evaluation: EvaluationConfig) -> tuple[Corpus, Corpus]:
-    if evaluation.share is not None:
-        return corpus.split(evaluation.share)
-    return corpus, read_corpus(evaluation.data, "--eval-data")
 
 
 class DeviceBatches:

@@ -59,9 +59,7 @@ class Profiler:
         self, directory: Path, publish: Callable[[Event], None], cluster: Cluster, every: float | None = None
     ) -> None:
         """`directory`: for the traces of this process. `every`: minutes between accounts of a step; None for none."""
-        self._directory = directory
-        self._publish = publish
-        self._cluster = cluster
+        self._directory, self._publish, self._cluster = directory, publish, cluster
         self._every = None if every is None else 60 * every
         self._due: float | None = None
         """When the next account of a step is due; None before training begins, and for never."""

@@ -36,9 +36,7 @@ class StepReports:
         self.is_finite = True
         self._was_finite = True
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
-        self._publish = publish
-        self._measure = measure
-        self._cluster = cluster
+        self._publish, self._measure, self._cluster = publish, measure, cluster
         self._hosts_reported = -HOSTS_SECONDS
         self._bytes_in_use = 0
         self._in_flight: jax.Array | None = None

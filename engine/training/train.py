@@ -12,7 +12,7 @@ from ..base.machine import versions
 from ..checkpoint.directory import CheckpointDirectory, array_types
 from ..checkpoint.manifest import Manifest, edited_settings
 from ..checkpoint.saver import Saver
-from ..distributed.agreement import differences, facts, fingerprints
+from ..distributed.agreement import corpus_facts, differences, facts, fingerprints
 from ..distributed.cluster import Cluster
 from ..models.task import Task
 from ..parallel.mesh import describe_device, fallback
@@ -56,7 +56,7 @@ def train(
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
     inputs = cluster.run_on_all(lambda: _checked_inputs(config, task, devices, directory))
-    if different := _differences(cluster, hosts, inputs.facts):
+    if different := _differences(cluster, hosts, corpus_facts(inputs.corpus, inputs.held_out_corpus)):
         raise Invalid(*different)
 
     within = None if config.checkpoints.directory else directory.path
@@ -96,7 +96,8 @@ def _compare_inputs(
     given, _ = cluster.run_on_all(lambda: known_presets(config, directory.presets))
     if different := _differences(cluster, hosts, facts(config, restart, versions(), given)):
         is_users = isinstance(config.model, UserModel)  # whose code runs only once all else agrees
-        text = cluster.run_on_all(lambda: {} if is_users else text_inputs(config).facts)
+        data = cluster.run_on_all(lambda: None if is_users else text_inputs(config))
+        text = corpus_facts(data.corpus, data.held_out_corpus) if data else {}
         raise Invalid(*different, *_differences(cluster, hosts, text))
 
 

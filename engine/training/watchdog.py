@@ -118,14 +118,11 @@ class Watchdog:
         """Call it in the main thread of a process. `publish` is called with events and `stop` on a signal, both in
         the watchdog's thread. `stop_seconds`: time to stop, None for no limit."""
         self.is_signalled = False
-        self._inbox = inbox
-        self._publish = publish
-        self._stop = stop
-        self._stop_seconds = stop_seconds
-        self._hangs = hangs
+        self._inbox, self._publish, self._stop = inbox, publish, stop
+        self._stop_seconds, self._hangs = stop_seconds, hangs
         self._last = time.monotonic()
         self._step_seconds = 0.0
-        self._done = self._saved = 0
+        self.done = self._saved = 0
         self._has_trained = False
         self._signals, self._wakeup = socket.socketpair()
         self._signals.settimeout(POLL_SECONDS)
@@ -136,21 +133,17 @@ class Watchdog:
         os.register_at_fork(after_in_child=_restore_signals)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
-    @property
-    def done(self) -> int:
-        return self._done
-
     def note(self, event: Event) -> None:
         self._last = time.monotonic()
         self._hangs.thread.note(event)
         match event:
             case StepsDone():
-                self._done, self._step_seconds = event.step, max(event.step_seconds, default=0.0)
+                self.done, self._step_seconds = event.step, max(event.step_seconds, default=0.0)
             case TrainingStarted():
                 self._has_trained = True
             case CheckpointSaved() | Restored():
                 self._saved = event.step
-                self._done = max(self._done, event.step)
+                self.done = max(self.done, event.step)
             case _:
                 pass
 
@@ -198,7 +191,7 @@ class Watchdog:
         if self._has_trained:
             since = f"step {self._saved:,}, the last checkpoint," if self._saved else "the start"
             problem += (
-                f"all steps after {since} are lost, up to step {self._done:,}: if steps and saves take "
+                f"all steps after {since} are lost, up to step {self.done:,}: if steps and saves take "
                 "longer, increase --stop-timeout"
             )
         else:
