@@ -142,10 +142,7 @@ def _work(task: Task, program: Program) -> Work:
     """Work of a device in a step by the compiled text, where no formula covers it. Kernels have no FLOPs there."""
     flops, moved = program.step_work()
     return Work(
-        flops=flops,
-        memory_bytes=moved,
-        model_flops=task.flops_per_step,
-        tokens=task.config.training.tokens_per_step,
+        flops=flops, memory_bytes=moved, model_flops=task.flops_per_step, tokens=task.config.training.tokens_per_step
     )
 
 

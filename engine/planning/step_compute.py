@@ -16,10 +16,7 @@ class StepCompute:
         training = self.step.training
         model_flops = training.tokens_per_step * flops_per_token(self.step.model, training.seq_len)
         return Work(
-            flops=self._flops,
-            memory_bytes=self._memory_bytes,
-            model_flops=model_flops,
-            tokens=training.tokens_per_step,
+            flops=self._flops, memory_bytes=self._memory_bytes, model_flops=model_flops, tokens=training.tokens_per_step
         )
 
     @property

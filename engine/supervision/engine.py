@@ -89,11 +89,7 @@ class Engine:
     """The processes of one attempt on this machine. They end if this process does."""
 
     def __init__(
-        self,
-        directory: RunDirectory,
-        commands: Mapping[int, Sequence[str]],
-        logs: Mapping[int, Path],
-        stacks: Path,
+        self, directory: RunDirectory, commands: Mapping[int, Sequence[str]], logs: Mapping[int, Path], stacks: Path
     ) -> None:
         """`commands` and `logs` by process index; a process without a log inherits stdout and stderr. `stacks`: the
         file for the stacks of processes that cannot go on."""

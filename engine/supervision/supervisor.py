@@ -27,11 +27,7 @@ class Supervisor:
     """Runs one engine after the other until the run has ended."""
 
     def __init__(
-        self,
-        directory: RunDirectory,
-        restart: Restart,
-        supervision: Supervision,
-        signals: SignalHandler,
+        self, directory: RunDirectory, restart: Restart, supervision: Supervision, signals: SignalHandler
     ) -> None:
         self._directory = directory
         self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)

@@ -155,8 +155,7 @@ def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task)
 
 
 @pytest.mark.parametrize(
-    "rules",
-    [rules if rules in TRACED else pytest.param(rules, marks=pytest.mark.slow) for rules in UNKNOWN],
+    "rules", [rules if rules in TRACED else pytest.param(rules, marks=pytest.mark.slow) for rules in UNKNOWN]
 )
 def test_uncovered_layouts_are_estimated_by_their_trace(rules: str, task: Task) -> None:
     preset = parse_preset(Path("x.toml"), f"[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}\n")

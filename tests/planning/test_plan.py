@@ -231,10 +231,7 @@ def record(stem: str, **changes: object) -> RunDirectory:
 
 
 def in_plan_view(
-    stem: str,
-    scenario: Callable[[ShardtuiApp, Pilot], Any],
-    size: tuple[int, int] = (140, 40),
-    **changes: object,
+    stem: str, scenario: Callable[[ShardtuiApp, Pilot], Any], size: tuple[int, int] = (140, 40), **changes: object
 ) -> None:
     async def follow() -> None:
         async with shown(record(stem, **changes), False, size) as (app, pilot):

@@ -118,7 +118,4 @@ def test_without_a_device_a_run_takes_as_many_of_the_others_as_fit() -> None:
     restart = Restart(attempt=Attempt(number=2, supervisor=1, left_out=(5,)))
     found = fit(config, Task(config, "cpu"), jax.devices()[:7], restart, None)
     assert (found.config, found.devices, found.replaced) == (config, 4, {})
-    assert found.warnings == [
-        "without device 5, which was wrong",
-        "dp uses 4 of 7 devices: it does not fit more",
-    ]
+    assert found.warnings == ["without device 5, which was wrong", "dp uses 4 of 7 devices: it does not fit more"]
