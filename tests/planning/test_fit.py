@@ -24,9 +24,8 @@ from shardtui.tui.client.planner import Planner
 from shardtui.tui.state.recommendation import recommendation
 
 from ..compilers import FAILS, Compilers
-from ..conftest import SETTINGS, tiny_config, tiny_model
+from ..conftest import tiny_config, tiny_model
 from ..schemas import checked
-from .test_plan import run
 
 SLICE = "v5e:2x4"
 CAPACITY = load_topology(SLICE).chip.memory
@@ -171,17 +170,3 @@ def test_the_command_prints_the_table_and_the_json(
     assert "largest buffers at the peak" in text
     assert "fsdp fits with batch_size=24, not with 32; with the same batch as asked, remat=" in text
     assert "train with it: train --preset" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--fit"], "--fit compiles up to 16 programs for a preset: name one with --preset"),
-        (["--fit", "--preset=dp", "--search"], "--fit: searches settings of the presets alone: leave out --search"),
-        (["--fit", "--preset=dp", "--estimate"], "--fit needs the compiler: leave out --estimate"),
-    ],
-)
-def test_wrong_usage_is_refused(home: Path, arguments: list[str], says: str) -> None:
-    refused = run(*SETTINGS, f"--topology={SLICE}", *arguments)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert says in refused.stderr

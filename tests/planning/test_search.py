@@ -276,21 +276,3 @@ def test_a_search_without_a_candidate_that_fits_says_what_comes_closest(home: Pa
     assert "no candidate fits on v5e:2x4: " in words
     assert "comes closest" in words and "GB too large: use more chips, or a smaller batch" in words
     assert "train with it" not in words
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--minutes=5", "--goal=least-traffic"], ["--minutes 5", "--goal least-traffic: applies to a search"]),
-        (["--search", "--minutes=0"], ["'0' is not a number of minutes, such as 10"]),
-        (["--search", "--goal=fastest"], ["invalid choice: 'fastest'"]),
-        (["--search", "--goal=fits-largest-batch", "--batch-size=8"], ["the search chooses the batch: omit --batch-s"]),
-        (["--search", "--save=a b"], ["--save a b: give a name of 1 to 64 letters"]),
-        (["--search", "--save=x", "--topology=v4:2x2x1"], ["--save x: each topology has a preset of its own"]),
-    ],
-    ids=lambda value: " ".join(value),
-)
-def test_wrong_usage_of_a_search_is_refused(home: Path, arguments: list[str], says: list[str]) -> None:
-    result = run("--topology=v5e:2x4", *arguments)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert all(text in result.stderr for text in says)
