@@ -188,7 +188,8 @@ def test_the_pitfall_of_the_first_dim(not_inspected: NotInspected) -> None:
         f"blocks.{name}.kernel": 2 * 2 * 4 * size for name, size in kernels.items()
     }, "two layers, forward and backward"
     assert all(
-        re.search(r"(attention|blocks|decoder|layers|projection|stack)\.py:\d+$", finding.source) for finding in found[1:]
+        re.search(r"(attention|blocks|decoder|layers|projection|stack)\.py:\d+$", finding.source)
+        for finding in found[1:]
     )
 
 

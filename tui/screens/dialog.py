@@ -1,10 +1,9 @@
 """Screens that are safe from two races of Textual, and dialogs: modal screens on top of a view until answered."""
 
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from textual import on
-from textual.app import CSSPathType
 from textual.await_complete import AwaitComplete
 from textual.events import Resize
 from textual.geometry import Offset
@@ -18,7 +17,7 @@ STYLES = Path(__file__).parents[1] / "views.tcss"
 class BaseScreen(Screen[T], Generic[T]):
     """A screen that is safe in a burst of resizes, and when a click meets a widget that was just removed."""
 
-    CSS_PATH: ClassVar[CSSPathType | None] = STYLES
+    CSS_PATH = STYLES
 
     @on(Resize)
     def follow_terminal(self, event: Resize) -> None:
