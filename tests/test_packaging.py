@@ -9,6 +9,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ("jax", "flax", "optax", "orbax", "grain", "numpy")
+VIEWS = [
+    *("statistics", "shardtui.engine.analysis.lint", "shardtui.engine.origins.explanation"),
+    *("shardtui.engine.spec.hf_config", "shardtui.tui.widgets.loss_plot", "shardtui.tui.state.run_summary"),
+]
+"""What is imported when it is shown or used."""
 
 
 def test_every_package_of_the_tree_is_listed() -> None:
@@ -32,6 +37,14 @@ def test_every_folder_with_modules_is_a_package() -> None:
 )
 def test_the_ui_process_imports_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_the_first_frame_does_not_wait_for_views() -> None:
+    code = (
+        f"import sys, shardtui.tui.app, shardtui.tui.cli.run; print([name for name in {VIEWS} if name in sys.modules])"
+    )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
 
