@@ -187,7 +187,9 @@ def test_the_pitfall_of_the_first_dim(not_inspected: NotInspected) -> None:
     assert {finding.arrays[0]: finding.bytes_per_device for finding in found[1:]} == {
         f"blocks.{name}.kernel": 2 * 2 * 4 * size for name, size in kernels.items()
     }, "two layers, forward and backward"
-    assert all(re.search(r"(attention|blocks|decoder|layers|projection|stack)\.py:\d+$", each.source) for each in found[1:])
+    assert all(
+        re.search(r"(attention|blocks|decoder|layers|projection|stack)\.py:\d+$", each.source) for each in found[1:]
+    )
 
 
 def test_a_large_replicated_parameter(tmp_path: Path) -> None:
