@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardtui.engine.analysis.finding import RULES
+from shardtui.engine.hlo.finding import RULES
 from shardtui.engine.spec.preset_files import PRESETS, is_pitfall, read_toml
 from shardtui.tui.app_keys import KEYS
 from shardtui.tui.cli.main import COMMANDS, _parser

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from shardtui.engine.origins.explanation import Explanation
+from shardtui.engine.explain.explanation import Explanation
 from shardtui.engine.spec.hf_export import Exported
 from shardtui.engine.spec.model_choice import ModelPreset
 from shardtui.engine.spec.prepared import Prepared

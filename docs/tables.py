@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardtui.engine.base import figures
+from shardtui.engine.base import formatting
 
 DOCS = Path(__file__).parent
 DATA = DOCS / "data"
@@ -36,9 +36,9 @@ Figure = dict[str, Any]
 """A row of a benchmark by column."""
 
 FORMATS: dict[str, Callable[[Any], str]] = {
-    "bytes": figures.size,
-    "seconds": figures.seconds,
-    "part": figures.percent,
+    "bytes": formatting.size,
+    "seconds": formatting.seconds,
+    "part": formatting.percent,
     "milliseconds": lambda seconds: f"{1e3 * seconds:.0f} ms",
 }
 """Formats of a column by name. Others are those of `str.format`; that of a column that names its row is empty."""

@@ -18,11 +18,11 @@ import jax
 from jax.core import Tracer
 from jax.stages import Compiled, Lowered
 
-from .base.invalid import Invalid
 from .base.machine import versions
+from .base.user_error import UserError
 from .parallel.mesh import describe_device
-from .program.leaves import Leaf, leaves
 from .program.memory import allocated, limit
+from .program.pytree_arrays import Leaf, leaves
 from .spec.config import WatchedRun
 from .spec.preset_files import FILE_NAME
 from .watching.external import Described, describe
@@ -124,7 +124,7 @@ class Watch:
                 self.name = self._reporter.about.run
             except Exception as error:
                 _logger.warning(
-                    "%s is not watched: %s", self._about.run, error, exc_info=not isinstance(error, Invalid)
+                    "%s is not watched: %s", self._about.run, error, exc_info=not isinstance(error, UserError)
                 )
         if self.name not in (None, self._about.run):
             _logger.warning("a run %s already exists: this one is named %s", self._about.run, self.name)
@@ -184,7 +184,7 @@ def _problems(name: str, preset: str, state: list[Leaf], steps_done: int) -> lis
     problems: list[str] = []
     try:
         checked_name(name)
-    except Invalid as error:
+    except UserError as error:
         problems += error.problems
     if not FILE_NAME.fullmatch(preset):
         problems.append(f"preset={preset!r}: must be 1 to 64 letters, digits, '.', '_' and '-'")

@@ -1,8 +1,8 @@
 """The cycles that the TPU compiler estimates for a whole program."""
 
-from shardtui.engine.analysis.execution_counts import runs
-from shardtui.engine.analysis.hlo import Module
-from shardtui.engine.analysis.work import CYCLES, cycles_of
+from shardtui.engine.hlo.execution_counts import runs
+from shardtui.engine.hlo.module import Module
+from shardtui.engine.hlo.work import CYCLES, cycles_of
 
 
 def estimated_cycles(module: Module) -> int | None:

@@ -21,7 +21,7 @@ import msgspec
 from etils import epath
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.checkpoint import loader as loader_module
 from shardtui.engine.checkpoint import saver as saver_module
 from shardtui.engine.checkpoint.arrays import load_arrays, save_arrays
@@ -131,7 +131,7 @@ class Failing:
 
 class FailingBatches:
     def __init__(self, batches: Batches) -> None:
-        self.get = Failing(batches.__getitem__, lambda: Invalid("batch: ValueError: none today (lm.py:7)"))
+        self.get = Failing(batches.__getitem__, lambda: UserError("batch: ValueError: none today (lm.py:7)"))
 
     def __getitem__(self, number: int) -> Any:
         return self.get(number)

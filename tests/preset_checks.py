@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from shardtui.engine.analysis import layout
-from shardtui.engine.analysis.collectives import inventory
-from shardtui.engine.analysis.hlo import parse
+from shardtui.engine.hlo import layout
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.module import parse
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.task import Array, Batch, Task, TrainState
 from shardtui.engine.planning.estimate import Step

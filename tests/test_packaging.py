@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 HEAVY = ("jax", "flax", "optax", "orbax", "grain", "numpy")
 VIEWS = [
-    *("statistics", "shardtui.engine.analysis.lint", "shardtui.engine.origins.explanation"),
+    *("statistics", "shardtui.engine.hlo.lint", "shardtui.engine.explain.explanation"),
     *("shardtui.engine.spec.hf_config", "shardtui.tui.widgets.loss_plot", "shardtui.tui.state.run_summary"),
 ]
 """What is imported when it is shown or used."""

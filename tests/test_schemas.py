@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from jsonschema import Draft202012Validator
 from shardtui.engine.base.directories import ENGINE
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.model_choice import with_settings
 from shardtui.engine.spec.preset import LOGICAL_AXES, Preset
 from shardtui.engine.spec.preset_files import PRESETS
@@ -39,7 +39,7 @@ def takes(name: str, text: str) -> bool:
 def reader_takes(text: str) -> bool:
     try:
         return not parse_preset(Path("mine.toml"), text).problems
-    except Invalid:
+    except UserError:
         return False
 
 
@@ -138,7 +138,7 @@ def model_reader_takes(text: str) -> bool:
     tables: dict[str, Any] = tomllib.loads(text)
     try:
         with_settings(tables, (), "mine.toml")
-    except Invalid:
+    except UserError:
         return False
     return True
 

@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 from textual.binding import Binding, BindingsMap
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys
 
-from ..engine.base.invalid import Invalid, suggestion
+from ..engine.base.user_error import UserError, suggestion
 from ..engine.spec.preset_files import read_toml
 from . import screens, widgets
 from .app_keys import KEYS
@@ -20,7 +20,7 @@ MODIFIERS = re.compile(r"(?:(?:ctrl|shift|alt)\+)*")
 
 
 def load_keymap(path: Path) -> dict[str, str]:
-    """Returns the keys in a file by the id of their binding. Raises Invalid with every problem."""
+    """Returns the keys in a file by the id of their binding. Raises UserError with every problem."""
     known = {binding.id: binding for _, binding in every_binding() if binding.id}
     found = read_toml(path)
     problems = [problem for id, key in found.items() for problem in _problems(id, key, known)]
@@ -30,7 +30,7 @@ def load_keymap(path: Path) -> dict[str, str]:
         f"{key}: both {one} and {other}" for key, one, other in clashes(keymap) if (key, one, other) not in old
     ]
     if problems:
-        raise Invalid(*(f"{path}: {problem}" for problem in problems))
+        raise UserError(*(f"{path}: {problem}" for problem in problems))
     return keymap
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 from textual.app import App
 
-from ..engine.base.invalid import Invalid
+from ..engine.base.user_error import UserError
 from ..engine.spec.config import Restart, RunConfig
 from ..engine.wire.commands import RestoreCheckpoint, Stop
 from ..engine.wire.events import AnyEvent, Failed
@@ -59,18 +59,18 @@ class Lifecycle:
                 self._follow()
             else:
                 self._start(restart_of(run.config, chosen.resumes_after or 0))
-        except Invalid as error:
+        except UserError as error:
             self._fail(error)
 
     def _start(self, restart: Restart | None) -> None:
         try:
             self._client.start_engine(restart)
-        except Invalid as error:
+        except UserError as error:
             self._fail(error)
         else:
             self._follow()
 
-    def _fail(self, error: Invalid) -> None:
+    def _fail(self, error: UserError) -> None:
         failed = Failed(problems=list(error.problems), refused=True, time=time.time())
         self._app.post_message(EventsArrived([failed]))
 

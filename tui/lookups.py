@@ -8,7 +8,7 @@ import msgspec
 from textual.app import App
 from textual.worker import Worker, WorkerError
 
-from ..engine.base.invalid import Invalid
+from ..engine.base.user_error import UserError
 from ..engine.spec.config import RunConfig
 from ..engine.spec.preset import reference
 from ..engine.wire.commands import InspectPreset
@@ -19,7 +19,7 @@ from .state.run_state import RunState
 from .terminal.driver import Redraws
 
 if TYPE_CHECKING:  # the first frame does not wait for them
-    from ..engine.origins.explanation import StepRequest
+    from ..engine.explain.explanation import StepRequest
     from .client.explainer import Explain, Explainer
 
 
@@ -55,8 +55,8 @@ class Lookups:
             self._estimating = self._app.run_worker(self._estimate(config, ready))
 
     def explain(self) -> "Explain":
-        """Returns what explains the active preset's step. It raises Invalid if the step is not known."""
-        from ..engine.origins.explanation import KeptStepRequest
+        """Returns what explains the active preset's step. It raises UserError if the step is not known."""
+        from ..engine.explain.explanation import KeptStepRequest
         from .client.explainer import Explainer, Explanation, Rules
 
         step, kept = explained_step(self._state), self._client.directory.step
@@ -66,7 +66,7 @@ class Lookups:
             if step:
                 return await explainer.explain(msgspec.structs.replace(step, rules=rules))
             if rules or not kept.exists():
-                raise Invalid(NO_RULES if rules else NOT_KEPT)
+                raise UserError(NO_RULES if rules else NOT_KEPT)
             return await explainer.explain(KeptStepRequest(path=str(kept)))
 
         return explain
@@ -85,7 +85,7 @@ class Lookups:
 
         try:
             self._state.estimates = await estimates(config, ready)
-        except Invalid as error:
+        except UserError as error:
             self._notices.warn(error.problems, title="no estimates")
         self._redraws.now()
 
@@ -96,7 +96,7 @@ NO_RULES = "a run in an external loop has no rules to try: its shardings are in 
 
 def explained_step(state: RunState) -> "StepRequest | None":
     """Returns the active preset's step; None if the run has no configuration, or no preset yet."""
-    from ..engine.origins.explanation import StepRequest
+    from ..engine.explain.explanation import StepRequest
 
     if state.config is None or state.ready is None or not state.preset:
         return None

@@ -8,16 +8,16 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from ..engine.base.figures import short_source
-from ..engine.base.invalid import Invalid
-from ..engine.origins.explanation import ProgramRequest
+from ..engine.base.formatting import short_source
+from ..engine.base.user_error import UserError
+from ..engine.explain.explanation import ProgramRequest
 from .bindings import identified
 from .client.explainer import explain_program
 from .screens.program import ProgramScreen
 from .terminal.driver import Driver
 
 
-class ProgramApp(App[Invalid]):
+class ProgramApp(App[UserError]):
     """Explains the program behind the first frame. It returns why that failed, if it did."""
 
     TITLE = "shardtui explain"
@@ -43,7 +43,7 @@ class ProgramApp(App[Invalid]):
         """Explains the program in a process of its own, which ends with this app."""
         try:
             found = await explain_program(self.program)
-        except Invalid as error:
+        except UserError as error:
             self.exit(error)
             return
         screen = self.screen_stack[0]

@@ -68,7 +68,7 @@ def advice(text: str) -> str | None:
 
 def problems_in(error: BaseException) -> list[str]:
     """Returns one line per problem of an error. The innermost of chained errors counts."""
-    if problems := getattr(error, "problems", ()):  # Invalid and the like bring their own lines
+    if problems := getattr(error, "problems", ()):  # UserError and the like bring their own lines
         return list(problems)
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:

@@ -20,7 +20,7 @@ from etils import epath
 
 from ..base.advice import problems_in
 from ..base.atomic_write import sync_directory
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..distributed.outcomes import Damaged
 from ..models.task import Task
 from ..program.digest import digests, joined
@@ -157,11 +157,11 @@ def verify_run(directory: str) -> Verification:
 
 def verify(directory: CheckpointDirectory, config: RunConfig) -> Verification:
     """Checks every file and array of every checkpoint. Changes nothing, and runs no code of a user's model. Raises
-    Invalid if the directory cannot be read."""
+    UserError if the directory cannot be read."""
     try:
         steps, aside = directory.steps(), directory.aside()
     except OSError as error:
-        raise Invalid(f"{directory.root}: cannot be read: {error.strerror or error}") from error
+        raise UserError(f"{directory.root}: cannot be read: {error.strerror or error}") from error
     return Verification(
         directory=str(directory.root),
         checkpoints=[_verified(directory, step, config) for step in steps],

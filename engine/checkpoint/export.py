@@ -15,7 +15,7 @@ import numpy as np
 from etils import epath
 
 from ..base.atomic_write import sync_directory
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..distributed.outcomes import Damaged
 from ..program.weights import by_parameter, mapped, parts_in
 from ..spec.config import ModelConfig, RunConfig
@@ -40,13 +40,15 @@ TOKENIZER_FILES = (
 
 def export(request: ExportRequest) -> Exported:
     """Writes `*.safetensors`, `config.json` and the tokenizer, under their directory's name only once all are complete.
-    Raises Invalid; then nothing is left."""
+    Raises UserError; then nothing is left."""
     run, out = RunDirectory(Path(request.run)), Path(request.out)
     config = run.config
     if not isinstance(config.model, ModelConfig):
-        raise Invalid(f"run {run.name}: its model {config.model_name} is your own code: transformers has no such model")
+        raise UserError(
+            f"run {run.name}: its model {config.model_name} is your own code: transformers has no such model"
+        )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise Invalid(f"{out}: exists already: name a new directory, or remove it")
+        raise UserError(f"{out}: exists already: name a new directory, or remove it")
     table = _table(config, config.model)
     checkpoints = CheckpointDirectory(epath.Path(run.checkpoints(config)))
     step = _intact(checkpoints, request.step, run.name)
@@ -87,7 +89,7 @@ def _intact(checkpoints: CheckpointDirectory, step: int | None, run: str) -> int
     known = checkpoints.steps()
     if not known or step not in (None, *known):
         there = f"there are {', '.join(map(str, known))}" if known else "it has none: save one with c, or end the run"
-        raise Invalid(f"run {run}: no checkpoint{'' if step is None else f' of step {step}'}: {there}")
+        raise UserError(f"run {run}: no checkpoint{'' if step is None else f' of step {step}'}: {there}")
     problems: list[str] = []
     for candidate in reversed(known) if step is None else [step]:
         try:
@@ -96,7 +98,7 @@ def _intact(checkpoints: CheckpointDirectory, step: int | None, run: str) -> int
             problems += [f"checkpoint {candidate}: {problem}" for problem in error.problems]
         else:
             return candidate
-    raise Invalid(*problems)
+    raise UserError(*problems)
 
 
 def _dtype_of(config: RunConfig) -> Dtype:
@@ -120,7 +122,7 @@ def _complete_or_nothing(out: Path) -> Iterator[Path]:
         folder.rename(out)
         sync_directory(out.parent)
     except OSError as error:
-        raise Invalid(f"{out}: cannot be written: {error.strerror or error}") from error
+        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from error
     finally:
         if folder and folder.exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -7,7 +7,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import Damaged
 from ..models.task import Task, TrainState
@@ -37,13 +37,13 @@ class Loader:
 
     def newest(self, step: int | None = None) -> Manifest | None:
         """Returns the manifest of the newest good checkpoint, or of `step`; None if there are no checkpoints. Sets
-        damaged ones aside. Raises Invalid if there are checkpoints but no good one, or none of `step`."""
+        damaged ones aside. Raises UserError if there are checkpoints but no good one, or none of `step`."""
         chosen = self._cluster.broadcast(lambda: self._newest(step), Chosen | None)
         return self._cluster.run_on_all(lambda: self._manifest(chosen)) if chosen else None
 
     def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
         """Returns the state with the program's shardings, its digests compared, and the receipt. Sets later checkpoints
-        aside, since those steps are saved again. Raises Damaged, after setting the checkpoint aside; Invalid if there
+        aside, since those steps are saved again. Raises Damaged, after setting the checkpoint aside; UserError if there
         is none of this step; Failure if it could not be loaded."""
         began = time.perf_counter()
         chosen = self._cluster.broadcast(lambda: self._requested(step), Chosen)
@@ -88,7 +88,7 @@ class Loader:
         if step is not None:
             raise self._not_found(step)
         if found or self._directory.aside():
-            raise Invalid(f"{self._directory.root}: no intact checkpoint, all were set aside: start a new run")
+            raise UserError(f"{self._directory.root}: no intact checkpoint, all were set aside: start a new run")
         return None
 
     def _requested(self, step: int) -> Chosen:
@@ -109,9 +109,9 @@ class Loader:
             self._directory.set_aside(other, ROLLED_BACK)
         return later
 
-    def _not_found(self, step: int) -> Invalid:
+    def _not_found(self, step: int) -> UserError:
         known = ", ".join(map(str, self._directory.steps())) or "none"
-        return Invalid(f"no intact checkpoint of step {step}: there are {known}")
+        return UserError(f"no intact checkpoint of step {step}: there are {known}")
 
     def _set_aside(self, step: int, error: Damaged) -> None:
         name = ""

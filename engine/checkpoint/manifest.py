@@ -12,7 +12,7 @@ import msgspec
 from etils import epath
 from msgspec import Struct
 
-from ..base import figures
+from ..base import formatting
 from ..base.regular_file import open_regular
 from ..distributed.outcomes import Damaged
 from ..spec.config import Restart, RunConfig, UserModel
@@ -117,7 +117,7 @@ def _model(config: RunConfig, other: RunConfig) -> str:
 def _difference(arrays: dict[str, str], before: dict[str, str]) -> str:
     names = [name for name in {**before, **arrays} if arrays.get(name) != before.get(name)]
     changes = [f"{name} is {arrays.get(name, 'removed')}, was {before.get(name, 'absent')}" for name in names]
-    return f"the model's arrays differ from the checkpoint's: {figures.listed(changes, 2, '; ')}"
+    return f"the model's arrays differ from the checkpoint's: {formatting.listed(changes, 2, '; ')}"
 
 
 class _Sealed(Struct, forbid_unknown_fields=True):

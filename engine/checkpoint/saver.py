@@ -13,7 +13,7 @@ import jax
 import msgspec
 
 from ..base.advice import problems_in
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import UNSUCCESSFUL
 from ..models.task import Task, TrainState
@@ -55,7 +55,7 @@ class Saver:
         publish: Callable[[Event], None],
         wake: Callable[[], None],
     ) -> None:
-        """`wake` is called in another thread once a save has ended. Raises Invalid if nothing can be saved."""
+        """`wake` is called in another thread once a save has ended. Raises UserError if nothing can be saved."""
         self._directory, self._config, self._task, self._corpus = directory, config, task, corpus
         self._devices, self._cluster, self._publish, self._wake = devices, cluster, publish, wake
         self._saving: Saving | None = None
@@ -91,7 +91,7 @@ class Saver:
 
     def _is_wanted(self, step: int) -> bool:
         if self._directory.identity() != self._identity:
-            raise Invalid(
+            raise UserError(
                 f"{self._directory.run}: the run's directory was removed or replaced: nothing more can be saved there"
             )
         return step not in self._directory.steps()
@@ -102,7 +102,7 @@ class Saver:
         began = time.perf_counter()
         digests = program.digest(state)
         if not program.is_finite(state):
-            raise Invalid("a parameter or moment is not finite: go back to a checkpoint from before")
+            raise UserError("a parameter or moment is not finite: go back to a checkpoint from before")
         copied = save_arrays(self._directory.unfinished(step), state)
         manifest = self._manifest(program, step, digests, loss, eval_loss)
         self._publish(CheckpointSaving(step=step, stall_seconds=time.perf_counter() - began))
@@ -185,7 +185,7 @@ class Saver:
 
 
 def prepare_shared(directory: CheckpointDirectory, cluster: Cluster) -> None:
-    """Creates the directory. Raises Invalid if it cannot be written, or if a process does not see process 0's."""
+    """Creates the directory. Raises UserError if it cannot be written, or if a process does not see process 0's."""
     mark = cluster.broadcast(lambda: _write_mark(directory), str)
     cluster.run_on_all(lambda: _check_mark(directory, mark))
     cluster.broadcast(directory.clear, None)
@@ -199,13 +199,13 @@ def _write_mark(directory: CheckpointDirectory) -> str:
         (directory.root / mark).mkdir()
         (directory.root / mark / "mark").write_text(mark)  # an object store has no empty folders
     except (OSError, ImportError) as error:
-        raise Invalid(f"{directory.root}: cannot store checkpoints there: {problems_in(error)[0]}") from error
+        raise UserError(f"{directory.root}: cannot store checkpoints there: {problems_in(error)[0]}") from error
     return mark
 
 
 def _check_mark(directory: CheckpointDirectory, mark: str) -> None:
     if not (directory.root / mark / "mark").exists():
-        raise Invalid(
+        raise UserError(
             f"{directory.root}: this host cannot see the files of process 0: give a --checkpoint-dir "
             "that all hosts share"
         )
@@ -225,12 +225,12 @@ class SharedPresets:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def read(self, name: str, sha256: str) -> str:
-        """Reads a preset's text. Raises Invalid if its SHA-256 differs."""
+        """Reads a preset's text. Raises UserError if its SHA-256 differs."""
         path = self._folder / f"{name}.toml"
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise Invalid(f"{path}: cannot be read: {error}") from error
+            raise UserError(f"{path}: cannot be read: {error}") from error
         if hashlib.sha256(text.encode()).hexdigest() != sha256:
-            raise Invalid(f"{path}: differs from the preset that was added: all hosts must share this directory")
+            raise UserError(f"{path}: differs from the preset that was added: all hosts must share this directory")
         return text

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import grain
 import numpy as np
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from .corpus import Corpus
 
 
@@ -13,10 +13,10 @@ class Batches:
     """Windows of the corpus, reshuffled each epoch, without memory for the order; `batches[n]` is batch n, from 0."""
 
     def __init__(self, corpus: Corpus, batch_size: int, seq_len: int, seed: int, vocab: int | None = None) -> None:
-        """`vocab`: tokens from it on are refused; None accepts all. Raises Invalid if there is less than one window."""
+        """`vocab`: tokens from it on are refused; None accepts all. Raises UserError for less than one window."""
         windows = _Windows(corpus, seq_len, vocab)
         if not len(windows):
-            raise Invalid(
+            raise UserError(
                 f"{corpus.option} {corpus.source}: {corpus.size} {corpus.unit} are fewer than one sequence of "
                 f"{seq_len} + 1: give more data or a smaller --seq-len"
             )
@@ -26,7 +26,7 @@ class Batches:
         """Batches without a repeated sequence."""
 
     def __getitem__(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns inputs and targets, int32 `[batch, seq]`. Raises Invalid for a changed file or an unknown token."""
+        """Returns inputs and targets, int32 `[batch, seq]`. Raises UserError for a changed file or an unknown token."""
         return self.rows(n, range(self._batch_size))
 
     def rows(self, n: int, rows: range) -> tuple[np.ndarray, np.ndarray]:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
+from ..base.user_error import UserError
 from ..spec.prepared import rows_of
 from ..wire.descriptions import CorpusInfo
 
@@ -47,7 +47,7 @@ class StoredTokens:
         self.size = max(0, self._starts[-1] - len(separator))
 
     def __getitem__(self, part: slice) -> np.ndarray:
-        """Reads tokens `[begin:end]`. Raises Invalid if a file has changed its size, or cannot be read."""
+        """Reads tokens `[begin:end]`. Raises UserError if a file has changed its size, or cannot be read."""
         begin, end, _ = part.indices(self.size)
         found = np.empty(max(0, end - begin), self.dtype)
         while begin < end:
@@ -67,9 +67,9 @@ class StoredTokens:
                 file.seek(shard.offset + at * self.dtype.itemsize)
                 read = file.readinto(into.view(np.uint8).data)
         except OSError as error:
-            raise Invalid(f"{shard.path}: cannot be read: {error.strerror}") from error
+            raise UserError(f"{shard.path}: cannot be read: {error.strerror}") from error
         if read < into.nbytes:
-            raise Invalid(
+            raise UserError(
                 f"{shard.path}: ends before token {at + len(into):,}, but had {shard.size:,} when the run started: "
                 "restore the file, then resume"
             )
@@ -143,9 +143,9 @@ class Corpus:
         return replace(self, end=at), replace(self, begin=at, option=f"--eval-share {share:g} of {self.option}")
 
     def check_samples(self, vocab: int) -> None:
-        """Raises Invalid if the tokenizer has more tokens than the model's vocabulary, or a sample has one past it."""
+        """Raises UserError if the tokenizer or a sample has tokens beyond the model's vocabulary."""
         if self.vocab and self.vocab > vocab:
-            raise Invalid(
+            raise UserError(
                 f"{self.option} {self.source}: its tokenizer has {self.vocab:,} tokens, but the model has a vocabulary "
                 f"of {vocab:,}: add --set vocab={self.vocab} --set vocab_rows={rows_of(self.vocab)}"
             )
@@ -154,11 +154,11 @@ class Corpus:
                 self.check(begin - self.begin, block, vocab)
 
     def check(self, begin: int, tokens: np.ndarray, vocab: int) -> None:
-        """Raises Invalid, with its place, if one of `tokens`, read from `begin` on, is not in the vocabulary."""
+        """Raises UserError, with its place, if one of `tokens`, read from `begin` on, is not in the vocabulary."""
         if isinstance(self.tokens, np.ndarray) or (tokens.min() >= 0 and tokens.max() < vocab):
             return
         wrong = int(np.argmax((tokens < 0) | (tokens >= vocab)))
-        raise Invalid(
+        raise UserError(
             f"{self.option} {self.tokens.place(self.begin + begin + wrong)} is {tokens[wrong]}, but the model has a "
             f"vocabulary of {vocab:,}: set vocab and vocab_rows above the largest token, or give the data of another "
             "tokenizer"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..base.invalid import Invalid
 from ..base.regular_file import NotRegular, open_regular
+from ..base.user_error import UserError
 from ..spec.prepared import form_of
 from .record_files import record_count, records, row_groups, rows
 
@@ -33,10 +33,10 @@ Part = list[Span]
 
 
 def parts_of(source: str, text_field: str) -> list[Part]:
-    """Divides a file, or the files of a directory in the order of their names. Raises Invalid."""
+    """Divides a file, or the files of a directory in the order of their names. Raises UserError."""
     path = Path(source).expanduser()
     if not path.exists():
-        raise Invalid(f"{source}: no such file or directory")
+        raise UserError(f"{source}: no such file or directory")
     files = [found for found in sorted(path.rglob("*")) if found.is_file()] if path.is_dir() else [path]
     parts, filled = list[Part](), PART_BYTES
     for file in files:
@@ -47,7 +47,7 @@ def parts_of(source: str, text_field: str) -> list[Part]:
             parts[-1].append(span)
             filled += size
     if not parts:
-        raise Invalid(f"{source}: {NO_TEXT}")
+        raise UserError(f"{source}: {NO_TEXT}")
     return parts
 
 
@@ -70,7 +70,7 @@ def _spans(path: Path, text_field: str) -> Iterator[tuple[Span, int]]:
     except NotRegular:
         return
     except OSError as error:
-        raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     for begin in range(0, size, PART_BYTES):
         end = min(size, begin + PART_BYTES)
         yield Span(str(path), begin, end, end == size), end - begin
@@ -85,7 +85,7 @@ def _record_spans(path: Path) -> Iterator[tuple[Span, int]]:
 
 
 def pieces(span: Span, text_field: str) -> Iterator[tuple[str, bool]]:
-    """Yields the text of a span, and whether a document ends after it. Raises Invalid; it names file and record."""
+    """Yields the text of a span, and whether a document ends after it. Raises UserError; it names file and record."""
     form = form_of(Path(span.path).name)
     if form == "parquet":
         yield from ((text, True) for text in rows(span.path, span.begin, text_field))
@@ -111,7 +111,7 @@ def _lines(span: Span) -> Iterator[tuple[int, bytes]]:
                 yield at, line
                 at += len(line)
     except OSError as error:
-        raise Invalid(f"{span.path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{span.path}: cannot be read: {error.strerror}") from error
 
 
 def _text(span: Span) -> Iterator[tuple[str, bool]]:
@@ -132,18 +132,18 @@ def _decoded(path: str, at: int, lines: Sequence[bytes]) -> str:
     try:
         return b"".join(lines).decode()
     except UnicodeDecodeError as error:
-        raise Invalid(f"{path}: byte {at + error.start:,}: not UTF-8: convert the file, or remove it") from error
+        raise UserError(f"{path}: byte {at + error.start:,}: not UTF-8: convert the file, or remove it") from error
 
 
 def _text_of(path: str, at: int, line: bytes, text_field: str) -> str:
     try:
         record = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Invalid(f"{path}: line {_number(path, at):,}: not JSON: {error}: correct or remove it") from error
+        raise UserError(f"{path}: line {_number(path, at):,}: not JSON: {error}: correct or remove it") from error
     text = record.get(text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         fields = f"its fields are {', '.join(map(str, record))}" if isinstance(record, dict) else "it is no object"
-        raise Invalid(f"{path}: line {_number(path, at):,}: no text in {text_field}: {fields}: set --text-field")
+        raise UserError(f"{path}: line {_number(path, at):,}: no text in {text_field}: {fields}: set --text-field")
     return text
 
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from ..base.atomic_write import write_atomically
 from ..base.directories import cache_directory
-from ..base.figures import count
-from ..base.invalid import Invalid
+from ..base.formatting import count
 from ..base.regular_file import read_regular
+from ..base.user_error import UserError
 from ..spec.prepared import FILE_NAME, TOKENIZER, PrepareAnswer, Prepared, PreparedShard, PrepareRequest
 from ..wire.stdout import print_answer
 from .documents import NO_TEXT, Part, parts_of, pieces
@@ -31,7 +31,7 @@ PROGRESS_SECONDS = 2.0
 
 
 def prepare(request: PrepareRequest) -> PrepareAnswer:
-    """Writes the shards, then `data.json`. Raises Invalid; finished shards stay, and the same request goes on."""
+    """Writes the shards, then `data.json`. Raises UserError; finished shards stay, and the same request goes on."""
     tokenizer = load_tokenizer(request.tokenizer, request.end_of_text)
     parts = parts_of(request.source, request.text_field)
     plan = _plan(request, tokenizer, parts)
@@ -42,7 +42,7 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
     done = _begin(out, plan, len(parts))
     shards = [shard for shard in _shards(request, parts, out, done) if shard.tokens]
     if not shards:
-        raise Invalid(f"{request.source}: {NO_TEXT}")
+        raise UserError(f"{request.source}: {NO_TEXT}")
     found = Prepared(
         vocab=tokenizer.vocab,
         dtype=tokenizer.dtype,  # type: ignore[arg-type]
@@ -76,10 +76,10 @@ def _begin(out: Path, plan: str, parts: int) -> int:
             write_atomically(out / PLAN, plan.encode())
         found = (out / PLAN).read_text() if (out / PLAN).exists() else ""
     except OSError as error:
-        raise Invalid(f"{out}: cannot be written: {error.strerror}") from error
+        raise UserError(f"{out}: cannot be written: {error.strerror}") from error
     if found != plan:
         what = "another preparation, or one of other files" if found else "other files"
-        raise Invalid(f"{out}: has {what}: name a new directory, or remove it")
+        raise UserError(f"{out}: has {what}: name a new directory, or remove it")
     return sum(_note(out, number).exists() for number in range(parts))
 
 
@@ -101,10 +101,10 @@ def _shards(request: PrepareRequest, parts: list[Part], out: Path, done: int) ->
                         f"{number} of {len(parts)} shards: {count(tokens)} tokens, {rate}", file=sys.stderr, flush=True
                     )
         except BrokenProcessPool as error:
-            raise Invalid(
+            raise UserError(
                 f"{out}: a process that tokenized was killed, perhaps for lack of memory: run the same command again"
             ) from error
-        except Invalid:
+        except UserError:
             pool.shutdown(cancel_futures=True)
             raise
 
@@ -145,7 +145,7 @@ def _write(request: PrepareRequest, out: Path, number: int, part: Part) -> Prepa
         write_atomically(path, content)
         write_atomically(note, msgspec.json.encode(shard))
     except OSError as error:
-        raise Invalid(f"{path}: cannot be written: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
     return shard
 
 

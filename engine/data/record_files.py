@@ -11,9 +11,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ..base.invalid import Invalid
 from ..base.protobuf import message_class
 from ..base.regular_file import open_regular
+from ..base.user_error import UserError
 
 READ_AT_ONCE = 256
 EXAMPLE = {
@@ -26,43 +26,43 @@ EXAMPLE = {
 
 
 def row_groups(path: Path, text_field: str) -> list[int]:
-    """Returns the bytes of each row group. Only the footer is read. Raises Invalid if there is no column of text."""
+    """Returns the bytes of each row group. Only the footer is read. Raises UserError if there is no column of text."""
     file = _open_parquet(path)
     kinds = dict(zip(file.schema_arrow.names, map(str, file.schema_arrow.types), strict=True))
     if text_field not in kinds:
-        raise Invalid(f"{path}: it has no column {text_field}: choose --text-field from {', '.join(kinds)}")
+        raise UserError(f"{path}: it has no column {text_field}: choose --text-field from {', '.join(kinds)}")
     if kinds[text_field] not in ("string", "large_string", "string_view"):
-        raise Invalid(f"{path}: column {text_field} has {kinds[text_field]}, not text: choose another --text-field")
+        raise UserError(f"{path}: column {text_field} has {kinds[text_field]}, not text: choose another --text-field")
     return [file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups)]
 
 
 def rows(path: str, group: int, text_field: str) -> Iterator[str]:
-    """Yields the texts of a row group. Raises Invalid; it names the row."""
+    """Yields the texts of a row group. Raises UserError; it names the row."""
     row, file = 0, _open_parquet(Path(path))
     try:
         for batch in file.iter_batches(row_groups=[group], columns=[text_field]):
             for text in batch.column(0).to_pylist():
                 if text is None:
-                    raise Invalid(f"{path}: row {row:,} of row group {group}: {text_field} is null")
+                    raise UserError(f"{path}: row {row:,} of row group {group}: {text_field} is null")
                 yield text
                 row += 1
     except OSError as error:
-        raise Invalid(f"{path}: row {row:,} of row group {group}: damaged: {error}") from error
+        raise UserError(f"{path}: row {row:,} of row group {group}: damaged: {error}") from error
 
 
 def _open_parquet(path: Path) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise Invalid(f"{path}: needs the package pyarrow: pip install 'shardtui[parquet]'") from error
+        raise UserError(f"{path}: needs the package pyarrow: pip install 'shardtui[parquet]'") from error
     try:
         return pyarrow.parquet.ParquetFile(path)
     except (OSError, pyarrow.ArrowException) as error:
-        raise Invalid(f"{path}: not a Parquet file, or damaged: {error}") from error
+        raise UserError(f"{path}: not a Parquet file, or damaged: {error}") from error
 
 
 def record_count(path: Path) -> int:
-    """Returns the number of records. Raises Invalid if the file is no ArrayRecord, or truncated."""
+    """Returns the number of records. Raises UserError if the file is no ArrayRecord, or truncated."""
     reader = _open_records(path)
     try:
         return reader.num_records()
@@ -71,7 +71,7 @@ def record_count(path: Path) -> int:
 
 
 def records(path: str, begin: int, end: int, text_field: str) -> Iterator[str]:
-    """Yields the texts of records `[begin:end]`. Raises Invalid; it names the record."""
+    """Yields the texts of records `[begin:end]`. Raises UserError; it names the record."""
     reader = _open_records(Path(path))
     try:
         for first in range(begin, end, READ_AT_ONCE):
@@ -87,10 +87,10 @@ def _open_records(path: Path) -> Any:
     try:
         open_regular(path).close()
     except OSError as error:
-        raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     reader = ArrayRecordReader(str(path))
     if not reader.ok():
-        raise Invalid(f"{path}: not an ArrayRecord file, or truncated: write it again, or remove it")
+        raise UserError(f"{path}: not an ArrayRecord file, or truncated: write it again, or remove it")
     return reader
 
 
@@ -100,18 +100,18 @@ def _read(reader: Any, path: str, begin: int, end: int) -> list[bytes]:
         return reader.read(begin, end)
     except RuntimeError as error:
         if end == begin + 1:
-            raise Invalid(f"{path}: record {begin:,}: damaged: write the file again, or remove it") from error
+            raise UserError(f"{path}: record {begin:,}: damaged: write the file again, or remove it") from error
         return [record for number in range(begin, end) for record in _read(reader, path, number, number + 1)]
 
 
 def _text(where: str, record: bytes, text_field: str) -> str:
     features = _features(record)
     if features is not None and text_field not in features:
-        raise Invalid(f"{where}: no text in {text_field}: its features are {', '.join(features)}: set --text-field")
+        raise UserError(f"{where}: no text in {text_field}: its features are {', '.join(features)}: set --text-field")
     try:
         return (record if features is None else features[text_field]).decode()
     except UnicodeDecodeError as error:
-        raise Invalid(f"{where}: byte {error.start:,}: not UTF-8: convert the file, or remove it") from error
+        raise UserError(f"{where}: byte {error.start:,}: not UTF-8: convert the file, or remove it") from error
 
 
 def _features(record: bytes) -> dict[str, bytes] | None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ..base.figures import size as size_text
-from ..base.invalid import Invalid
+from ..base.formatting import size as size_text
 from ..base.regular_file import NotRegular, open_regular, read_regular
+from ..base.user_error import UserError
 from ..spec.prepared import FILE_NAME, Prepared
 from .corpus import HASHED_BYTES, Corpus, Shard, StoredTokens
 
@@ -30,11 +30,11 @@ HEADERS = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 
 
 def read_corpus(data: str | None, option: str = "--data") -> Corpus:
-    """Returns the tokens of a path, or of the default text. Raises Invalid, naming the `option`."""
+    """Returns the tokens of a path, or of the default text. Raises UserError, naming the `option`."""
     try:
         return replace(_read(data), option=option)
-    except Invalid as error:
-        raise Invalid(*(problem.replace("--data", option, 1) for problem in error.problems)) from error
+    except UserError as error:
+        raise UserError(*(problem.replace("--data", option, 1) for problem in error.problems)) from error
 
 
 def _read(data: str | None) -> Corpus:
@@ -49,7 +49,7 @@ def _read(data: str | None) -> Corpus:
         return _read_token_files(data, [path])
     paths = sorted(path.parent.glob(path.name))
     if not paths:
-        raise Invalid(f"--data {data}: no such file or directory")
+        raise UserError(f"--data {data}: no such file or directory")
     return _read_token_files(data, paths)
 
 
@@ -59,7 +59,7 @@ def _read_prepared(data: str) -> Corpus:
         content = read_regular(folder / FILE_NAME)
         found = msgspec.json.decode(content, type=Prepared)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"--data {folder / FILE_NAME}: cannot be read: {error}: prepare the data again") from error
+        raise UserError(f"--data {folder / FILE_NAME}: cannot be read: {error}: prepare the data again") from error
     dtype = np.dtype(found.dtype)
     problems = list[str]()
     for shard in found.shards:
@@ -69,19 +69,19 @@ def _read_prepared(data: str) -> Corpus:
             state = "missing" if there is None else f"{there:,} bytes, but was written with {size:,}"
             problems.append(f"--data {path}: {state}: prepare the data again")
     if problems or not found.shards:
-        raise Invalid(*problems or [f"--data {data}: it has no tokens: prepare the data again"])
+        raise UserError(*problems or [f"--data {data}: it has no tokens: prepare the data again"])
     shards = [Shard(folder / shard.file, 0, shard.tokens) for shard in found.shards]
     tokens = StoredTokens(shards, dtype, written=hashlib.sha256(content).hexdigest())
     return Corpus(data, len(shards), tokens, vocab=found.vocab)
 
 
 def _read_token_files(source: str, paths: Sequence[Path]) -> Corpus:
-    """Returns the tokens of files in this order. Only their headers are read. Raises Invalid."""
+    """Returns the tokens of files in this order. Only their headers are read. Raises UserError."""
     found = [_shard(path) for path in paths]
     kinds = {dtype.str: path for path, (_, dtype) in zip(paths, found, strict=True)}
     if len(kinds) > 1:
         named = ", ".join(f"{path.name} has {np.dtype(kind).name}" for kind, path in kinds.items())
-        raise Invalid(f"--data {source}: the files have tokens of different types: {named}: give files of one type")
+        raise UserError(f"--data {source}: the files have tokens of different types: {named}: give files of one type")
     return Corpus(source, len(paths), StoredTokens([shard for shard, _ in found], found[0][1]))
 
 
@@ -89,9 +89,9 @@ def _shard(path: Path) -> tuple[Shard, np.dtype]:
     try:
         shard, dtype = _npy(path) if path.suffix == ".npy" else _bin(path)
     except OSError as error:
-        raise Invalid(f"--data {path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"--data {path}: cannot be read: {error.strerror}") from error
     if not shard.size:
-        raise Invalid(f"--data {path}: has no tokens: remove it, or write it again")
+        raise UserError(f"--data {path}: has no tokens: remove it, or write it again")
     return shard, dtype
 
 
@@ -106,7 +106,7 @@ def _bin(path: Path) -> tuple[Shard, np.dtype]:
     dtype = HEADERS.get((magic, version))
     if dtype is None:
         if size % 2:
-            raise Invalid(f"--data {path}: {size:,} bytes are not a number of uint16 tokens: the file is damaged")
+            raise UserError(f"--data {path}: {size:,} bytes are not a number of uint16 tokens: the file is damaged")
         return Shard(path, 0, size // 2), np.dtype("<u2")
     _require_size(path, size - 4 * HEADER_WORDS, tokens, dtype)
     return Shard(path, 4 * HEADER_WORDS, tokens), dtype
@@ -119,11 +119,11 @@ def _npy(path: Path) -> tuple[Shard, np.dtype]:
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = read(file)
         except ValueError as error:
-            raise Invalid(f"--data {path}: not a .npy file: {error}") from error
+            raise UserError(f"--data {path}: not a .npy file: {error}") from error
         offset = file.tell()
         size = file.seek(0, 2)
     if dtype.kind not in "ui" or dtype.itemsize == 1 or dtype.byteorder == ">" or len(shape) != 1:
-        raise Invalid(
+        raise UserError(
             f"--data {path}: {dtype.name} {list(shape)}: tokens are one dim of uint16, uint32, int32 or int64: "
             "convert it with NumPy"
         )
@@ -133,15 +133,15 @@ def _npy(path: Path) -> tuple[Shard, np.dtype]:
 
 def _require_size(path: Path, found: int, tokens: int, dtype: np.dtype) -> None:
     if found != tokens * dtype.itemsize:
-        raise Invalid(
+        raise UserError(
             f"--data {path}: its header says {tokens:,} tokens, {tokens * dtype.itemsize:,} bytes, but {found:,} bytes "
             "follow: the file is damaged: write it again"
         )
 
 
 def read_text(data: str | None) -> Corpus:
-    """Reads a text file, a directory's text files by name, or by default the standard library. Raises Invalid if there
-    is no text."""
+    """Reads a text file, a directory's text files by name, or by default the standard library. Raises UserError if
+    there is no text."""
     if data is None:
         root = Path(sysconfig.get_path("stdlib"))
         paths = [
@@ -152,17 +152,17 @@ def read_text(data: str | None) -> Corpus:
     if path.is_dir():
         texts = [text for text in map(_sniff, filter(Path.is_file, sorted(path.rglob("*")))) if text.is_text]
         if not texts:
-            raise Invalid(f"--data {data}: no text file in that directory: give a directory with at least one")
+            raise UserError(f"--data {data}: no text file in that directory: give a directory with at least one")
         return _join(data, texts)
     if not path.exists():
-        raise Invalid(f"--data {data}: no such file or directory")
+        raise UserError(f"--data {data}: no such file or directory")
     text = _sniff(path)
     if text.kind:
-        raise Invalid(f"--data {data}: {text.kind}, not a file: give a text file or a directory of text files")
+        raise UserError(f"--data {data}: {text.kind}, not a file: give a text file or a directory of text files")
     if not text.size:
-        raise Invalid(f"--data {data}: the file is empty: give one with text")
+        raise UserError(f"--data {data}: the file is empty: give one with text")
     if not text.is_text:
-        raise Invalid(
+        raise UserError(
             f"--data {data}: the file is not text (a NUL byte in its first {SNIFFED_BYTES:,}): give a text file, or "
             "name it .parquet or .arrayrecord if it is one"
         )
@@ -210,5 +210,5 @@ def _content(path: Path) -> bytes:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(path: Path, error: OSError) -> Invalid:
-    return Invalid(f"--data {path}: cannot be read: {error.strerror}")
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"--data {path}: cannot be read: {error.strerror}")

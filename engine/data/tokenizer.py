@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..base.invalid import Invalid
 from ..base.regular_file import read_regular
+from ..base.user_error import UserError
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|end▁of▁sentence|>", "</s>", "<eos>", "[SEP]")
 """Tokens that end a document: of GPT-2, Llama 3, DeepSeek, Llama 2, Gemma and BERT."""
@@ -31,13 +31,13 @@ class Tokenizer:
 
 
 def load_tokenizer(file: str | None, end_of_text: str | None = None) -> Tokenizer:
-    """Loads a `tokenizer.json`; None for bytes. Raises Invalid."""
+    """Loads a `tokenizer.json`; None for bytes. Raises UserError."""
     if file is None:
         return Tokenizer(BYTES, 0, None, lambda text: np.frombuffer(text.encode(), np.uint8))
     try:
         content = read_regular(Path(file).expanduser())
     except OSError as error:
-        raise Invalid(f"--tokenizer {file}: cannot be read: {error.strerror}") from error
+        raise UserError(f"--tokenizer {file}: cannot be read: {error.strerror}") from error
     found = _parse(file, content)
     end = _end_of_text(file, found, end_of_text)
     sha256 = hashlib.sha256(content).hexdigest()
@@ -52,13 +52,13 @@ def _parse(file: str, content: bytes) -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise Invalid("--tokenizer: needs the package tokenizers: pip install 'shardtui[tokenizer]'") from error
+        raise UserError("--tokenizer: needs the package tokenizers: pip install 'shardtui[tokenizer]'") from error
     try:
         found = tokenizers.Tokenizer.from_str(content.decode())
     except Exception as error:  # the package raises no other type
-        raise Invalid(f"--tokenizer {file}: not a tokenizer.json: {error}") from error
+        raise UserError(f"--tokenizer {file}: not a tokenizer.json: {error}") from error
     if not found.get_vocab():
-        raise Invalid(f"--tokenizer {file}: its vocabulary is empty: give another one")
+        raise UserError(f"--tokenizer {file}: its vocabulary is empty: give another one")
     found.no_truncation()
     found.no_padding()
     return found
@@ -68,7 +68,7 @@ def _end_of_text(file: str, tokenizer: Any, name: str | None) -> int:
     names = END_OF_TEXT if name is None else (name,)
     found = next((found for each in names if (found := tokenizer.token_to_id(each)) is not None), None)
     if found is None:
-        raise Invalid(
+        raise UserError(
             f"--tokenizer {file}: it has no token {' or '.join(names)}: name the one that ends a document with "
             "--end-of-text TOKEN"
         )

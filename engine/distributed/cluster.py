@@ -20,12 +20,12 @@ class Cluster:
     """The processes, once they have met; empty if there is only this one."""
 
     def meet(self) -> list[HostInfo]:
-        """Returns the processes; none if there is only this one. Call it before any other method. Raises Invalid."""
+        """Returns the processes; none if there is only this one. Call it before any other method. Raises UserError."""
         return []
 
     def broadcast(self, decide: Callable[[], T], kind: Any) -> T:
         """Returns in every process what `decide` returns in process 0; `decide` is called only there. If it raises
-        Invalid or Damaged, all processes raise that; any other exception becomes Failure in all."""
+        UserError or Damaged, all processes raise that; any other exception becomes Failure in all."""
         return self.run_on_all(decide)
 
     def all_gather(self, value: T, kind: Any) -> list[T]:
@@ -38,7 +38,7 @@ class Cluster:
 
     def run_on_all(self, attempt: Callable[[], T], has_collectives: bool = False) -> T:
         """Returns what `attempt` returns in this process, once it has succeeded in every process. Otherwise all raise
-        the same, with the problems of each process: Failure if any failed, else Damaged, else Invalid. If it
+        the same, with the problems of each process: Failure if any failed, else Damaged, else UserError. If it
         `has_collectives`, raises Stranded if it fails here while others wait in one forever."""
         try:
             return attempt()

@@ -17,7 +17,7 @@ from jax._src.distributed import global_state  # jax has no public name for the 
 from msgspec import Struct
 
 from ..base.advice import TRACEBACK, problems_in
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..wire.hosts import Activity, HostInfo, HostStatus
 from .cluster import Cluster
 from .liveness import NO_HEARTBEAT, Liveness
@@ -65,14 +65,14 @@ class JaxCluster(Cluster):
         self._call_seconds = 0.0
 
     def meet(self) -> list[HostInfo]:
-        """Exchanges nonces, renews the seal, and returns all processes. Raises Invalid if their counts differ."""
+        """Exchanges nonces, renews the seal, and returns all processes. Raises UserError if their counts differ."""
         self._store.seal = self._renewed()
         self._liveness.is_reporting = True
         own = HostInfo(process=self.process, processes=self.count, name=socket.gethostname(), pid=os.getpid())
         self.hosts = self.all_gather(own, HostInfo)
         if any(host.processes != self.hosts[0].processes for host in self.hosts):
             counts = ", ".join(f"{host.processes} on {self._name(host.process)}" for host in self.hosts)
-            raise Invalid(f"--num-processes: {counts}: give the same number on every host")
+            raise UserError(f"--num-processes: {counts}: give the same number on every host")
         return self.hosts
 
     def _renewed(self) -> Seal:

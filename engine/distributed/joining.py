@@ -9,7 +9,7 @@ from jax._src.distributed import global_state  # jax has no public name for this
 from jaxlib import _jax  # type: ignore[attr-defined] # nor for the address of CPU collectives
 
 from ..base.advice import first_line
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..spec.config import Membership, Restart, RunConfig
 from ..wire.run_directory import RunDirectory
 from .address import LOOPBACK_ADDRESS, is_local
@@ -26,7 +26,7 @@ def process_index() -> int:
 
 def connect(membership: Membership, config: RunConfig) -> bool:
     """Connects to the other processes. Returns False if no membership was requested and jax finds no cluster. Raises
-    NotMet if they cannot connect within `JOIN_SECONDS`, Invalid if other hosts could and there is no secret."""
+    NotMet if they cannot connect within `JOIN_SECONDS`, UserError if other hosts could and there is no secret."""
     if membership.coordinator is not None:
         _require_secret(membership, config)
     _refuse_taken_port(membership)
@@ -65,14 +65,14 @@ def connect(membership: Membership, config: RunConfig) -> bool:
 
 
 def join(membership: Membership, directory: RunDirectory, restart: Restart) -> Seal:
-    """Connects to the other processes of a run on this machine, and returns the run's seal. Raises Invalid."""
+    """Connects to the other processes of a run on this machine, and returns the run's seal. Raises UserError."""
     config = restart.config or directory.config
     connect(membership, config)
     return seal(membership, directory, config)
 
 
 def seal(membership: Membership, directory: RunDirectory, config: RunConfig) -> Seal:
-    """Returns the run's seal. Call it once connected, after process 0 has created the run directory. Raises Invalid."""
+    """Returns the run's seal. Call it once process 0 has created the run directory. Raises UserError."""
     given = given_secret(membership)
     if given is None:
         given = shared_secret(directory, config, global_state.coordinator_address, is_first=process_index() == 0)
@@ -82,7 +82,7 @@ def seal(membership: Membership, directory: RunDirectory, config: RunConfig) -> 
 def _require_secret(membership: Membership, config: RunConfig) -> None:
     coordinator = membership.coordinator or global_state.coordinator_address
     if problem := secret_problem(coordinator, membership, config):
-        raise Invalid(problem)
+        raise UserError(problem)
 
 
 def _listen_on_loopback() -> None:
@@ -91,7 +91,7 @@ def _listen_on_loopback() -> None:
 
 
 def _refuse_taken_port(membership: Membership) -> None:
-    """Raises Invalid if the port is taken; the coordination service would end the process instead."""
+    """Raises UserError if the port is taken; the coordination service would end the process instead."""
     if membership.process != 0 or membership.coordinator is None or membership.coordinator.startswith("unix:"):
         return
     host, _, port = membership.coordinator.rpartition(":")
@@ -99,7 +99,7 @@ def _refuse_taken_port(membership: Membership) -> None:
         with socket.create_server(("", int(port))):
             pass
     except OSError as error:
-        raise Invalid(
+        raise UserError(
             f"--coordinator {membership.coordinator}: port {port} of this machine cannot be used: {error.strerror}: "
             f"choose another port, or end the program that listens on {host}:{port}"
         ) from error

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..base.advice import problems_in
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 
 Kind = Literal["done", "refused", "damaged", "failed"]
 
@@ -28,11 +28,11 @@ class Failure(Problem):
     """A valid request did not succeed this time: out of memory, a full disk."""
 
 
-class NotMet(Invalid):
+class NotMet(UserError):
     """The processes of a run did not connect: an attempt without those that are missing may begin."""
 
 
-class Unfit(Invalid):
+class Unfit(UserError):
     """No preset fits the devices that are left."""
 
     def __init__(self, processes: int | None, *problems: str) -> None:
@@ -54,7 +54,7 @@ class Stranded(Problem):
     """This process failed while the others wait for it in a collective forever: the run has to end."""
 
 
-UNSUCCESSFUL = (Invalid, Damaged, Failure)
+UNSUCCESSFUL = (UserError, Damaged, Failure)
 """Exceptions of an attempt after which training continues."""
 
 
@@ -68,7 +68,7 @@ def outcome_of(error: Exception | None) -> Outcome:
     match error:
         case None:
             return Outcome()
-        case Invalid():
+        case UserError():
             return Outcome("refused", list(error.problems))
         case Damaged():
             return Outcome("damaged", list(error.problems))
@@ -93,4 +93,4 @@ def worst(outcomes: Iterable[Outcome]) -> Kind:
 
 
 def error_of(kind: Kind, problems: Iterable[str]) -> Exception:
-    return {"refused": Invalid, "damaged": Damaged, "failed": Failure}[kind](*problems)
+    return {"refused": UserError, "damaged": Damaged, "failed": Failure}[kind](*problems)

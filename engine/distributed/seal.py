@@ -18,7 +18,7 @@ from pathlib import Path
 from etils import epath
 
 from ..base.atomic_write import write_atomically
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..spec.config import Membership, RunConfig
 from ..wire.run_directory import RunDirectory
 from .address import is_local
@@ -70,7 +70,7 @@ class Seal:
 
 def given_secret(membership: Membership) -> bytes | None:
     """Returns the secret from --secret-file or the environment; empty with --insecure, None if there is none. Raises
-    Invalid if it cannot be used."""
+    UserError if it cannot be used."""
     if membership.insecure:
         return b""
     if membership.secret_file is not None:
@@ -82,7 +82,7 @@ def given_secret(membership: Membership) -> bytes | None:
 
 def secret_problem(coordinator: str | None, membership: Membership, config: RunConfig) -> str | None:
     """Returns why a run needs a secret: other hosts reach its coordinator and it has none. None if all is well. Raises
-    Invalid if a given secret cannot be used."""
+    UserError if a given secret cannot be used."""
     if is_local(coordinator) or given_secret(membership) is not None or config.checkpoints.directory is not None:
         return None
     return (
@@ -95,7 +95,7 @@ def secret_problem(coordinator: str | None, membership: Membership, config: RunC
 def shared_secret(directory: RunDirectory, config: RunConfig, coordinator: str | None, is_first: bool) -> bytes:
     """Returns the generated secret of a run without a given one; it is kept with the run. The first process generates
     it, in the run directory, or next to the checkpoints if there are several hosts; the others wait for it. Raises
-    Invalid if it cannot be written or read."""
+    UserError if it cannot be written or read."""
     folder = str(directory.path) if is_local(coordinator) else directory.checkpoints(config)
     path = epath.Path(folder) / "secret"
     try:
@@ -104,7 +104,7 @@ def shared_secret(directory: RunDirectory, config: RunConfig, coordinator: str |
         _wait_for(path)
         return _checked(path.read_bytes(), str(path))
     except (OSError, ImportError) as error:
-        raise Invalid(f"{path}: cannot store the run's secret there: {error}") from error
+        raise UserError(f"{path}: cannot store the run's secret there: {error}") from error
 
 
 def _make_secret(path: epath.Path) -> None:
@@ -122,7 +122,7 @@ def _wait_for(path: epath.Path) -> None:
     until = time.monotonic() + JOIN_SECONDS
     while not path.exists():
         if time.monotonic() > until:
-            raise Invalid(
+            raise UserError(
                 f"{path}: process 0 writes the run's secret there, but this process did not find it within "
                 f"{JOIN_SECONDS} s: give a --checkpoint-dir that all hosts share, or --secret-file FILE"
             )
@@ -134,16 +134,16 @@ def _read_secret(path: Path) -> bytes:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode) or mode & 0o077:
-                raise Invalid(f"--secret-file {path}: other users can read it, or it is not a file: `chmod 600` it")
+                raise UserError(f"--secret-file {path}: other users can read it, or it is not a file: `chmod 600` it")
             return _checked(file.read(), f"--secret-file {path}")
     except OSError as error:
-        raise Invalid(f"--secret-file {path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"--secret-file {path}: cannot be read: {error.strerror}") from error
 
 
 def _checked(secret: bytes, where: str) -> bytes:
     secret = secret.strip()
     if len(secret) < MIN_SECRET_BYTES:
-        raise Invalid(
+        raise UserError(
             f"{where}: the secret has {len(secret)} bytes: use at least {MIN_SECRET_BYTES}, such as from "
             "`openssl rand -hex 32`"
         )

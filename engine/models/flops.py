@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ..analysis.products import Dim, multiplied, scope
+from ..hlo.products import Dim, multiplied, scope
 
 Jaxpr = Any
 """A jaxpr, open or closed: the classes differ between versions of jax."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 import jax
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..spec.model_config import SPLASH_BLOCKS, AttentionKernel, ModelConfig
 
 LEAST_CAPABILITY = 8
@@ -37,14 +37,14 @@ PLAIN = AttentionKernels("plain", "plain")
 
 
 def attention_kernels(config: ModelConfig, platform: str, seq_len: int, capability: str = "") -> AttentionKernels:
-    """Resolves `ModelConfig.attention`. `capability`: of the GPUs, `9.0` or `gfx90a`. Raises Invalid without a GPU for
-    cuDNN."""
+    """Resolves `ModelConfig.attention`. `capability`: of the GPUs, `9.0` or `gfx90a`. Raises UserError without a GPU
+    for cuDNN."""
     asked, is_new_enough = config.attention, _generation(capability) >= LEAST_CAPABILITY
     fits_cudnn = is_new_enough and compute_dtype(config, platform) != "float32" and config.fits_cudnn
     whole: AttentionKernel = "plain"
     if asked == "cudnn":
         if not is_new_enough:
-            raise Invalid(
+            raise UserError(
                 f"--set attention=cudnn: it needs a GPU of NVIDIA with compute capability {LEAST_CAPABILITY}.0 or "
                 f"more, and the platform is {platform}{f' with {capability}' if capability else ''}: "
                 "add --set attention=auto"

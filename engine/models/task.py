@@ -11,7 +11,7 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..parallel.constraints import constrain, inspect_sharding, out_sharding, token_groups
 from ..spec.config import RunConfig, UserModel
 from .array import Array, Batch, describe, gradient_name, name_of
@@ -43,7 +43,7 @@ class Task:
     """Initial state, step function and descriptions of all arrays, independent of mesh and devices."""
 
     def __init__(self, config: RunConfig, platform: str) -> None:
-        """Calls the functions of a user's model. Raises Invalid if one is wrong."""
+        """Calls the functions of a user's model. Raises UserError if one is wrong."""
         self.config = config
         self.platform = platform
         self.model = (
@@ -64,7 +64,7 @@ class Task:
         if isinstance(self.model, UserModule):
             self._traces = Traces(self.outcome, self._abstract_arguments, self.model.trace_errors_as_invalid)
         if problems := parameter_problems(self._params, config.model_name):
-            raise Invalid(*problems)
+            raise UserError(*problems)
 
     def with_config(self, config: RunConfig) -> "Task":
         """Returns the task of a config with another batch, accumulation or remat: none changes the state. Of a built-in
@@ -160,7 +160,7 @@ class Task:
         self, params: Tree, variables: Tree, batch: Tree, key: jax.Array | None
     ) -> tuple[jax.Array, tuple[jax.Array, Tree]]:
         """Runs a forward pass. Returns the minimised value, with the experts' balance loss, and the loss, each float32
-        [], and the updated variables. Raises Invalid if a variable changes its shape or dtype."""
+        [], and the updated variables. Raises UserError if a variable changes its shape or dtype."""
         module = self._module(params, key, variables)
         minimised, value = self.model.objective(module, batch, key)  # type: ignore[arg-type]
         return minimised, (value, self._updated_variables(module))
@@ -186,7 +186,7 @@ class Task:
             if (leaf.shape, leaf.dtype) != (now.shape, now.dtype)
         ]
         if changed:
-            raise Invalid(*(f"{problem}: a variable must keep its shape and dtype" for problem in changed))
+            raise UserError(*(f"{problem}: a variable must keep its shape and dtype" for problem in changed))
         return nnx.to_pure_dict(nnx.from_flat_state(kept))
 
     @property

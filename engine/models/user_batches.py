@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..wire.descriptions import CorpusInfo
 from .array import Array, name_of
 from .user_code import type_name
@@ -20,7 +20,7 @@ class UserBatches:
     """The batches of the user's `batch` function. Batch n must depend on n alone."""
 
     def __init__(self, make_batch: Callable[[int], Tree], source: str, batch_size: int) -> None:
-        """`source` names the function in messages. Raises Invalid if the first batch is wrong."""
+        """`source` names the function in messages. Raises UserError if the first batch is wrong."""
         self._make_batch, self._source = make_batch, source
         self._first = make_batch(0)
         leaves = [(_batch_name(path), leaf) for path, leaf in jax.tree.leaves_with_path(self._first)]
@@ -33,7 +33,7 @@ class UserBatches:
         if not leaves:
             problems.append(f"{source} returned {type_name(self._first)}: it must return an array or a tree of arrays")
         if problems:
-            raise Invalid(*problems)
+            raise UserError(*problems)
 
     @property
     def arrays(self) -> Tree:
@@ -44,11 +44,11 @@ class UserBatches:
         return jax.tree_util.tree_map_with_path(describe, self._first)
 
     def __getitem__(self, n: int) -> Tree:
-        """Returns batch n, on the host. Raises Invalid if it differs from the first in structure, shapes or dtypes."""
+        """Returns batch n on the host. Raises UserError if it differs from the first in structure, shapes or dtypes."""
         batch = self._make_batch(n)
         found, first = (jax.tree.map(type_name, tree) for tree in (batch, self._first))
         if found != first:
-            raise Invalid(
+            raise UserError(
                 f"{self._source}: batch({n}) is {found}, batch(0) was {first}: return the same structure, shapes and "
                 "dtypes for every step"
             )

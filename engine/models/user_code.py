@@ -14,7 +14,7 @@ from typing import Any
 
 from ..base.advice import error_line
 from ..base.directories import ENGINE
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..spec.config import UserModel
 
 LIBRARY_FILES = re.compile(r"-packages/(jax|jaxlib|flax|optax|numpy)/|/lib/python3\.\d+/(?!site-packages/)|^<")
@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 
 def load_module(model: UserModel, option: str = "--model") -> ModuleType:
     """Imports the model's module, its directory first in `sys.path`; then it is last, lest a `random.py` in it shadow
-    Python's. Raises Invalid, naming the `option`."""
+    Python's. Raises UserError, naming the `option`."""
     sys.path.insert(0, model.directory)
     try:
         with errors_as_invalid(f"{option} {model.name}", model.directory):
@@ -39,7 +39,7 @@ def load_module(model: UserModel, option: str = "--model") -> ModuleType:
 
 def _run_file(path: str) -> ModuleType:
     if not Path(path).is_file():
-        raise Invalid(f"--model {path}: the file does not exist: restore it, or start a new run with another model")
+        raise UserError(f"--model {path}: the file does not exist: restore it, or start a new run with another model")
     name = f"shardtui_{Path(path).stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -54,21 +54,21 @@ def find_function(module: ModuleType, name: str, model: UserModel, option: str =
     if found is None:
         own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         where = f"{Path(model.place).name} ({getattr(module, '__file__', None)})"
-        raise Invalid(f"{option} {model.name}: {where} has no {name}: it has {', '.join(own[:12]) or 'no function'}")
+        raise UserError(f"{option} {model.name}: {where} has no {name}: it has {', '.join(own[:12]) or 'no function'}")
     if not callable(found):
-        raise Invalid(f"{name} of {Path(model.place).name} is {type_name(found)}, not a function: rename it")
+        raise UserError(f"{name} of {Path(model.place).name} is {type_name(found)}, not a function: rename it")
     return found
 
 
 @contextlib.contextmanager
 def errors_as_invalid(what: str, directory: str) -> Iterator[None]:
-    """Raises an exception of the user's code as Invalid, in one line with type, message and location."""
+    """Raises an exception of the user's code as UserError, in one line with type, message and location."""
     try:
         yield
-    except Invalid:
+    except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise Invalid(
+        raise UserError(
             f"{what}: {error_line(error)[:MAX_MESSAGE]}{_location(error, directory)}{_hint(error)}"
         ) from error
 

@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType, Mesh
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..spec.config import RunConfig, UserModel
 from .array import Batch, annotated_axes, name_of, text_batch
 from .decoder import loss as cross_entropy
@@ -30,14 +30,14 @@ Tree = Any
 
 
 class UserModule:
-    """The user's model, with the same interface as `BuiltIn`. Errors in the user's functions are raised as Invalid."""
+    """The user's model, with the same interface as `BuiltIn`. Errors in the user's functions become UserError."""
 
     dtype = None
     attention_kernels = None
     padding_parameters = 0
 
     def __init__(self, config: RunConfig, model: UserModel) -> None:
-        """Loads the module and checks its functions. Raises Invalid with every problem."""
+        """Loads the module and checks its functions. Raises UserError with every problem."""
         self._model, self._seed = model, config.seed
         self._settings = {**msgspec.structs.asdict(config.training), **model.arguments}
         module = load_module(model)
@@ -57,19 +57,20 @@ class UserModule:
                 "omit them"
             )
         if problems:
-            raise Invalid(*problems)
+            raise UserError(*problems)
         self.batches = self._user_batches(config.training.batch_size) if self._batch else None
         self.batch: Tree = (
             self.batches.arrays if self.batches else text_batch(config.training.batch_size, config.training.seq_len)
         )
 
     def module(self) -> nnx.Module:
-        """Calls the user's function. Marks plain arrays as `nnx.data`, as Flax does outside traces. Raises Invalid."""
+        """Calls the user's function. Marks plain arrays as `nnx.data`, as Flax does outside traces. Raises
+        UserError."""
         with self._errors_as_invalid(self._model.function):
             rngs = {"rngs": nnx.Rngs(self._seed)} if "rngs" in parameters_of(self._make) else {}
             module = self._make(**self._keywords(self._make), **rngs)
         if not isinstance(module, nnx.Module):
-            raise Invalid(
+            raise UserError(
                 f"{self._of(self._model.function)} returned {type_name(module)}: it must return an nnx.Module"
             )
         for path, submodule in list(nnx.iter_modules(module)):
@@ -95,7 +96,7 @@ class UserModule:
             with self._errors_as_invalid("loss"):
                 value = self._loss(module, batch, **keyed, **self._keywords(self._loss))
         if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
-            raise Invalid(f"{self._of('loss')} returned {type_name(value)}: it must return one float, such as a mean")
+            raise UserError(f"{self._of('loss')} returned {type_name(value)}: it must return one float, such as a mean")
         return value.astype(jnp.float32)
 
     def _text_loss(self, module: nnx.Module, batch: Batch) -> jax.Array:
@@ -103,7 +104,7 @@ class UserModule:
             logits = module(batch.inputs)  # type: ignore[operator] # a module that is not callable raises here
         shape = getattr(logits, "shape", ())
         if len(shape) != 3 or shape[:2] != batch.inputs.shape or shape[2] < BYTE_VALUES:
-            raise Invalid(
+            raise UserError(
                 f"{self._of(self._model.function)} returned {type_name(logits)} for tokens {type_name(batch.inputs)}: "
                 f"return logits [batch, seq, {BYTE_VALUES} or more], as tokens are bytes, or add loss and batch to the "
                 "file"
@@ -111,17 +112,17 @@ class UserModule:
         return cross_entropy(logits.astype(jnp.float32), batch.targets)
 
     def optimizer(self) -> optax.GradientTransformation | None:
-        """Returns the user's optimizer, if any. Raises Invalid if it is not an optax one."""
+        """Returns the user's optimizer, if any. Raises UserError if it is not an optax one."""
         if self._optimizer is None:
             return None
         with self._errors_as_invalid("optimizer"):
             found = self._optimizer(**self._keywords(self._optimizer))
         if not isinstance(found, optax.GradientTransformation):
-            raise Invalid(f"{self._of('optimizer')} returned {type_name(found)}: it must return an optax optimizer")
+            raise UserError(f"{self._of('optimizer')} returned {type_name(found)}: it must return an optax optimizer")
         return found
 
     def trace_errors_as_invalid(self) -> contextlib.AbstractContextManager[None]:
-        """Raises jax's errors in a trace of the user's functions as Invalid."""
+        """Raises jax's errors in a trace of the user's functions as UserError."""
         return self._errors_as_invalid("loss" if self._loss else self._model.function)
 
     def _user_batches(self, batch_size: int) -> UserBatches:
@@ -182,7 +183,7 @@ class UserModule:
                 isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value)
             ):
                 place = ".".join(map(str, (*path, name)))
-                raise Invalid(
+                raise UserError(
                     f"{self._of(self._model.function)}: {place} is a plain {type(value).__name__} that holds arrays: "
                     "make it an nnx.List or nnx.Dict of nnx.Params"
                 )
@@ -222,16 +223,16 @@ class Traces:
     ) -> None:
         """`outcome` returns the minimised value and auxiliary outputs of abstract `arguments`."""
         self._outcome, self._arguments, self._errors_as_invalid = outcome, arguments, errors_as_invalid
-        self._known: dict[tuple[str, ...], Jaxpr | Invalid] = {}
+        self._known: dict[tuple[str, ...], Jaxpr | UserError] = {}
 
     def problems_on(self, axes: tuple[str, ...]) -> list[str]:
         """Returns why the step cannot be traced on a mesh with these axes, of any size. A step that can be traced
         without a mesh can be traced on any; others may constrain activations to mesh axes."""
         without_mesh = self._traced(())
-        if not isinstance(without_mesh, Invalid):
+        if not isinstance(without_mesh, UserError):
             return []
         on_mesh = self._traced(axes)
-        if not isinstance(on_mesh, Invalid):
+        if not isinstance(on_mesh, UserError):
             return []
         if without_mesh.problems == on_mesh.problems:  # the mesh is not the cause
             return list(on_mesh.problems)
@@ -242,14 +243,14 @@ class Traces:
     @property
     def flops(self) -> float:
         """FLOPs: 3 × the forward pass, as each product has two in the backward pass; 0 if the step cannot be traced."""
-        known = [traced for traced in (self._traced(()), *self._known.values()) if not isinstance(traced, Invalid)]
+        known = [traced for traced in (self._traced(()), *self._known.values()) if not isinstance(traced, UserError)]
         return 3 * flops(known[0]) if known else 0.0
 
-    def _traced(self, axes: tuple[str, ...]) -> Jaxpr | Invalid:
+    def _traced(self, axes: tuple[str, ...]) -> Jaxpr | UserError:
         if axes not in self._known:
             try:
                 self._known[axes] = self._trace(axes)
-            except Invalid as problem:
+            except UserError as problem:
                 self._known[axes] = problem
         return self._known[axes]
 

@@ -9,22 +9,22 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from ..base.advice import advice
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..wire.descriptions import DeviceInfo, MeshInfo
 
 ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")
 
 
 def find_devices(count: int | None) -> list[jax.Device]:
-    """Returns the first `count` devices, or all, in `canonical_order`. Raises Invalid if there are fewer or none. A
+    """Returns the first `count` devices, or all, in `canonical_order`. Raises UserError if there are fewer or none. A
     compiled program can move arrays between meshes only if both list the devices in the same order, and on some TPU
     slices `jax.make_mesh` picks another order for each shape."""
     try:
         devices = jax.devices()
     except RuntimeError as error:  # the platform is missing, or another process uses it
-        raise Invalid(advice(str(error)) or f"no devices: {error}: try another --platform") from error
+        raise UserError(advice(str(error)) or f"no devices: {error}: try another --platform") from error
     if count is not None and count > len(devices):
-        raise Invalid(f"--devices {count}: {len(devices)} {devices[0].platform} devices found: use at most that many")
+        raise UserError(f"--devices {count}: {len(devices)} {devices[0].platform} devices found: use at most that many")
     return canonical_order(devices[:count])
 
 

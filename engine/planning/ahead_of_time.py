@@ -7,10 +7,10 @@ import jax
 from jax.experimental import topologies
 from msgspec.structs import replace
 
-from ..analysis.hlo import parse
-from ..analysis.traffic import flows
 from ..base.advice import first_line
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
+from ..hlo.module import parse
+from ..hlo.traffic import flows
 from ..models.task import Task
 from ..parallel.mesh import canonical_order
 from ..profiling.predicted import predicted_breakdown
@@ -64,10 +64,10 @@ CUDA = 13
 
 
 def find_slice(topology: Topology) -> list[jax.Device]:
-    """Returns compile-only devices of the slice or slices, or GPUs, in canonical mesh order. Raises Invalid if the
+    """Returns compile-only devices of the slice or slices, or GPUs, in canonical mesh order. Raises UserError if the
     compiler is not installed or does not know them."""
     if problem := compilers.missing(topology):
-        raise Invalid(problem)
+        raise UserError(problem)
     if topology.chip.target:
         return _find_gpus(topology)
     os.environ.setdefault(
@@ -83,7 +83,7 @@ def find_slice(topology: Topology) -> list[jax.Device]:
             **({"num_slices": topology.slices} if topology.slices > 1 else {}),
         )
     except Exception as error:
-        raise Invalid(f"--topology {topology.name}: the TPU compiler does not know this slice: {error}") from error
+        raise UserError(f"--topology {topology.name}: the TPU compiler does not know this slice: {error}") from error
     return canonical_order(found.devices)
 
 
@@ -103,13 +103,13 @@ def _find_gpus(topology: Topology) -> list[jax.Device]:
             platform="cuda", topology_name="", target_config=description, topology=f"1x{hosts}x{gpus}"
         )
     except Exception as error:
-        raise Invalid(f"--topology {topology.name}: the GPU compiler refuses it: {error}") from error
+        raise UserError(f"--topology {topology.name}: the GPU compiler refuses it: {error}") from error
     return list(found.devices)
 
 
 def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
     """Returns what the compiler reports for a preset; of a program that is too large for a TPU, only what it needs.
-    Raises Invalid if the preset cannot be laid out or the slice cannot be compiled for. The GPU compiler compiles
+    Raises UserError if the preset cannot be laid out or the slice cannot be compiled for. The GPU compiler compiles
     programs of any size."""
     step = None if isinstance(task.config.model, UserModel) else Step(task, preset, topology.devices)
     spans(preset.sizes(topology.devices), topology.domains)
@@ -120,7 +120,7 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         if (needed := needed_bytes(str(error))) is None:
-            raise Invalid(first_line(str(error))) from error
+            raise UserError(first_line(str(error))) from error
         arguments, capacity = argument_bytes(task, placement), topology.chip.memory
         return StepCost(basis="compiler", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=capacity)
     module, mesh = parse(program.step.as_text() or ""), program.description.mesh.axes
@@ -128,13 +128,13 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
     cost = _cost(program.description, work, topology)
     try:
         account = predicted_breakdown(module, mesh, topology)
-    except Invalid:  # too many operations to go through, or of the GPU compiler, which estimates no times
+    except UserError:  # too many operations to go through, or of the GPU compiler, which estimates no times
         return cost
     return replace(cost, account=account, scheduled_seconds=account.step_seconds)
 
 
 def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
-    """Returns the text of the program that `compile_cost` compiles, without source lines. Raises Invalid as it does."""
+    """Returns the text of the program that `compile_cost` compiles, without source lines. Raises as it does."""
     return trace_step(task, place(task, preset, find_slice(topology))).lower().as_text()
 
 

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..spec.preset import Preset
 from ..spec.preset_reader import MESH_RULES, mesh_preset
 from ..spec.topology import Topology, crossing
@@ -91,7 +91,7 @@ def batch_shards(preset: Preset, devices: int) -> int:
 def _crossing(mesh: Sizes, topology: Topology) -> list[str] | None:
     try:
         return crossing(mesh, topology.domains)
-    except Invalid:
+    except UserError:
         return None
 
 

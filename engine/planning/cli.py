@@ -18,7 +18,7 @@ from .ranking import Board, StepCost
 
 def plan(config: RunConfig, target: str, *names: str) -> None:
     """Prints a `Board` of estimates as JSON, for the named presets or for all. `target`: a slice such as `v5e:2x4`, or
-    a number of local devices. Raises Invalid if the slice, a preset or the model is invalid."""
+    a number of local devices. Raises UserError if the slice, a preset or the model is invalid."""
     topology = None if target.isdecimal() else load_topology(target)
 
     from ..program.setup import simulated_task

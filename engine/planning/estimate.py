@@ -13,11 +13,11 @@ from pathlib import Path
 import jax
 from msgspec.structs import replace
 
-from ..analysis.finding import Finding
-from ..analysis.operation_findings import over_dcn
-from ..analysis.traffic import Flow
 from ..base.advice import problems_in
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
+from ..hlo.finding import Finding
+from ..hlo.operation_findings import over_dcn
+from ..hlo.traffic import Flow
 from ..models.task import Task
 from ..parallel.mesh import describe_mesh
 from ..program.placement import DoesNotDivide, argument_bytes, decide_all, place
@@ -56,7 +56,7 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         else:
             step = _step(task, Layout(preset, devices))
         axes = crossing(mesh, domains)
-    except Invalid as error:
+    except UserError as error:
         indivisible = error.dims if isinstance(error, DoesNotDivide) else []
         return Row(preset=preset.name, mesh=mesh, problems=list(error.problems), indivisible=indivisible)
     row = Row(
@@ -87,7 +87,7 @@ def _traced(row: Row, task: Task, preset: Preset, topology: Topology) -> Row:
         return replace(row, no_estimate=f"the trace needs {topology.devices} simulated devices, {len(simulated)} found")
     try:
         cost = StepTrace(task, preset, simulated[: topology.devices]).cost(topology)
-    except Invalid as error:
+    except UserError as error:
         return replace(row, no_estimate="; ".join(error.problems))
     return replace(row, estimate=cost, no_estimate="")
 
@@ -120,7 +120,7 @@ class Step:
     """One training step of a task under a preset. Sizes are bytes per device."""
 
     def __init__(self, task: Task, preset: Preset, devices: int) -> None:
-        """`task`: trains the built-in model. Raises Invalid if the preset cannot be laid out."""
+        """`task`: trains the built-in model. Raises UserError if the preset cannot be laid out."""
         self.micro_batches = task.config.training.accumulate_steps
         """Micro-batches over which gradients are accumulated: `layout` describes one."""
         if self.micro_batches > 1:
@@ -197,7 +197,7 @@ def _preview(task: Task, devices: Sequence[jax.Device], name: str, text: str) ->
         preset = parse_preset(Path(f"{name}.toml"), text)
         placement = place(task, preset, devices)
         row = estimate_row(task, preset, len(devices), None)
-    except Invalid as error:
+    except UserError as error:
         return Preview(problems=list(error.problems))
     except Exception as error:  # a viewer waits for the answer
         traceback.print_exception(error)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ..analysis.traffic import Flow, sent
+from ..hlo.traffic import Flow, sent
 from ..spec.topology import Topology, crossing, spans, within
 from ..wire.descriptions import Network
 

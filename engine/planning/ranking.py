@@ -7,9 +7,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from ..analysis.finding import Finding
-from ..analysis.traffic import Flow, overlapped_share
-from ..base import figures
+from ..base import formatting
+from ..hlo.finding import Finding
+from ..hlo.traffic import Flow, overlapped_share
 from ..spec.preset import Indivisible, PipelineInfo
 from ..spec.topology import Topology, Wiring, wiring
 from ..wire.descriptions import PeakBuffer, PeakMemory
@@ -108,7 +108,7 @@ class StepCost(Struct, frozen=True, kw_only=True):
         """Bytes that a device sends per step by axes, such as `data`, `data × model` or `data on DCN`, most first."""
         found: dict[str, int] = {}
         for flow in self.collectives or ():
-            axes = figures.over(flow.axes, flow.network)
+            axes = formatting.over(flow.axes, flow.network)
             found[axes] = found.get(axes, 0) + flow.bytes_sent
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 

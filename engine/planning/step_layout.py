@@ -36,7 +36,7 @@ class StepLayout(Shards):
     """The layout of one training step under a preset. Elements and bytes are per device."""
 
     def __init__(self, task: Task, preset: Preset, devices: int) -> None:
-        """`task`: trains the built-in model. Raises Invalid if the preset cannot be laid out."""
+        """`task`: trains the built-in model. Raises UserError if the preset cannot be laid out."""
         assert isinstance(task.config.model, ModelConfig)
         super().__init__(with_derived(preset.rules), preset.sizes(devices))
         self.state, self.batch = decide_all(task, preset, devices)

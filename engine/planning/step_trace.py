@@ -6,13 +6,13 @@ from functools import cached_property
 import jax
 from jax.stages import Traced
 
-from ..analysis.traffic import Flow, flows
+from ..explain.live_memory import LiveMemory, live_peak
+from ..explain.partitioned import Partitioned, partition
+from ..explain.step import platforms
+from ..explain.transfers import Transfer, read_transfers
+from ..hlo.traffic import Flow, flows
 from ..models.flops import flops_by_scope
 from ..models.task import Task
-from ..origins.live_memory import LiveMemory, live_peak
-from ..origins.partitioned import Partitioned, partition
-from ..origins.step import platforms
-from ..origins.transfers import Transfer, read_transfers
 from ..program.placement import argument_bytes, place
 from ..program.program import trace_step
 from ..spec.preset import Preset
@@ -26,7 +26,7 @@ class StepTrace:
     """A traced step under a preset. Sizes are bytes per device; docs/planning-measured.md has their errors."""
 
     def __init__(self, task: Task, preset: Preset, devices: Sequence[jax.Device]) -> None:
-        """`devices`: as many as the slice has; simulated ones will do. Raises Invalid if the preset does not fit."""
+        """`devices`: as many as the slice has; simulated ones will do. Raises UserError if the preset does not fit."""
         self._task, self._placement = task, place(task, preset, devices)
 
     @cached_property
@@ -35,7 +35,7 @@ class StepTrace:
 
     @cached_property
     def _program(self) -> Partitioned:
-        """The step as the partitioner's own passes leave it. Raises Invalid if jaxlib lacks the passes."""
+        """The step as the partitioner's own passes leave it. Raises UserError if jaxlib lacks the passes."""
         return partition(
             self._traced.lower(lowering_platforms=platforms(self._task, self._placement)).compiler_ir("stablehlo")
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cached_property
 
-from ..analysis.traffic import Flow, sent
+from ..hlo.traffic import Flow, sent
 from ..spec.preset import Axes
 from .step_layout import FLOAT32, KEYS, RECEIVED, SENT, StepLayout
 from .weight_traffic import Collective, WeightTraffic

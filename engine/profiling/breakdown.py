@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..spec.topology import Peaks, peaks
 from ..wire.step_breakdown import CollectiveTime, DeviceTime, OperationTime, PartTime, StepBreakdown, Timeline, WaitTime
 from .program import COPIES, FUSIONS, PRODUCTS, Operation, Program
@@ -24,7 +24,7 @@ MAX_OPERATIONS = 500
 
 
 def profile(trace: str, mesh: dict[str, int], hlo: str = "") -> StepBreakdown:
-    """Accounts for the steps in a trace. Raises Invalid if it cannot be read.
+    """Accounts for the steps in a trace. Raises UserError if it cannot be read.
 
     `trace`: an `.xplane.pb`, or a directory that contains some, of which the newest is read. `hlo`: a file with the
     program's text, or empty.
@@ -33,21 +33,21 @@ def profile(trace: str, mesh: dict[str, int], hlo: str = "") -> StepBreakdown:
     if path.is_dir():
         found = list(path.rglob("*.xplane.pb"))
         if not found:
-            raise Invalid(f"{path}: no .xplane.pb below it: give a trace that the profiler has written")
+            raise UserError(f"{path}: no .xplane.pb below it: give a trace that the profiler has written")
         path = max(found, key=lambda file: file.stat().st_mtime)
     return read_breakdown(path, mesh, program_text(hlo, f"--hlo {hlo}") if hlo else "")
 
 
 def program_text(file: str, name: str) -> str:
-    """Returns the text of a program. Raises Invalid; `name`: the file in the message."""
+    """Returns the text of a program. Raises UserError; `name`: the file in the message."""
     try:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(f"{name}: cannot be read: {error}") from error
+        raise UserError(f"{name}: cannot be read: {error}") from error
 
 
 def read_breakdown(path: Path, mesh: Mapping[str, int], text: str = "") -> StepBreakdown:
-    """Reads a trace and accounts for its steps. Raises Invalid if it cannot be read or has no whole step.
+    """Reads a trace and accounts for its steps. Raises UserError if it cannot be read or has no whole step.
 
     `mesh`, `text`: as in `read_recording`. The peaks are the published ones of the chip that the trace names.
     """

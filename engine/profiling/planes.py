@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..analysis.hlo import INSTRUCTION
+from ..hlo.module import INSTRUCTION
 from .trace import Interval, ProgramTrace, Step, Trace
 from .xspace import MODULE, Plane, read_planes
 
@@ -36,7 +36,7 @@ OTHER_GPU_LINES = (
 
 
 def read_trace(path: Path) -> Trace:
-    """Reads an `.xplane.pb`. Raises Invalid if it cannot be read."""
+    """Reads an `.xplane.pb`. Raises UserError if it cannot be read."""
     trace, numbered = Trace(), set[int]()
     for plane in read_planes(path):
         device = DEVICE.match(plane.name)

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from ..analysis.execution_counts import runs
-from ..analysis.hlo import Computation, Instruction, Module, parse
-from ..analysis.work import CYCLES, NO_WORK, cycles_of
-from ..base import figures
-from ..base.invalid import Invalid
+from ..base import formatting
+from ..base.user_error import UserError
+from ..hlo.execution_counts import runs
+from ..hlo.module import Computation, Instruction, Module, parse
+from ..hlo.work import CYCLES, NO_WORK, cycles_of
 from ..spec.topology import Topology, load_topology, wiring
 from ..wire.descriptions import Network
 from ..wire.step_breakdown import StepBreakdown
@@ -29,12 +29,12 @@ NO_OPERATION = 'custom_call_target="AllocateBuffer"'
 
 
 def predict(hlo: str, mesh: dict[str, int], topology: str) -> StepBreakdown:
-    """Accounts for a program that never ran: `hlo` is a file with its text, compiled for the slice. Raises Invalid."""
+    """Accounts for a program that never ran. `hlo`: a file with its text, compiled for the slice. Raises UserError."""
     target = load_topology(topology)
     try:
         module = parse(program_text(hlo, hlo))
     except ValueError as error:
-        raise Invalid(f"{hlo}: {error}") from error
+        raise UserError(f"{hlo}: {error}") from error
     return predicted_breakdown(module, mesh, target)
 
 
@@ -46,16 +46,16 @@ def predicted_breakdown(module: Module, mesh: Mapping[str, int], topology: Topol
     program waits for it. Nothing waits for other devices, copies in flight and scalars take no time, and other
     operations without an estimate are named in `skipped`.
 
-    Raises Invalid if the text has no estimates, or is of another number of devices.
+    Raises UserError if the text has no estimates, or is of another number of devices.
     """
     if not any(CYCLES.search(each.rest) for _, each in module.instructions()):
-        raise Invalid(f"{module.name} has no estimated cycles: give the text of a program that the TPU compiler made")
+        raise UserError(f"{module.name} has no estimated cycles: give the text of a program that the TPU compiler made")
     devices = module.partitions * topology.slices
     if devices != topology.devices:
-        raise Invalid(f"{module.name} is for {devices} devices, but {topology.title} has {topology.devices}")
+        raise UserError(f"{module.name} is for {devices} devices, but {topology.title} has {topology.devices}")
     if math.prod(mesh.values()) != devices:
-        given = f"--mesh {figures.axes(dict(mesh))} has {math.prod(mesh.values())} devices" if mesh else "no --mesh"
-        raise Invalid(f"{given}, but {module.name} is for {devices}: give the mesh it was compiled for")
+        given = f"--mesh {formatting.axes(dict(mesh))} has {math.prod(mesh.values())} devices" if mesh else "no --mesh"
+        raise UserError(f"{given}, but {module.name} is for {devices}: give the mesh it was compiled for")
     schedule = Schedule(Program(module, mesh, devices, set()), topology)
     schedule.run(module.computations[module.entry])
     return schedule.account()
@@ -107,7 +107,7 @@ class Schedule:
 
     def _operate(self, each: Instruction, operation: Operation) -> None:
         if len(self._activities) >= MAX_ACTIVITIES:
-            raise Invalid(f"{self._program.module.name} runs more than {MAX_ACTIVITIES:,} operations a step")
+            raise UserError(f"{self._program.module.name} runs more than {MAX_ACTIVITIES:,} operations a step")
         if operation.collective:
             self._communicate(operation)
             return

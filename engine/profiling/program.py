@@ -9,18 +9,18 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from ..analysis import megascale
-from ..analysis.collectives import KINDS, Reader
-from ..analysis.dataflow import is_product
-from ..analysis.device_groups import grouping, groups_of
-from ..analysis.execution_counts import runs
-from ..analysis.hlo import Computation, Instruction, Module, parse
-from ..analysis.overlap import START
-from ..analysis.products import scope
-from ..analysis.traffic import sent
-from ..analysis.work import CONTAINERS, FORMAL, NO_WORK, Work, Works
-from ..base import figures
-from ..base.invalid import Invalid
+from ..base import formatting
+from ..base.user_error import UserError
+from ..hlo import megascale
+from ..hlo.collectives import KINDS, Reader
+from ..hlo.dataflow import is_product
+from ..hlo.device_groups import grouping, groups_of
+from ..hlo.execution_counts import runs
+from ..hlo.module import Computation, Instruction, Module, parse
+from ..hlo.overlap import START
+from ..hlo.products import scope
+from ..hlo.traffic import sent
+from ..hlo.work import CONTAINERS, FORMAL, NO_WORK, Work, Works
 from ..wire.descriptions import CollectiveInfo
 from .trace import ProgramTrace
 
@@ -150,7 +150,7 @@ class Program:
         if name and not (name != each.name and any(map(is_product, inner))):
             info = self.collectives[name]
             part, source = (
-                f"{info.kind} over {figures.over(info.axes, info.network)}" if info.axes else info.kind,
+                f"{info.kind} over {formatting.over(info.axes, info.network)}" if info.axes else info.kind,
                 info.source,
             )
         else:
@@ -208,11 +208,11 @@ class Program:
 def read_program(traced: ProgramTrace, text: str, mesh: Mapping[str, int]) -> Program:
     """Reads the program of a trace. `text`: its HLO text; if empty, the text in the trace, or else made of its events.
 
-    `mesh`: axis to size, in order; empty if unknown. Raises Invalid if there is no text, or it cannot be read or is of
-    another mesh.
+    `mesh`: axis to size, in order; empty if unknown. Raises UserError if there is no text, or it cannot be read or is
+    of another mesh.
     """
     if not (text or traced.text or traced.instructions):
-        raise Invalid(
+        raise UserError(
             f"the trace has no text of {traced.name}, which jax leaves out of a program from its compilation cache: "
             "give --hlo FILE with what compiled.as_text() returns"
         )
@@ -220,15 +220,17 @@ def read_program(traced: ProgramTrace, text: str, mesh: Mapping[str, int]) -> Pr
         module = parse(text or traced.text or _text_of_events(traced))
         devices = math.prod(mesh.values())
         if module.name != traced.name:
-            raise Invalid(f"the trace is of {traced.name}, but --hlo is the text of {module.name}: give its own text")
+            raise UserError(f"the trace is of {traced.name}, but --hlo is the text of {module.name}: give its own text")
         found = max(module.partitions, len(traced.devices))  # the text in a trace does not say its partitions
         if mesh and devices < found:
-            raise Invalid(f"--mesh {figures.axes(dict(mesh))} has {devices} devices, but {traced.name} ran on {found}")
+            raise UserError(
+                f"--mesh {formatting.axes(dict(mesh))} has {devices} devices, but {traced.name} ran on {found}"
+            )
         program = Program(module, mesh, devices if mesh else found, traced.products)
         program.join({each.name for found in traced.devices.values() for each in found})
         return program
     except ValueError as error:
-        raise Invalid(f"the text of {traced.name} cannot be read: {error}") from error
+        raise UserError(f"the text of {traced.name} cannot be read: {error}") from error
 
 
 def _text_of_events(traced: ProgramTrace) -> str:
@@ -245,7 +247,7 @@ def _text_of_events(traced: ProgramTrace) -> str:
 def _module(op_name: str) -> str:
     """The scope of the code, without jax's own words and without the primitive."""
     words = scope(op_name.partition(";")[0].rpartition("/")[0]).split("/")
-    return "/".join(word for word in words if word not in figures.WRAPPERS)
+    return "/".join(word for word in words if word not in formatting.WRAPPERS)
 
 
 def _partners(text: str, devices: int) -> Mapping[int, tuple[int, ...]]:

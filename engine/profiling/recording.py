@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from .arrivals import Arrivals
 from .planes import read_trace
 from .program import Program, read_program
@@ -33,7 +33,7 @@ class Place:
 def read_recording(
     path: Path, mesh: Mapping[str, int], text: str = "", places: Mapping[int, Place] | None = None
 ) -> "Recording":
-    """Reads a trace and joins it with its program. Raises Invalid if it cannot be read or has no whole step.
+    """Reads a trace and joins it with its program. Raises UserError if it cannot be read or has no whole step.
 
     `mesh`: axis to size; empty if unknown. `text`: the program's HLO text; if empty, the trace's own. `places`: each
     device of the trace; by default their numbers.
@@ -41,7 +41,9 @@ def read_recording(
     trace = read_trace(path)
     traced = max(trace.programs.values(), key=lambda program: program.busy, default=None)
     if traced is None or not traced.devices:
-        raise Invalid(f"{path}: no operation of a device in it: trace steps while they run, with the device tracer on")
+        raise UserError(
+            f"{path}: no operation of a device in it: trace steps while they run, with the device tracer on"
+        )
     program = read_program(traced, text, mesh)
     known = {device: Place(device, device) for device in traced.devices} | dict(places or {})
     return Recording(trace, traced, program, known)
@@ -65,7 +67,7 @@ class Recording:
             for device, found in sorted(traced.devices.items())
         }
         if not any(self._devices.values()):
-            raise Invalid(f"no operation of the trace is in the text of {traced.name}: it is of another program")
+            raise UserError(f"no operation of the trace is in the text of {traced.name}: it is of another program")
         self._inputs = union(trace.inputs)
         runs = _whole_runs(self._devices)
         numbers = _step_numbers(trace, self._devices)
@@ -226,7 +228,7 @@ def _scaled(scale: float, times: Iterable[tuple[str, float]]) -> dict[str, float
 
 
 def _whole_runs(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
-    """The longest sequence of whole runs, in order. Raises Invalid if there is none.
+    """The longest sequence of whole runs, in order. Raises UserError if there is none.
 
     A run is whole if every device ran as many operations as it mostly does: those at the ends of a trace may be cut.
     """
@@ -239,7 +241,7 @@ def _whole_runs(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
         current = [*current, run] if is_whole else []
         best = current if len(current) > len(best) else best
     if not best:
-        raise Invalid("no step of the trace is whole on every device: trace more steps")
+        raise UserError("no step of the trace is whole on every device: trace more steps")
     return best
 
 

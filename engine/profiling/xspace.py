@@ -11,10 +11,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ..base.figures import size
-from ..base.invalid import Invalid
+from ..base.formatting import size
 from ..base.protobuf import message_class
 from ..base.regular_file import open_regular
+from ..base.user_error import UserError
 
 MAX_BYTES = 1_000_000_000
 """Larger files are refused: read, a trace takes several times its size in memory."""
@@ -97,19 +97,19 @@ class Plane:
 
 
 def read_planes(path: Path) -> list[Plane]:
-    """Reads a trace. Raises Invalid if it cannot be read, or is none."""
+    """Reads a trace. Raises UserError if it cannot be read, or is none."""
     try:
         with open_regular(path) as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     if len(content) > MAX_BYTES:
-        raise Invalid(f"{path}: larger than {size(MAX_BYTES)}: trace fewer steps")
+        raise UserError(f"{path}: larger than {size(MAX_BYTES)}: trace fewer steps")
     space = space_class()()
     try:
         space.ParseFromString(content)
     except DecodeError as error:
-        raise Invalid(f"{path}: not a whole trace: give an .xplane.pb that the profiler has written") from error
+        raise UserError(f"{path}: not a whole trace: give an .xplane.pb that the profiler has written") from error
     return [Plane(message) for message in space.planes]
 
 

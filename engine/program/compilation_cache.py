@@ -15,8 +15,8 @@ import jax
 from etils import epath
 from jaxlib.mlir import ir
 
-from ..analysis.hlo import LIBRARIES
 from ..base.directories import ENGINE
+from ..hlo.module import LIBRARIES
 from ..wire.run_directory import compilation_cache
 
 LOCATION = re.compile(r'"([^"]+)":\d+:\d+')

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..models.task import Task, TrainState
 from ..spec.config import KEEP_PROGRAMS
 from ..spec.preset import Preset
@@ -67,7 +67,7 @@ class Compiler:
     def compiled(self, name: str, on_phase: Callable[[Phase], None] = lambda _: None) -> Program:
         """Returns a preset's program, compiled in this thread unless it is kept.
 
-        Calls `on_phase` as each phase begins. Raises Invalid if the preset is invalid, and what XLA raises if it fails.
+        Calls `on_phase` as each phase begins. Raises UserError for an invalid preset, and what XLA raises.
         """
         preset = self._preset(name)
         with self._compiling[preset.name]:
@@ -103,17 +103,17 @@ class Compiler:
     def add(self, name: str, text: str) -> PresetInfo:
         """Adds a preset created during the run, and writes `text`, its TOML, to a file.
 
-        Raises Invalid if the preset is invalid, or its name is taken: programs are kept by name.
+        Raises UserError if the preset is invalid, or its name is taken: programs are kept by name.
         """
         if name in self._presets or name in self.kept:
-            raise Invalid(f"preset {name}: the run already has a preset with this name: choose another name")
+            raise UserError(f"preset {name}: the run already has a preset with this name: choose another name")
         if len(self._presets) >= MAX_PRESETS:
-            raise Invalid(f"preset {name}: the run already has {len(self._presets):,} presets: switch to one of them")
+            raise UserError(f"preset {name}: the run already has {len(self._presets):,} presets: switch to one of them")
         path = self._presets_folder / f"{name}.toml"
         preset = parse_preset(path, text)
         info = describe_preset(self.task, preset, self.devices)
         if info.problems:
-            raise Invalid(*info.problems)
+            raise UserError(*info.problems)
         write_preset(path, text)
         self._presets[name] = preset
         return info

@@ -8,9 +8,9 @@ import jax
 from flax import nnx
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
-from ..analysis.hlo import LIBRARIES
 from ..base.advice import error_line
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
+from ..hlo.module import LIBRARIES
 from ..models.array import Array
 from ..models.task import Task, TrainState
 from ..parallel.constraints import activation_rules
@@ -52,7 +52,7 @@ def _refused(task: Task, preset: Preset, sizes: dict[str, int], state: TrainStat
             activation_rules(mesh, preset.rules),
         ):
             jax.eval_shape(step, arrays, inputs)
-    except Invalid as error:
+    except UserError as error:
         return list(error.problems)
     except Exception as error:  # jax raises many types here, even within one version
         return [f"{_location(error)}{error_line(error)[:MAX_MESSAGE]}: {_hint(task)}"]

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from ..analysis.hlo import LIBRARIES, Instruction, Module, parse
 from ..base.advice import first_line
-from ..base.invalid import Invalid
 from ..base.machine import versions
+from ..base.user_error import UserError
+from ..hlo.module import LIBRARIES, Instruction, Module, parse
 from ..models.task import Array, Task, gradient_name
 from ..parallel.mesh import describe_device
 from ..parallel.observed import Observed
@@ -38,16 +38,16 @@ REMATERIALIZATION = re.compile(
 
 
 def inspect(config: RunConfig, *others: str) -> Iterator[Inspection]:
-    """Yields an inspection of the preset of `config`, then of each of `others`. Raises Invalid."""
+    """Yields an inspection of the preset of `config`, then of each of `others`. Raises UserError."""
     return (inspection for _, _, inspection in inspections(config, *others))
 
 
 def inspections(config: RunConfig, *others: str) -> Iterator[tuple[Task, Placement, Inspection]]:
-    """Yields inspections, each with its task and placement. Raises Invalid if the config or a preset is invalid."""
+    """Yields inspections, each with its task and placement. Raises UserError if the config or a preset is invalid."""
     devices, task = devices_and_task(config)
     problems = problems_of(config)
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     for name in (config.preset, *others):
         placement = place(task, load_preset(name), devices)
         inspection = Inspection(

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import jax
 from jax.stages import Compiled
 
-from ..analysis.layout import bytes_per_device
-from ..base.figures import size
+from ..base.formatting import size
 from ..base.machine import machine_memory
+from ..hlo.layout import bytes_per_device
 from ..wire.descriptions import ArrayInfo, MemoryInfo, MeshInfo
 from ..wire.events import MemoryMeasured
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..models.task import Array, Task, TrainState
 from ..parallel.mesh import build_mesh
 from ..parallel.rules import Decision, decide, preset_problems, spec_of
@@ -17,12 +17,12 @@ from ..spec.model_config import AttentionKernel
 from ..spec.preset import Indivisible, PipelineInfo, Preset
 from ..wire.descriptions import ArrayInfo, PresetInfo
 from .explicit import refused
-from .leaves import bytes_of
+from .pytree_arrays import bytes_of
 
 Tree = Any
 
 
-class DoesNotDivide(Invalid):
+class DoesNotDivide(UserError):
     """The only problem is that `dims` are not divisible by the mesh axes that split them."""
 
     def __init__(self, problems: Sequence[str], dims: Sequence[Indivisible]) -> None:
@@ -123,7 +123,7 @@ def describe_preset(task: Task, preset: Preset, devices: Sequence[jax.Device]) -
     problems: list[str] = []
     try:
         place(task, preset, devices)
-    except Invalid as error:
+    except UserError as error:
         problems = list(error.problems)
     return PresetInfo(
         name=preset.name,
@@ -140,7 +140,7 @@ def describe_preset(task: Task, preset: Preset, devices: Sequence[jax.Device]) -
 def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tree]:
     """Returns a `Decision` for every array of state and batch, on `devices` devices.
 
-    Raises Invalid with every problem; DoesNotDivide if indivisible dims are the only ones.
+    Raises UserError with every problem; DoesNotDivide if indivisible dims are the only ones.
     """
     training, sizes = task.config.training, preset.sizes(devices)
     batch_size, accumulated = training.batch_size, training.accumulate_steps
@@ -175,7 +175,7 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tr
         return state, batch
     wrong = [dim.indivisible for decision in jax.tree.leaves((state, batch)) for dim in decision.dims if dim.problem]
     dims = [dim for dim in wrong if dim]
-    raise DoesNotDivide(problems, dims) if problems == of_arrays and dims == wrong else Invalid(*problems)
+    raise DoesNotDivide(problems, dims) if problems == of_arrays and dims == wrong else UserError(*problems)
 
 
 def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Tree) -> list[str]:

@@ -14,7 +14,7 @@ from .setup import devices_and_task
 
 
 def list_presets(config: RunConfig) -> PresetListing:
-    """Describes every preset for the devices of `config`. Raises Invalid."""
+    """Describes every preset for the devices of `config`. Raises UserError."""
     devices, task = devices_and_task(config)
     _, infos, problems = describe_presets(config, task, devices)
     return PresetListing(devices=len(devices), presets=infos, problems=problems)

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh
 from jax.stages import Compiled, Traced
 
-from ..analysis.program_text import read
+from ..hlo.program_text import read
 from ..models.flops import flops_by_scope
 from ..models.task import Task, TrainState
 from ..parallel.constraints import activation_rules

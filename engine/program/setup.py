@@ -2,7 +2,7 @@
 
 import jax
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..models.task import Task
 from ..parallel.mesh import find_devices
 from ..spec.attempt import Attempt
@@ -16,12 +16,12 @@ def devices_and_task(
     """Configures jax, then returns this run's devices and its task. Nothing may use jax's devices before.
 
     `processes` train, each with the devices that it has when the run has all of its processes; those that the `attempt`
-    leaves out are not used. Raises Invalid if the devices cannot be had, or the model is invalid.
+    leaves out are not used. Raises UserError if the devices cannot be had, or the model is invalid.
     """
     of, left_out = (attempt.of, attempt.left_out) if attempt else (processes, ())
     simulated = config.devices or SIMULATED_DEVICES
     if simulated % of:
-        raise Invalid(f"--devices {simulated} cannot be split evenly among {of} processes: give a multiple of {of}")
+        raise UserError(f"--devices {simulated} cannot be split evenly among {of} processes: give a multiple of {of}")
     jax.config.update("jax_num_cpu_devices", simulated // of)
     if config.platform:
         jax.config.update("jax_platforms", config.platform)

@@ -26,7 +26,7 @@ def with_weights(state: TrainState, config: RunConfig) -> TrainState:
     """Returns a new state with the parameters of the run's directory of weights, in the same layout.
 
     Shards are read one after the other, part by part, from mapped files: beside the parameters, host memory holds one
-    shard and one tensor at a time. Raises Invalid if the files have changed since they were checked.
+    shard and one tensor at a time. Raises UserError if the files have changed since they were checked.
     """
     assert config.weights is not None and isinstance(config.model, ModelConfig)
     tensors = stored_tensors(Path(config.weights))

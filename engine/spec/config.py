@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ..base import figures
+from ..base import formatting
 from .attempt import Attempt
 from .model_config import ModelConfig
 
@@ -285,5 +285,5 @@ def _settings(config: RunConfig) -> Iterator[str]:
 
 def _schedule(training: TrainingConfig) -> Iterator[str]:
     if training.schedule != "constant":
-        share = figures.percent(training.final_share)
+        share = formatting.percent(training.final_share)
         yield f"{training.schedule} to {share} over {training.decay_steps:,} steps"

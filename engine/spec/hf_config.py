@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from .hf_fields import Fields, Table, rope, rope_table
 from .model_config import ModelConfig
 
@@ -13,11 +13,11 @@ NAME = "config.json"
 
 
 def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
-    """Reads `config.json`, with `dropout` in place of its own. Raises Invalid with every problem."""
+    """Reads `config.json`, with `dropout` in place of its own. Raises UserError with every problem."""
     table = _table(directory / NAME)
     architecture = _architecture(table)
     if architecture not in ARCHITECTURES:
-        raise Invalid(
+        raise UserError(
             f"--model hf:{directory}: {NAME}: architectures {architecture!r}: not supported: choose a model of "
             f"{', '.join(ARCHITECTURES)}"
         )
@@ -25,7 +25,7 @@ def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
     usual = 0.1 if architecture == "GPT2LMHeadModel" else 0.0
     values: Table = ARCHITECTURES[architecture](fields) | {"dropout": _dropout(fields, dropout, usual)}
     if problems := dict.fromkeys(fields.problems + fields.unread()):
-        raise Invalid(*(f"--model hf:{directory}: {NAME}: {problem}" for problem in problems))
+        raise UserError(*(f"--model hf:{directory}: {NAME}: {problem}" for problem in problems))
     return ModelConfig(**values)
 
 
@@ -35,13 +35,13 @@ def architecture_of(directory: Path) -> str:
 
 def _table(path: Path) -> Table:
     if not path.is_file():
-        raise Invalid(f"--model hf:{path.parent}: there is no {path}: name a directory with a {NAME}")
+        raise UserError(f"--model hf:{path.parent}: there is no {path}: name a directory with a {NAME}")
     try:
         table = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
-        raise Invalid(f"--model hf:{path.parent}: {path} cannot be read: {error}") from error
+        raise UserError(f"--model hf:{path.parent}: {path} cannot be read: {error}") from error
     if not isinstance(table, dict):
-        raise Invalid(f"--model hf:{path.parent}: {path} is not a JSON object")
+        raise UserError(f"--model hf:{path.parent}: {path} is not a JSON object")
     return table  # pyright: ignore[reportUnknownVariableType]
 
 

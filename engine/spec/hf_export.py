@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from .hf_config import ARCHITECTURES
 from .hf_fields import ROPE_NAMES, Fields, Table
 from .model_config import ModelConfig, Rope
@@ -59,7 +59,7 @@ class Exported(Struct, frozen=True, kw_only=True):
 
 
 def config_table(config: ModelConfig) -> Table:
-    """Returns the model's table, which `hf_config` reads back as the same model. Raises Invalid, with the differences
+    """Returns the model's table, which `hf_config` reads back as the same model. Raises UserError, with the differences
     from the nearest architecture, if none computes this model."""
     wanted, table = in_files(config), _every_field(config)
     nearest: tuple[str, list[str]] | None = None
@@ -80,7 +80,7 @@ def config_table(config: ModelConfig) -> Table:
         if differing and (nearest is None or len(differing) < len(nearest[1])):
             nearest = architecture, [f"{name} {_said(wanted, name)}, not {_said(found, name)}" for name in differing]
     assert nearest is not None
-    raise Invalid(
+    raise UserError(
         f"no architecture of transformers computes what this model does: {nearest[0]} is nearest, but this one has "
         f"{'; '.join(nearest[1])}"
     )

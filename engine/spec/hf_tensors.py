@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..base import figures
+from ..base import formatting
 from .model_config import ModelConfig
 from .safetensors import SIZES, Stored
 
@@ -188,9 +188,9 @@ def weight_problems(tensors: Mapping[str, Stored], config: ModelConfig, architec
     missing = [name for name in expected if name not in tensors]
     others = [name for name in tensors if name not in expected and not unused(name, config)]
     found = [(name, tensors[name], shape) for name, shape in expected.items() if name in tensors]
-    named = figures.listed(others, MOST_NAMED)
+    named = formatting.listed(others, MOST_NAMED)
     return [
-        *([f"{figures.listed(missing, MOST_NAMED)}: missing in the files"] if missing else []),
+        *([f"{formatting.listed(missing, MOST_NAMED)}: missing in the files"] if missing else []),
         *([f"{named}: not a parameter of this model: remove it, or give its config.json"] if others else []),
         *(
             f"{name}: has shape {tensor.shape}, and the model needs {shape}: give the config.json of these files, "

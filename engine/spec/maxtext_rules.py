@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from msgspec import Struct
 
-from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
+from ..base.user_error import UserError
 from .preset import REST, SPLIT_ONCE, Axes, Preset
 from .preset_files import MAX_FILE_BYTES, wrong_value
 
@@ -52,16 +52,16 @@ class Imported(NamedTuple):
 
 
 def read_maxtext(path: Path, name: str, sizes: Mapping[str, int]) -> Imported:
-    """Reads a preset from a YAML file; `sizes` replace the file's sizes of mesh axes. Raises Invalid."""
+    """Reads a preset from a YAML file; `sizes` replace the file's sizes of mesh axes. Raises UserError."""
     tables = _read_yaml(path)
     try:
         file = msgspec.convert(tables, MaxTextFile)
     except msgspec.ValidationError as error:
-        raise Invalid(f"{path}: {wrong_value(error, MaxTextFile)}") from error
+        raise UserError(f"{path}: {wrong_value(error, MaxTextFile)}") from error
     if not file.mesh_axes:
-        raise Invalid(f"{path}: mesh_axes is empty: name an axis")
+        raise UserError(f"{path}: mesh_axes is empty: name an axis")
     if unknown := [axis for axis in sizes if axis not in file.mesh_axes]:
-        raise Invalid(f"--mesh {unknown[0]}: not an axis of {path}: choose from {', '.join(file.mesh_axes)}")
+        raise UserError(f"--mesh {unknown[0]}: not an axis of {path}: choose from {', '.join(file.mesh_axes)}")
     all_sizes = {axis: sizes.get(axis, _size(path, tables, axis)) for axis in file.mesh_axes}
     default = "fsdp" if "fsdp" in file.mesh_axes else file.mesh_axes[0]  # MaxText reads the file on its `base.yml`
     mesh = {axis: size for axis, size in all_sizes.items() if size != 1} or {default: REST}
@@ -81,7 +81,7 @@ def read_maxtext(path: Path, name: str, sizes: Mapping[str, int]) -> Imported:
 
 
 def maxtext_text(preset: Preset) -> str:
-    """Returns the lines of a MaxText configuration file for a preset. Raises Invalid if MaxText has no such rule."""
+    """Returns the lines of a MaxText configuration file for a preset. Raises UserError if MaxText has no such rule."""
     theirs = {ours: name for name, ours in OUR_NAMES.items()}
     problems = [
         f"{preset.name}: [rules] {logical}: MaxText has no such logical axis: remove the rule"
@@ -91,7 +91,7 @@ def maxtext_text(preset: Preset) -> str:
     if preset.overrides:
         problems.append(f"{preset.name}: [overrides]: MaxText's rules are by logical axis only: remove them")
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     sizes = [f"ici_{SIZE_NAMES.get(axis, axis)}_parallelism: {size}\n" for axis, size in preset.mesh.items()]
     rules = [
         f"  {json.dumps([theirs[logical], list(axes)])},\n"
@@ -131,7 +131,7 @@ def _size(path: Path, tables: dict[str, Any], axis: str) -> int:
     name = SIZE_NAMES.get(axis, axis)
     inside, between = (tables.get(f"{network}_{name}_parallelism", 1) for network in ("ici", "dcn"))
     if not isinstance(inside, int) or not isinstance(between, int):
-        raise Invalid(f"{path}: ici_{name}_parallelism and dcn_{name}_parallelism must be whole numbers")
+        raise UserError(f"{path}: ici_{name}_parallelism and dcn_{name}_parallelism must be whole numbers")
     return REST if inside == REST else inside * (1 if between == REST else between)
 
 
@@ -142,12 +142,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         with open_regular(path) as file:
             text = file.read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:
-            raise Invalid(f"{path}: more than {MAX_FILE_BYTES:,} bytes, the limit for a file of rules")
+            raise UserError(f"{path}: more than {MAX_FILE_BYTES:,} bytes, the limit for a file of rules")
         tables = yaml.safe_load(text)
     except OSError as error:
-        raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise Invalid(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tables, dict):
-        raise Invalid(f"{path}: no mesh_axes and logical_axis_rules: give a configuration file of MaxText's")
+        raise UserError(f"{path}: no mesh_axes and logical_axis_rules: give a configuration file of MaxText's")
     return cast(dict[str, Any], tables)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ..base.invalid import Invalid, suggestion
+from ..base.user_error import UserError, suggestion
 from .config import ModelConfig, Setting, TrainingConfig, UserModel
 from .preset_files import preset_files, read_toml, wrong_value
 
@@ -48,7 +48,7 @@ class ModelChoice(NamedTuple):
 
 def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:
     """Returns a model preset, a model of `transformers` (`hf:DIR`), or a user's function, whose name has a colon or is
-    a file. Raises Invalid."""
+    a file. Raises UserError."""
     if name.startswith(HF):
         return _hf_model(Path(name.removeprefix(HF)).expanduser().absolute(), settings)
     if ":" in name or "/" in name or name.endswith(".py"):
@@ -74,17 +74,17 @@ def _hf_model(directory: Path, settings: tuple[str, ...]) -> ModelChoice:
         return choice
     try:
         problems = weight_problems(stored_tensors(directory), preset.model, architecture_of(directory))
-    except Invalid as error:
+    except UserError as error:
         problems = list(error.problems)
     if problems:
-        raise Invalid(*(f"--model {HF}{directory}: {problem}" for problem in problems))
+        raise UserError(*(f"--model {HF}{directory}: {problem}" for problem in problems))
     return choice._replace(weights=str(directory))
 
 
 def user_model(
     reference: str, settings: tuple[str, ...] = (), option: str = "--model"
 ) -> tuple[UserModel, TrainingConfig]:
-    """Returns a user's function as a model, with settings for it and for the training. Raises Invalid, naming the
+    """Returns a user's function as a model, with settings for it and for the training. Raises UserError, naming the
     command-line `option`."""
     place, _, function = reference.rpartition(":")
     is_file = "/" in place or place.endswith(".py")
@@ -104,17 +104,17 @@ def user_model(
     model = UserModel(reference=f"{path if is_file else place}:{function}", directory=directory)
     try:
         model, training = with_user_settings(model, DEFAULT_TRAINING, settings)
-    except Invalid as error:
-        raise Invalid(*problems, *error.problems) from error
+    except UserError as error:
+        raise UserError(*problems, *error.problems) from error
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     return model, training
 
 
 def with_user_settings(
     model: UserModel, training: TrainingConfig, settings: tuple[str, ...]
 ) -> tuple[UserModel, TrainingConfig]:
-    """Applies `KEY=VALUE` settings: keys that are not fields of the training become arguments. Raises Invalid."""
+    """Applies `KEY=VALUE` settings: keys that are not fields of the training become arguments. Raises UserError."""
     arguments, tables = dict(model.arguments), msgspec.to_builtins(training)
     problems: list[str] = []
     for setting in settings:
@@ -128,11 +128,11 @@ def with_user_settings(
         else:
             arguments[key] = argument
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     try:
         training = msgspec.convert(tables, TrainingConfig)
     except msgspec.ValidationError as error:
-        raise Invalid(f"--set {' '.join(settings)}: {wrong_value(error, TrainingConfig)}") from error
+        raise UserError(f"--set {' '.join(settings)}: {wrong_value(error, TrainingConfig)}") from error
     return msgspec.structs.replace(model, arguments=arguments), training
 
 
@@ -145,10 +145,10 @@ def _argument(value: object) -> Setting | None:
 
 
 def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
-    """Reads a model preset and applies settings to it. Raises Invalid."""
+    """Reads a model preset and applies settings to it. Raises UserError."""
     files = preset_files("models")
     if name not in files:
-        raise Invalid(
+        raise UserError(
             f"--model {name}: no such model: {suggestion(name, files)}choose from {', '.join(files)}, or name a "
             "function that builds your own model: package.module:function or path/file.py:function"
         )
@@ -157,14 +157,14 @@ def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
 
 
 def with_settings(tables: dict[str, Any], settings: tuple[str, ...], where: str) -> ModelPreset:
-    """Applies `KEY=VALUE` settings to the tables of a model preset. Raises Invalid, naming `where`."""
+    """Applies `KEY=VALUE` settings to the tables of a model preset. Raises UserError, naming `where`."""
     problems = [problem for setting in settings if (problem := _override(tables, setting))]
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     try:
         return msgspec.convert(tables, ModelPreset)
     except msgspec.ValidationError as error:
-        raise Invalid(f"{where}: {wrong_value(error, ModelConfig, TrainingConfig)}") from error
+        raise UserError(f"{where}: {wrong_value(error, ModelConfig, TrainingConfig)}") from error
 
 
 def _override(tables: dict[str, Any], setting: str) -> str | None:

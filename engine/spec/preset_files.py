@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from ..base.directories import ENGINE, config_directory
-from ..base.invalid import Invalid
 from ..base.regular_file import open_regular
+from ..base.user_error import UserError
 
 PRESETS = ENGINE.parent / "presets"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -46,33 +46,33 @@ def _toml_files(kind: str) -> list[Path]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Returns a file's tables. Raises Invalid, naming the file."""
+    """Returns a file's tables. Raises UserError, naming the file."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE_BYTES:
-                raise Invalid(f"{path}: {size:,} bytes: the limit for a preset file is {MAX_FILE_BYTES:,}")
+                raise UserError(f"{path}: {size:,} bytes: the limit for a preset file is {MAX_FILE_BYTES:,}")
             text = file.read().decode()
     except OSError as error:
-        raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise Invalid(f"{path}: not UTF-8 text (byte {error.start})") from error
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from error
     return parse_toml(path, text)
 
 
 def parse_toml(path: Path, text: str) -> dict[str, Any]:
-    """Returns the tables of `text` in the file `path`. Raises Invalid, naming file and line."""
+    """Returns the tables of `text` in the file `path`. Raises UserError, naming file and line."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, so is a number of 5,000 digits
-        raise Invalid(f"{path}: not valid TOML: {error}") from error
+        raise UserError(f"{path}: not valid TOML: {error}") from error
 
 
 def wrong_value(error: msgspec.ValidationError, *structs: type[Struct]) -> str:
     """Returns msgspec's message with the key as files and options spell it, and its values in `structs`."""
     text = str(error).replace(" - at `$", " at `")
     found = KEY.search(text)
-    if "Invalid enum value" not in text or found is None:
+    if "UserError enum value" not in text or found is None:
         return text
     hints = {name: hint for struct in structs for name, hint in get_type_hints(struct).items()}
     return f"{text}: choose from {', '.join(map(str, get_args(hints.get(found[1]))))}"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from ..base.invalid import Invalid, suggestion
+from ..base.user_error import UserError, suggestion
 from .preset import AXIS_NAME, BUILT_IN, LOGICAL_AXES, NO_STAGES, REST, SPLIT_ONCE, Axes, AxisTypes, Override, Preset
 from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml, wrong_value
 
@@ -84,22 +84,22 @@ class PresetFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_preset(name: str) -> Preset:
-    """Reads a preset by name, or by file if `name` has a `/` or ends in `.toml`. Raises Invalid."""
+    """Reads a preset by name, or by file if `name` has a `/` or ends in `.toml`. Raises UserError."""
     if is_file(name):
         try:
             path = Path(name).expanduser()
             found = path.exists()
         except (OSError, RuntimeError) as error:  # a path too long, or ~user of an unknown user
-            raise Invalid(f"--preset {name}: {error}") from error
+            raise UserError(f"--preset {name}: {error}") from error
         if not found:
-            raise Invalid(f"--preset {name}: no such file")
+            raise UserError(f"--preset {name}: no such file")
         return read_preset(path)
     files = preset_files("parallelism")
     if name in files:
         return read_preset(files[name])
     if preset := mesh_preset(name):
         return preset
-    raise Invalid(
+    raise UserError(
         f"preset {name}: no such preset: {suggestion(name, files)}choose from {', '.join(files)}, name a mesh of "
         f"the axes {', '.join(MESH_RULES)}, such as fsdp4-model2, or give the path of a .toml file"
     )
@@ -143,7 +143,7 @@ def name_of(name_or_file: str) -> str:
 
 
 def read_preset(path: Path) -> Preset:
-    """Reads the preset in a file. Raises Invalid without a valid mesh; `Preset.problems` has the others."""
+    """Reads the preset in a file. Raises UserError without a valid mesh; `Preset.problems` has the others."""
     return _preset(path, read_toml(path))
 
 
@@ -231,8 +231,8 @@ def _overrides(globs: dict[str, Any], mesh: dict[str, int], problems: list[str])
     return overrides
 
 
-def _invalid(path: Path, problems: list[str]) -> Invalid:
-    return Invalid(*(f"{path}: {problem}" for problem in problems))
+def _invalid(path: Path, problems: list[str]) -> UserError:
+    return UserError(*(f"{path}: {problem}" for problem in problems))
 
 
 def load_presets(folder: Path | None = None) -> tuple[list[Preset], list[str]]:
@@ -243,7 +243,7 @@ def load_presets(folder: Path | None = None) -> tuple[list[Preset], list[str]]:
     for path in (*preset_files("parallelism").values(), *others):
         try:
             presets.append(read_preset(path))
-        except Invalid as error:
+        except UserError as error:
             problems += error.problems
     return presets, problems
 

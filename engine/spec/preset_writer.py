@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..base.atomic_write import write_atomically
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from .preset import Axes, Override, Preset
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -33,12 +33,12 @@ def preset_text(preset: Preset) -> str:
 
 
 def write_preset(path: Path, text: str) -> None:
-    """Writes the file atomically, also for several processes. Raises Invalid."""
+    """Writes the file atomically, also for several processes. Raises UserError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
     except OSError as error:
-        raise Invalid(f"{path}: cannot be written: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _rule(preset: Preset, logical: str) -> str:

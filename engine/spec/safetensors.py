@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 
 INDEX = "model.safetensors.index.json"
 SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -39,19 +39,19 @@ def has_weights(directory: Path) -> bool:
 
 
 def stored_tensors(directory: Path) -> dict[str, Stored]:
-    """Returns all tensors of a directory by name. Raises Invalid with every problem."""
+    """Returns all tensors of a directory by name. Raises UserError with every problem."""
     found: dict[str, Stored] = {}
     problems: list[str] = []
     for path in _files(directory):
         try:
             tensors = _read(path)
-        except Invalid as error:
+        except UserError as error:
             problems += error.problems
             continue
         problems += [f"{path}: {name} is in {found[name].file}, too: remove one" for name in tensors if name in found]
         found |= tensors
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     return found
 
 
@@ -63,9 +63,9 @@ def _files(directory: Path) -> list[Path]:
         table: Any = msgspec.json.decode(index.read_bytes())
         names = sorted({str(name) for name in table["weight_map"].values()})
     except (OSError, msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
-        raise Invalid(f"{index} is not an index of tensors: {error}") from error
+        raise UserError(f"{index} is not an index of tensors: {error}") from error
     if missing := [name for name in names if not (directory / name).is_file()]:
-        raise Invalid(*(f"{index} names {name}, and there is no such file: download it again" for name in missing))
+        raise UserError(*(f"{index} names {name}, and there is no such file: download it again" for name in missing))
     return [directory / name for name in names]
 
 
@@ -74,16 +74,16 @@ def _read(path: Path) -> dict[str, Stored]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LONGEST_HEADER, size - 8):
-            raise Invalid(f"{path}: {size:,} bytes are not a safetensors file: it is truncated or damaged")
+            raise UserError(f"{path}: {size:,} bytes are not a safetensors file: it is truncated or damaged")
         header = file.read(length)
     try:
         table = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         entries = {name: msgspec.json.decode(raw, type=_Entry) for name, raw in table.items() if name != METADATA}
     except msgspec.DecodeError as error:
-        raise Invalid(f"{path}: its header cannot be read: {error}") from error
+        raise UserError(f"{path}: its header cannot be read: {error}") from error
     problems = [problem for name, entry in entries.items() if (problem := _problem(entry, name, size - 8 - length))]
     if problems:
-        raise Invalid(*(f"{path}: {problem}" for problem in problems[:5]))
+        raise UserError(*(f"{path}: {problem}" for problem in problems[:5]))
     return {
         name: Stored(str(path), entry.dtype, entry.shape, 8 + length + entry.data_offsets[0])
         for name, entry in entries.items()

@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from ..base import figures
-from ..base.invalid import Invalid
+from ..base import formatting
+from ..base.user_error import UserError
 from .preset_files import PRESETS, read_toml
 
 NAME = re.compile(r"(?:(?P<slices>\d{1,4})\*)?(?P<slice>(?P<chip>[a-z0-9]+):(?P<shape>\d{1,4}(?:x\d{1,4})*))")
@@ -161,33 +161,35 @@ def chips() -> dict[str, Chip]:
 
 
 def load_topology(name: str) -> Topology:
-    """Returns the devices with a name such as `v5p:4x4x4`, `2*v5p:4x4x4` or `h100:4x8`. Raises Invalid."""
+    """Returns the devices with a name such as `v5p:4x4x4`, `2*v5p:4x4x4` or `h100:4x8`. Raises UserError."""
     known, found = chips(), NAME.fullmatch(name)
     if found is None or found["chip"] not in known:
-        raise Invalid(
+        raise UserError(
             f"--topology {name}: no such devices: give a TPU generation or GPU ({', '.join(known)}) and the chips "
             "along each dim, such as v5e:4x4 or v5p:4x4x4, or the hosts and the GPUs of each, such as h100:4x8"
         )
     chip, count = known[found["chip"]], int(found["slices"] or 1)
     shape = tuple(map(int, found["shape"].split("x")))
     if chip.target and (problem := _gpu_problem(shape, chip, count)):
-        raise Invalid(f"--topology {name}: {problem}")
+        raise UserError(f"--topology {name}: {problem}")
     if (dims := len(shape)) != chip.torus:
-        raise Invalid(
+        raise UserError(
             f"--topology {name}: {dims} dim{'s' * (dims != 1)}, but a {found['chip']} slice has {chip.torus}: "
             f"give {'x'.join('4' * chip.torus)}, for example"
         )
     if not 1 <= math.prod(shape) * count <= MAX_CHIPS:
         total = f"{math.prod(shape) * count:,} chips"
-        raise Invalid(f"--topology {name}: {total}: {'slices have' if count > 1 else 'a slice has'} 1 to {MAX_CHIPS:,}")
+        raise UserError(
+            f"--topology {name}: {total}: {'slices have' if count > 1 else 'a slice has'} 1 to {MAX_CHIPS:,}"
+        )
     if count > 1 and chip.dcn_rate is None:
         able = ", ".join(other for other, each in known.items() if each.dcn_rate)
-        raise Invalid(f"--topology {name}: no bandwidth between {found['chip']} slices is published: plan {able}")
+        raise UserError(f"--topology {name}: no bandwidth between {found['chip']} slices is published: plan {able}")
     return Topology(found["slice"], shape, chip, count)
 
 
 def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> Wiring:
-    """Returns the links of some mesh axes together. `mesh`: in the order that devices fill it. Raises Invalid if it
+    """Returns the links of some mesh axes together. `mesh`: in the order that devices fill it. Raises UserError if it
     cannot be laid over the slices."""
     return _wiring(topology, tuple(mesh.items()), tuple(axes))
 
@@ -220,15 +222,15 @@ def _wiring(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[
 
 
 def spans(mesh: Mapping[str, int], slices: int) -> dict[str, int]:
-    """Returns for each mesh axis how many slices it spans: 1 inside one. Raises Invalid if the mesh does not fit.
+    """Returns for each mesh axis how many slices it spans: 1 inside one. Raises UserError if the mesh does not fit.
     Devices fill a mesh slice after slice, the last axis fastest, whatever the preset. So the first axis is the
     outermost part of every slice boundary, and the slices must divide it, or it must divide them."""
     found: dict[str, int] = {}
     rest = slices
     for axis, size in mesh.items():
         if size % rest and rest % size:
-            raise Invalid(
-                f"mesh {figures.axes(dict(mesh))} cannot be laid over {slices} slices: {axis} ({size}) and {rest} "
+            raise UserError(
+                f"mesh {formatting.axes(dict(mesh))} cannot be laid over {slices} slices: {axis} ({size}) and {rest} "
                 f"slices do not divide each other: make the first axis a multiple of {slices}"
             )
         found[axis] = math.gcd(size, rest)
@@ -237,12 +239,12 @@ def spans(mesh: Mapping[str, int], slices: int) -> dict[str, int]:
 
 
 def within(mesh: Mapping[str, int], slices: int) -> dict[str, int]:
-    """Returns the part of a mesh in one slice: axis to size. Raises Invalid as `spans` does."""
+    """Returns the part of a mesh in one slice: axis to size. Raises UserError as `spans` does."""
     return {axis: mesh[axis] // span for axis, span in spans(mesh, slices).items()}
 
 
 def crossing(mesh: Mapping[str, int], slices: int) -> list[str]:
-    """Returns the mesh axes that cross slices. Raises Invalid as `spans` does."""
+    """Returns the mesh axes that cross slices. Raises UserError as `spans` does."""
     return [axis for axis, span in spans(mesh, slices).items() if span > 1]
 
 

@@ -39,7 +39,7 @@ class HostSupervisor:
         supervision: Supervision,
         signals: SignalHandler,
     ) -> None:
-        """`membership`: of the run on all hosts. Raises Invalid if this host cannot take part."""
+        """`membership`: of the run on all hosts. Raises UserError if this host cannot take part."""
         assert restart.config and membership.coordinator and membership.processes and membership.process is not None
         self._directory, self._membership = directory, membership
         self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
@@ -230,7 +230,7 @@ class History:
 
 
 def supervise_host(run: str, restart: Restart, membership: Membership, supervision: Supervision) -> int:
-    """Supervises the engine of this host, and returns the exit code of the run. Raises Invalid."""
+    """Supervises the engine of this host, and returns the exit code of the run. Raises UserError."""
     directory = RunDirectory(state_home() / checked_name(run))
     if not (directory.path / "run.json").exists():
         assert restart.config

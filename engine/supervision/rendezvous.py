@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from ..base.atomic_write import write_atomically
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..spec.attempt import LostProcess
 from ..wire.ending import Ending
 
@@ -68,7 +68,7 @@ class Rendezvous:
     """Reads the folder, and beats in a thread of its own until this process ends."""
 
     def __init__(self, folder: Path, own: Heartbeat) -> None:
-        """Raises Invalid if the folder cannot be written, or another supervisor has the same rank."""
+        """Raises UserError if the folder cannot be written, or another supervisor has the same rank."""
         self._folder = folder
         self._lock = threading.Lock()
         self.own = own
@@ -80,7 +80,7 @@ class Rendezvous:
             self._refuse_rival()
             self._write()
         except OSError as error:
-            raise Invalid(
+            raise UserError(
                 f"{folder}: supervisors cannot meet there: {error.strerror}: share it with all hosts"
             ) from error
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
@@ -123,7 +123,7 @@ class Rendezvous:
         return [other for other in found if other and other.rank != self.own.rank]
 
     def _refuse_rival(self) -> None:
-        """Raises Invalid if another supervisor of this rank beats."""
+        """Raises UserError if another supervisor of this rank beats."""
         before = _read(self._host(self.own.rank), Heartbeat)
         if before is None:
             return
@@ -132,7 +132,7 @@ class Rendezvous:
             before.token,
             before.beat,
         ):
-            raise Invalid(
+            raise UserError(
                 f"--process-id {self.own.rank}: the supervisor of {after.host} has this number already: end it, or "
                 "give each host its own"
             )

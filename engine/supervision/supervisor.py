@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..spec.attempt import Attempt, LostProcess, Supervision
 from ..spec.config import Restart
 from ..wire import lock
@@ -111,7 +111,7 @@ class Supervisor:
 
 
 def supervise(directory: str, restart: Restart, supervision: Supervision) -> int:
-    """Supervises a run of this machine, and returns its exit code. Raises Invalid if another supervisor does."""
+    """Supervises a run of this machine, and returns its exit code. Raises UserError if another supervisor does."""
     run = RunDirectory(Path(directory))
     with held(run), SignalHandler() as signals:
         return Supervisor(run, restart, supervision, signals).run()
@@ -120,8 +120,8 @@ def supervise(directory: str, restart: Restart, supervision: Supervision) -> int
 def held(run: RunDirectory) -> BinaryIO:
     try:
         return lock.take(run.supervisor_lock)
-    except Invalid as error:
-        raise Invalid(
+    except UserError as error:
+        raise UserError(
             f"run {run.name} has a supervisor already: `shardtui stop {run.name}` ends the run and both ({error})"
         ) from error
 
@@ -133,7 +133,7 @@ def say(text: str) -> None:
 def give_up(run: RunDirectory, problem: str) -> None:
     """Says why the run is not started again, also to its viewers. Its engine has ended."""
     say(problem)
-    with contextlib.suppress(Invalid, OSError), run.hold():
+    with contextlib.suppress(UserError, OSError), run.hold():
         EventLog(run.events, lambda _: None).append(Failed(problems=[problem], refused=False, by_supervisor=True))
 
 
@@ -141,6 +141,6 @@ def last_step(history: Path) -> int:
     """Returns the last step that was reported; 0 if none was, or the history cannot be read."""
     try:
         events = deciding_events(history)
-    except (Invalid, OSError):
+    except (UserError, OSError):
         return 0
     return next((event.step for event in reversed(events) if isinstance(event, StepsDone)), 0)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from ..base import figures
+from ..base import formatting
 from ..checkpoint.directory import state_names
 from ..distributed.outcomes import WrongDevices
 from ..models.task import Task
-from ..program.leaves import bytes_of
 from ..program.placement import place
+from ..program.pytree_arrays import bytes_of
 from ..program.replicas import Differing, differing, first_holders, rows_of
 from ..spec.config import RunConfig
 from ..spec.preset import Preset
@@ -132,10 +132,10 @@ def coverage(config: RunConfig, task: Task, preset: Preset, devices: Sequence[ja
 
 
 def _words(devices: list[WrongDevice], is_certain: bool, arrays: list[str], step: int) -> str:
-    named = figures.listed(
+    named = formatting.listed(
         [f"{device.id} ({device.kind}, process {device.process} on {device.host})" for device in devices], SHOWN
     )
-    what = f"{len(arrays)} array{'s' * (len(arrays) != 1)} ({figures.listed(arrays, SHOWN)})"
+    what = f"{len(arrays)} array{'s' * (len(arrays) != 1)} ({formatting.listed(arrays, SHOWN)})"
     if is_certain:
         return f"after step {step:,}, device {named} does not hold what its replicas hold, in {what}"
     return f"after step {step:,}, one of devices {named} is wrong: these replicas differ in {what}"

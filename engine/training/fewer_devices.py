@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 from msgspec.structs import replace
 
-from ..base import figures
+from ..base import formatting
 from ..distributed.outcomes import Unfit
 from ..models.task import Task
 from ..planning.estimate import estimate_row, micro_task
@@ -98,12 +98,12 @@ class _Search:
 
     def words(self, chosen: Preset, devices: int) -> Iterator[str]:
         """Yields how the chosen preset differs from that of the run, if it does."""
-        own, mesh = self.own, figures.axes(chosen.shrunk(devices).sizes(devices))
+        own, mesh = self.own, formatting.axes(chosen.shrunk(devices).sizes(devices))
         if chosen.name != own.name:
             why = "; ".join(self.problems(devices)) or "its memory, by formula"
             yield f"{chosen.name} ({mesh}) in place of {own.name}, which does not fit {devices} devices: {why}"
         elif own.size_problem(devices):
-            yield f"{own.name} on {devices} devices: mesh {mesh} in place of {figures.axes(own.mesh)}"
+            yield f"{own.name} on {devices} devices: mesh {mesh} in place of {formatting.axes(own.mesh)}"
 
     def _tasks(self) -> Iterator[tuple[int, Task]]:
         """Yields numbers of micro-batches, and the task of one of them."""

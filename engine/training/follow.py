@@ -8,8 +8,8 @@ from functools import partial
 
 import msgspec
 
-from ..base.invalid import Invalid
 from ..base.regular_file import append_regular
+from ..base.user_error import UserError
 from ..distributed.jax_cluster import JaxCluster
 from ..distributed.joining import connect, process_index, seal
 from ..distributed.outcomes import WrongDevices
@@ -28,7 +28,7 @@ GRACE_SECONDS = 10.0
 
 
 def host(run: str, config: RunConfig | None, restart: Restart, membership: Membership) -> int:
-    """Runs the engine of one host and returns its exit code. Raises Invalid. Process 0 creates the run from `config`,
+    """Runs the engine of one host and returns its exit code. Raises UserError. Process 0 creates the run from `config`,
     or finds it by name if there is none."""
     end_with_supervisor(restart)
     about = config or restart.config
@@ -36,7 +36,7 @@ def host(run: str, config: RunConfig | None, restart: Restart, membership: Membe
     directory = RunDirectory(state_home() / run)
     try:
         is_joined = connect(membership, about)
-    except Invalid as error:
+    except UserError as error:
         ending_recorder(directory, membership.process or 0, restart)(ending_of(error, 0))
         raise
     joined = partial(seal, membership, directory, about)
@@ -49,16 +49,16 @@ def host(run: str, config: RunConfig | None, restart: Restart, membership: Membe
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
     except OSError as error:
-        raise Invalid(f"{directory.log}: cannot be written: {error.strerror}: remove it") from error
+        raise UserError(f"{directory.log}: cannot be written: {error.strerror}: remove it") from error
     return serve(directory, restart, joined if is_joined else None)
 
 
 def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], process: int) -> int:
-    """Trains as process 0 decides, until the run ends. Returns the exit code. Raises Invalid."""
+    """Trains as process 0 decides, until the run ends. Returns the exit code. Raises UserError."""
     record = ending_recorder(directory, process, restart)
     try:
         joined = join()
-    except Invalid as error:
+    except UserError as error:
         record(ending_of(error, 0))
         raise
     cluster, inbox = JaxCluster(joined, stop=lambda: None, lost=partial(_exit_on_loss, record)), Inbox()
@@ -76,10 +76,10 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], 
         done = train(directory, restart, watchdog.note, inbox, cluster, lambda _: None)
         record(Ending(kind="stopped", step=done))
         return 0
-    except (Invalid, WrongDevices) as error:  # in every process after the same step
+    except (UserError, WrongDevices) as error:  # in every process after the same step
         record(ending_of(error, watchdog.done))
         cluster.close()
-        if isinstance(error, Invalid):
+        if isinstance(error, UserError):
             raise
         return 1
     except Exception as error:

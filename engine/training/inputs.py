@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..data.batches import Batches
 from ..data.corpus import Corpus
 from ..data.source import read_corpus
@@ -44,7 +44,7 @@ def text_inputs(config: RunConfig) -> Inputs:
     corpus, held_out = (corpus, read_corpus(data, "--eval-data")) if share is None else corpus.split(share)
     evaluated = batches(held_out)
     if not evaluated.full_batches:
-        raise Invalid(
+        raise UserError(
             f"{held_out.option} {held_out.source}: {held_out.size:,} {held_out.unit} are fewer than one batch of "
             f"{training.batch_size} × {training.seq_len}: hold more out"
         )
@@ -60,7 +60,7 @@ class DeviceBatches:
 
     def batch(self, number: int, program: Program) -> Any:
         """Returns batch `number` on the devices, in the structure that the program's step takes. With several
-        processes, each reads only the rows that its own devices hold. Raises Invalid if a user's batch cannot be
+        processes, each reads only the rows that its own devices hold. Raises UserError if a user's batch cannot be
         made."""
         shardings, structure = jax.tree.flatten(program.placement.batch_shardings)
         if self._processes == 1:

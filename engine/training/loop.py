@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import jax
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..checkpoint.manifest import Manifest
 from ..data.batches import Batches
 from ..distributed.outcomes import Stranded
@@ -33,7 +33,7 @@ class Evaluator:
 
     def evaluate(self, at: Progress) -> None:
         """Waits for the step in flight, then evaluates; the time this takes counts for no step. Changes no state.
-        Raises Invalid if a held-out batch cannot be read."""
+        Raises UserError if a held-out batch cannot be read."""
         config = self.tools.config.evaluation
         assert config and self.held_out
         at.reports.flush()
@@ -133,7 +133,7 @@ class Loop:
         self.tools.cluster.begun = self.at.begun + 1
         try:
             is_traced = self._dispatch_step()
-        except Invalid as error:  # the step was not dispatched
+        except UserError as error:  # the step was not dispatched
             self._pause_without_batch(error)
             return
         except jax.errors.JaxRuntimeError as error:
@@ -155,10 +155,10 @@ class Loop:
     def _evaluate(self) -> None:
         try:
             self._evaluator.evaluate(self.at)
-        except Invalid as error:
+        except UserError as error:
             self._pause_without_batch(error)
 
-    def _pause_without_batch(self, error: Invalid) -> None:
+    def _pause_without_batch(self, error: UserError) -> None:
         """Pauses because a batch cannot be read or made. Raises Stranded if there are several processes."""
         if self.tools.cluster.count > 1:
             raise Stranded(*error.problems) from error

@@ -11,7 +11,7 @@ import jax
 from msgspec import structs
 
 from ..base.advice import problems_in
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import UNSUCCESSFUL
 from ..profiling.breakdown import breakdown_of
@@ -216,14 +216,14 @@ def joint_breakdown(cluster: Cluster, read: Callable[[], Recording], peaks: Peak
 
 
 def _common_steps(cluster: Cluster, recording: Recording) -> list[int]:
-    """Returns the steps to account for, which every process has traced whole. Raises Invalid if there is none."""
+    """Returns the steps to account for, which every process has traced whole. Raises UserError if there is none."""
     if cluster.count == 1:
         return recording.steps
     found = cluster.all_gather(cluster.run_on_all(lambda: traced(recording)), Traced)
     if common := kept_steps(found):
         return common
     whole = ", ".join(f"{len(each.steps)} on process {process}" for process, each in enumerate(found))
-    raise Invalid(f"no step was traced whole on every process ({whole}): trace more steps")
+    raise UserError(f"no step was traced whole on every process ({whole}): trace more steps")
 
 
 def _sums(recording: Recording, clocks: Clocks, process: int) -> Sums:

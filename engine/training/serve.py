@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from ..base.advice import problems_in
-from ..base.invalid import Invalid
 from ..base.parent_watchdog import end_with_parent
+from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import NotMet, Unfit, WrongDevices
 from ..distributed.seal import Seal
@@ -76,7 +76,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         directory.clear_coordinators()
         server = Server(directory.socket, inbox.put)
         log = EventLog(directory.events, server.publish)
-    except (Invalid, OSError) as error:
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     detach_in_children(lambda: [lock.fileno(), log.descriptor, *server.descriptors])
@@ -87,7 +87,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         return _train(directory, restart, config, connect, inbox, log, server, lock_watchdog)
     finally:
         server.close()
-        with suppress(Invalid):  # the directory of the sockets is no longer owned by this user alone
+        with suppress(UserError):  # the directory of the sockets is no longer owned by this user alone
             directory.clear_coordinators()
         lock.close()
 
@@ -126,12 +126,12 @@ def _train(
         log.append(EngineStopped(step=done, reason=reason))
         record(Ending(kind="finished" if reason == "finished" else "stopped", step=done))
         return 0
-    except (Invalid, WrongDevices) as error:  # in every process after the same step
+    except (UserError, WrongDevices) as error:  # in every process after the same step
         goes_on = restart.is_again or (restart.attempt is not None and isinstance(error, NotMet))
-        log.append(Failed(problems=list(error.problems), refused=isinstance(error, Invalid) and not goes_on))
+        log.append(Failed(problems=list(error.problems), refused=isinstance(error, UserError) and not goes_on))
         record(ending_of(error, watchdog.done))
         cluster.close()
-        return 2 if isinstance(error, Invalid) else 1
+        return 2 if isinstance(error, UserError) else 1
     except Exception as error:
         traceback.print_exc()
         cluster.fail(error)
@@ -147,7 +147,7 @@ def ending_recorder(directory: RunDirectory, process: int, restart: Restart) -> 
 
 def ending_of(error: Exception, done: int) -> Ending:
     """Returns the ending that an exception after `done` steps means."""
-    kind = "lost" if isinstance(error, NotMet) else "refused" if isinstance(error, Invalid) else "failed"
+    kind = "lost" if isinstance(error, NotMet) else "refused" if isinstance(error, UserError) else "failed"
     fits = error.processes if isinstance(error, Unfit) else None
     wrong = error.devices if isinstance(error, WrongDevices) else {}
     return Ending(kind=kind, step=done, problems=problems_in(error), fits=fits, wrong=wrong)

@@ -10,7 +10,7 @@ from .serve import end_with_supervisor, serve
 
 def serve_run(directory: str, restart: Restart | None = None, membership: Membership | None = None) -> int:
     """Trains one run, from its newest checkpoint if it has one; as one of several processes with a `membership`.
-    Returns the exit code. Raises Invalid."""
+    Returns the exit code. Raises UserError."""
     run, restart = RunDirectory(Path(directory)), restart or Restart()
     end_with_supervisor(restart)
     if membership is None:

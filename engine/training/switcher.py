@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from ..base.advice import problems_in
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from ..checkpoint.manifest import Manifest
 from ..distributed.outcomes import UNSUCCESSFUL, Damaged, Failure
 from ..models.task import TrainState
@@ -37,7 +37,7 @@ class Restorer:
         return self._begun_at(0, program, new_state.result()())
 
     def restore(self, step: int, program: Program) -> Progress:
-        """Restores the checkpoint of `step` into the program's layout. Raises Damaged, Invalid and Failure."""
+        """Restores the checkpoint of `step` into the program's layout. Raises Damaged, UserError and Failure."""
         state, receipt = self.tools.saver.load(step, program)
         self.tools.publish(receipt)
         self.tools.saver.report_kept()
@@ -92,8 +92,8 @@ class Switcher:
         )
 
     def _move(self, at: Progress, ready: Ready) -> None:
-        """Moves the state to the new program. Raises Invalid and Failure and leaves `at` unchanged. With `--low-memory`
-        the state of `at` may be lost then."""
+        """Moves the state to the new program. Raises UserError and Failure and leaves `at` unchanged. With
+        `--low-memory` the state of `at` may be lost then."""
         source, target = at.program, ready.program
         self.check_memory(target)
         self.tools.publish(Switching(to_preset=target.name, step=at.done))
@@ -148,21 +148,21 @@ class Switcher:
         at.program, at.previous, at.commands_at = previous, None, at.begun
 
     def check_memory(self, program: Program) -> None:
-        """Raises Invalid if the devices of any process have less memory than the program needs."""
+        """Raises UserError if the devices of any process have less memory than the program needs."""
 
         def check() -> None:
             available = limit(self.tools.compiler.devices, self.tools.config.device_memory)
             if problem := shortage(program.name, program.description.memory, available):
-                raise Invalid(problem)
+                raise UserError(problem)
 
         self.tools.cluster.run_on_all(check)
 
     def _save_or_refuse(self, at: Progress) -> None:
-        """Saves before the transfer frees the state's arrays. Raises Invalid if the save fails."""
+        """Saves before the transfer frees the state's arrays. Raises UserError if the save fails."""
         at.save(self.tools.saver)
         saved = self.tools.saver.newest()
         if saved is None or saved.step != at.done:
-            raise Invalid(
+            raise UserError(
                 f"step {at.done} could not be saved, which a switch with --low-memory needs: "
                 "fix the cause, then switch again"
             )

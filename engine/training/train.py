@@ -7,8 +7,8 @@ import jax
 import msgspec
 from etils import epath
 
-from ..base.invalid import Invalid
 from ..base.machine import versions
+from ..base.user_error import UserError
 from ..checkpoint.directory import CheckpointDirectory, array_types
 from ..checkpoint.manifest import Manifest, edited_settings
 from ..checkpoint.saver import Saver
@@ -47,8 +47,8 @@ def train(
     answer_with: Callable[[Answer], None],
 ) -> int:
     """Checks everything, reports that it is ready, and trains. Returns the number of steps done. `publish` receives
-    every event, `answer_with` what answers previews of presets. Raises Invalid before any device work. Long because the
-    order of the checks stands here."""
+    every event, `answer_with` what answers previews of presets. Raises UserError before any device work. Long because
+    the order of the checks stands here."""
     hosts = cluster.meet()
     config = restart.config or directory.config
     _compare_inputs(cluster, hosts, directory, restart, config)
@@ -57,7 +57,7 @@ def train(
         keep_freed_blocks()
     inputs = cluster.run_on_all(lambda: _checked_inputs(config, task, devices, directory))
     if different := _differences(cluster, hosts, corpus_facts(inputs.corpus, inputs.held_out_corpus)):
-        raise Invalid(*different)
+        raise UserError(*different)
 
     within = None if config.checkpoints.directory else directory.path
     place = CheckpointDirectory(epath.Path(directory.checkpoints(config)), within)
@@ -75,7 +75,7 @@ def train(
     known, infos, preset_problems = describe_presets(config, task, devices, directory.presets, restart.is_again)
     problems += problems_of_requested(config, infos)
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     if restart.config is not None and (cluster.process == 0 or directory.holder() is None):
         directory.write_config(restart.config)  # each host keeps the configuration that it was given itself
 
@@ -98,7 +98,7 @@ def _compare_inputs(
         is_users = isinstance(config.model, UserModel)  # whose code runs only once all else agrees
         data = cluster.run_on_all(lambda: None if is_users else text_inputs(config))
         text = corpus_facts(data.corpus, data.held_out_corpus) if data else {}
-        raise Invalid(*different, *_differences(cluster, hosts, text))
+        raise UserError(*different, *_differences(cluster, hosts, text))
 
 
 def _differences(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]) -> list[str]:
@@ -111,12 +111,12 @@ def _checked_inputs(config: RunConfig, task: Task, devices: list[jax.Device], di
     problems = problems_of(config)
     try:
         found = inputs_of(config, task)
-    except Invalid as error:
+    except UserError as error:
         problems += error.problems
     else:
         if not problems:
             return found
-    raise Invalid(
+    raise UserError(
         *problems, *problems_of_requested(config, describe_presets(config, task, devices, directory.presets)[1])
     )
 

@@ -7,13 +7,13 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
 
-from ..analysis.program_text import read
-from ..base import figures
-from ..origins.programs import KeptStep, kept_step
+from ..base import formatting
+from ..explain.programs import KeptStep, kept_step
+from ..hlo.program_text import read
 from ..parallel.mesh import describe_mesh
 from ..parallel.rules import spec_of
-from ..program.leaves import Leaf, unique_names
 from ..program.memory import predict
+from ..program.pytree_arrays import Leaf, unique_names
 from ..wire.descriptions import ArrayInfo, MeshInfo
 from ..wire.events import PresetCompiled
 from .external_step import CompiledStep, is_placed, is_same_layout
@@ -74,12 +74,12 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
     problems: list[str] = []
     if elsewhere:
         subject = "1 array is" if len(elsewhere) == 1 else f"{len(elsewhere)} arrays are"
-        listed = figures.listed(elsewhere, MAX_NAMES)
+        listed = formatting.listed(elsewhere, MAX_NAMES)
         problems.append(f"{subject} not shown because their devices or mesh differ from the rest: {listed}")
     if ambiguous:
         count = "1 array" if len(ambiguous) == 1 else f"{len(ambiguous)} arrays"
         problems.append(
-            f"the layout of {count} ({figures.listed(ambiguous, MAX_NAMES)}) and the memory of a step are unknown: "
+            f"the layout of {count} ({formatting.listed(ambiguous, MAX_NAMES)}) and the memory of a step are unknown: "
             "several arguments or results of the step have the same shape and dtype: pass the step's arguments to "
             "watch as args="
         )

@@ -15,7 +15,7 @@ import jax
 from jax.sharding import NamedSharding
 from jax.stages import Compiled, Lowered
 
-from ..program.leaves import Leaf, Path, leaves
+from ..program.pytree_arrays import Leaf, Path, leaves
 
 FLAX_STATES = "states"
 """The key under which a function compiled by `nnx.jit` takes a module's arrays, as a list."""

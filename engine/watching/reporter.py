@@ -16,7 +16,7 @@ import msgspec
 
 from ..base.advice import error_line
 from ..distributed.cluster import Cluster
-from ..origins.programs import KeptStep
+from ..explain.programs import KeptStep
 from ..spec.config import WatchedRun
 from ..training.forks import redirect_to_null
 from ..training.step_reports import REPORT_SECONDS, StepReports
@@ -47,8 +47,8 @@ class Reporter:
         measure: Callable[[], MemoryMeasured | None],
         steps_done: int,
     ) -> None:
-        """`opening`: the first events; `step`: kept for viewers that explain it. Raises Invalid and OSError if the run
-        cannot be reported; no file is left."""
+        """`opening`: the first events; `step`: kept for viewers that explain it. Raises UserError and OSError if the
+        run cannot be reported; no file is left."""
         run_directory.runtime_directory()
         with contextlib.ExitStack() as cleanup:
             directory = run_directory.create_numbered(about)

@@ -1,6 +1,6 @@
 """Events of checkpoints: saves and restores."""
 
-from ..base import figures
+from ..base import formatting
 from ..spec.preset_reader import name_of
 from .checkpoints import CheckpointInfo
 from .event import Event, Level
@@ -18,7 +18,7 @@ class CheckpointSaving(Event, frozen=True):
 
     @property
     def line(self) -> str:
-        return f"saving step {self.step:,}: stalled {figures.seconds(self.stall_seconds)} to copy it"
+        return f"saving step {self.step:,}: stalled {formatting.seconds(self.stall_seconds)} to copy it"
 
 
 class CheckpointSaved(Event, frozen=True):
@@ -35,7 +35,7 @@ class CheckpointSaved(Event, frozen=True):
 
     @property
     def line(self) -> str:
-        size, seconds = figures.size(self.bytes), figures.seconds(self.seconds)
+        size, seconds = formatting.size(self.bytes), formatting.seconds(self.seconds)
         return f"checkpoint of step {self.step:,}: {self.arrays} arrays, {size} on disk after {seconds}"
 
 
@@ -112,7 +112,7 @@ class Restored(Event, frozen=True):
         later = ", ".join(f"{step:,}" for step in self.rolled_back)
         return (
             f"restored step {self.step:,}, saved under {name_of(self.from_preset)} on {self.from_devices} devices: "
-            f"{self.arrays} digests equal (64-bit), {figures.seconds(self.seconds)}"
+            f"{self.arrays} digests equal (64-bit), {formatting.seconds(self.seconds)}"
             + (f"; set aside: {later}" if later else "")
         )
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..base import figures
+from ..base import formatting
 from ..spec.preset import PipelineInfo
 
 
@@ -269,11 +269,11 @@ class CorpusInfo(Struct, frozen=True):
     @property
     def words(self) -> str:
         if not self.files:
-            return f"batches from {self.source} (the first: {figures.size(self.bytes)}, sha256 {self.sha256[:12]})"
+            return f"batches from {self.source} (the first: {formatting.size(self.bytes)}, sha256 {self.sha256[:12]})"
         read = f"{self.files} files, sha256 {self.sha256[:12]}"
         if self.tokens:
-            return f"{figures.count(self.tokens)} tokens from {self.source} ({read})"
-        return f"{figures.size(self.bytes)} of text from {self.source} ({read})"
+            return f"{formatting.count(self.tokens)} tokens from {self.source} ({read})"
+        return f"{formatting.size(self.bytes)} of text from {self.source} ({read})"
 
 
 class Preview(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..base import figures
+from ..base import formatting
 from ..spec.attempt import Attempt
 from ..spec.config import RunConfig, WatchedRun, training_words
 from .descriptions import CorpusInfo, DeviceInfo, PresetInfo
@@ -82,13 +82,13 @@ class EngineReady(Event, frozen=True):
 
     @property
     def line(self) -> str:
-        padding = f" (+ {figures.count(self.padding_parameters)} padding)" if self.padding_parameters else ""
+        padding = f" (+ {formatting.count(self.padding_parameters)} padding)" if self.padding_parameters else ""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         dtype = f" computed in {self.dtype}" if self.dtype else ""
         corpus = f", {self.corpus.words}" if self.corpus else ""
         return (
             f"{len(self.devices)} × {self.devices[0].kind}{' (simulated)' if self.simulated else ''}, "
-            f"{figures.count(self.parameters)} parameters{padding}{dtype}{corpus}; {versions}"
+            f"{formatting.count(self.parameters)} parameters{padding}{dtype}{corpus}; {versions}"
             + "".join(f"; invalid preset ignored: {problem}" for problem in self.preset_problems)
             + "".join(f"; {warning}" for warning in self.warnings)
         )

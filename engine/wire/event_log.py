@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..base.invalid import Invalid
 from ..base.regular_file import append_regular, open_regular
+from ..base.user_error import UserError
 from .events import (
     AnyEvent,
     EngineReady,
@@ -54,7 +54,7 @@ class EventLog:
     """Appends events, usually from the training thread; if that waits for a lost process, from the one that noticed."""
 
     def __init__(self, path: Path, listener: Listener) -> None:
-        """Raises Invalid if the file cannot be read, OSError if it cannot be written."""
+        """Raises UserError if the file cannot be read, OSError if it cannot be written."""
         self._seq, self._is_complete = _tail_of(path)
         """Number of the last event, and whether its line in the file is complete."""
         self._file = append_regular(path)
@@ -104,7 +104,7 @@ class LogReader:
     def read(self, after: int = 0) -> Iterator[list[AnyEvent]]:
         """Yields chunks of the events with a `seq` above `after`. Leaves an incomplete last line for the next call.
 
-        Raises FileNotFoundError, and Invalid if the file cannot be read.
+        Raises FileNotFoundError, and UserError if the file cannot be read.
         """
         with _opened(self._path) as file:
             file.seek(self._offset)
@@ -127,7 +127,7 @@ def deciding_events(path: Path) -> list[AnyEvent]:
     """Returns, in order, the events that decide how a run is now: phase, preset, and steps with their last losses.
 
     Reads backwards to the start of the last engine and at least one report of steps, and decodes only what it returns:
-    of the steps, the last report. Raises FileNotFoundError, and Invalid if the file cannot be read.
+    of the steps, the last report. Raises FileNotFoundError, and UserError if the file cannot be read.
     """
     found: list[AnyEvent] = []
     missing = {EngineStarted, StepsDone}
@@ -156,13 +156,13 @@ def _lines_backwards(file: BufferedReader) -> Iterator[bytes]:
 
 
 def _opened(path: Path) -> BufferedReader:
-    """Opens the file. Raises FileNotFoundError, and Invalid if it cannot be read."""
+    """Opens the file. Raises FileNotFoundError, and UserError if it cannot be read."""
     try:
         return open_regular(path)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Invalid(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _tail_of(path: Path) -> tuple[int, bool]:

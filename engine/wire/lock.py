@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from ..base.invalid import Invalid
 from ..base.regular_file import append_regular, open_regular
+from ..base.user_error import UserError
 
 TIMEOUT_SECONDS = 1.0
 """Timeout for taking the lock: `holder` takes it briefly to check whether it is free."""
@@ -52,17 +52,17 @@ class Holder:
 
 
 def take(path: Path) -> BinaryIO:
-    """Takes the lock, which is held while the returned file is open. Raises Invalid if another process holds it."""
+    """Takes the lock, which is held while the returned file is open. Raises UserError if another process holds it."""
     try:
         lock = append_regular(path)
     except OSError as error:
-        raise Invalid(f"{path}: cannot be locked: {error.strerror}: remove it") from error
+        raise UserError(f"{path}: cannot be locked: {error.strerror}: remove it") from error
     until = time.monotonic() + TIMEOUT_SECONDS
     while not _try_lock(lock, fcntl.LOCK_EX):
         if time.monotonic() > until:
             found = holder(path)
             lock.close()
-            raise Invalid(
+            raise UserError(
                 f"run {path.parent.name}: {found.description if found else 'another process'} holds its lock: "
                 f"end it first, for example with `shardtui stop {path.parent.name}`"
             )
@@ -72,7 +72,7 @@ def take(path: Path) -> BinaryIO:
         lock.write(" ".join([str(os.getpid()), *_identity(os.getpid())]).encode() + b"\n")
     except OSError as error:
         lock.close()
-        raise Invalid(f"{path}: cannot be written: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
     return lock
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..base import figures
+from ..base import formatting
 from ..spec.model_config import AttentionKernel
 from ..spec.preset import PipelineInfo
 from .descriptions import (
@@ -101,9 +101,9 @@ class PresetCompiled(Event, frozen=True):
     @property
     def line(self) -> str:
         source = ", from the compilation cache" if self.from_cache else ""
-        seconds = "" if self.compile_seconds is None else f" in {figures.seconds(self.compile_seconds)}"
+        seconds = "" if self.compile_seconds is None else f" in {formatting.seconds(self.compile_seconds)}"
         attention = f" with {self.attention} attention" if self.attention else ""
-        return f"compiled {self.preset}{attention}{seconds}{source}: {figures.axes(self.mesh.axes)}"
+        return f"compiled {self.preset}{attention}{seconds}{source}: {formatting.axes(self.mesh.axes)}"
 
 
 class ProgramsKept(Event, frozen=True):
@@ -120,7 +120,7 @@ class ProgramsKept(Event, frozen=True):
 
     @property
     def line(self) -> str:
-        size, limit = figures.size(self.bytes), figures.size(self.limit_bytes)
+        size, limit = formatting.size(self.bytes), formatting.size(self.limit_bytes)
         return f"compiled programs in memory: {', '.join(self.presets)}: {size} of {limit} (estimated)"
 
 
@@ -151,7 +151,7 @@ class PresetAdded(Event, frozen=True):
 
     @property
     def line(self) -> str:
-        return f"new preset {self.preset.name}, {self.preset.summary}: {figures.axes(self.preset.mesh)}"
+        return f"new preset {self.preset.name}, {self.preset.summary}: {formatting.axes(self.preset.mesh)}"
 
 
 class PresetPreviewed(Event, frozen=True):
@@ -212,11 +212,11 @@ class Switched(Event, frozen=True):
     def line(self) -> str:
         digests = f"all {self.arrays} digests equal (64-bit)" if self.digests_equal else "DIGESTS DIFFER"
         compiled = (
-            f", compiled in {figures.seconds(self.compile_seconds)} while training" if self.compile_seconds else ""
+            f", compiled in {formatting.seconds(self.compile_seconds)} while training" if self.compile_seconds else ""
         )
         return (
-            f"{self.from_preset} → {self.to_preset} at step {self.step:,}: moved {figures.size(self.bytes_moved)}, "
-            f"stalled {figures.seconds(self.stall_seconds)}{compiled}, {digests}"
+            f"{self.from_preset} → {self.to_preset} at step {self.step:,}: moved {formatting.size(self.bytes_moved)}, "
+            f"stalled {formatting.seconds(self.stall_seconds)}{compiled}, {digests}"
         )
 
 

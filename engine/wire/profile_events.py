@@ -2,7 +2,7 @@
 
 import shlex
 
-from ..base import figures
+from ..base import formatting
 from .event import Event, Level
 from .step_breakdown import PartTime, StepBreakdown
 
@@ -103,6 +103,6 @@ class PartsMeasured(Event, frozen=True):
         if self.problem:
             return f"no parts of step {self.step:,}: {self.problem}"
         largest = sorted(self.parts, key=lambda part: -part.share)[:MAX_PARTS]
-        parts = ", ".join(f"{part.name} {figures.percent(part.share)}" for part in largest)
-        paused = f"paused {figures.seconds(self.pause_seconds)} to measure"
-        return f"step {self.step:,} of {figures.seconds(self.step_seconds or 0.0)}: {parts}; {paused}"
+        parts = ", ".join(f"{part.name} {formatting.percent(part.share)}" for part in largest)
+        paused = f"paused {formatting.seconds(self.pause_seconds)} to measure"
+        return f"step {self.step:,} of {formatting.seconds(self.step_seconds or 0.0)}: {parts}; {paused}"

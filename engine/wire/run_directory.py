@@ -19,8 +19,8 @@ import msgspec
 
 from ..base.atomic_write import write_atomically
 from ..base.directories import cache_directory, state_directory
-from ..base.invalid import Invalid, suggestion
 from ..base.regular_file import read_regular
+from ..base.user_error import UserError, suggestion
 from ..spec.config import Membership, RunConfig, WatchedRun
 from . import lock
 from .lock import Holder
@@ -75,7 +75,7 @@ class RunDirectory:
         return self.path / f"ending-{process}.json"
 
     def beat(self, process: int) -> Path:
-        """Returns the file in which a supervised process shows its supervisor that it runs. Raises Invalid."""
+        """Returns the file in which a supervised process shows its supervisor that it runs. Raises UserError."""
         return self.socket.with_suffix(f".beat-{process}")
 
     def stacks(self, config: RunConfig) -> Path:
@@ -97,15 +97,15 @@ class RunDirectory:
 
     @property
     def config(self) -> RunConfig:
-        """Reads `run.json`. Raises Invalid if it cannot be read, or if the training loop is external."""
+        """Reads `run.json`. Raises UserError if it cannot be read, or if the training loop is external."""
         if watched := self.watched:
-            raise Invalid(watched.refusal)
+            raise UserError(watched.refusal)
         path = self.path / "run.json"
         try:
             return msgspec.json.decode(read_regular(path), type=RunConfig)
         except UNREADABLE as error:
             why = getattr(error, "strerror", None) or error
-            raise Invalid(f"{path}: not a valid run configuration: {why}: remove its directory") from error
+            raise UserError(f"{path}: not a valid run configuration: {why}: remove its directory") from error
 
     @property
     def watched(self) -> WatchedRun | None:
@@ -116,12 +116,12 @@ class RunDirectory:
 
     @property
     def about(self) -> RunConfig | WatchedRun:
-        """Reads `run.json` of either kind of run. Raises Invalid if it cannot be read."""
+        """Reads `run.json` of either kind of run. Raises UserError if it cannot be read."""
         return self.watched or self.config
 
     @property
     def socket(self) -> Path:
-        """Returns the path of the run's socket. Raises Invalid if the runtime directory is not safe to use."""
+        """Returns the path of the run's socket. Raises UserError if the runtime directory is not safe to use."""
         digest = zlib.crc32(str(self.path.resolve()).encode())
         return runtime_directory() / f"{self.name[:32]}-{digest:08x}.sock"
 
@@ -164,12 +164,12 @@ class RunDirectory:
         shutil.rmtree(self.path)
 
 
-class NameTaken(Invalid):
+class NameTaken(UserError):
     """A run of that name exists."""
 
 
 def create(about: RunConfig | WatchedRun) -> RunDirectory:
-    """Creates a directory with the run's `run.json`. Raises NameTaken, and Invalid if it cannot be written."""
+    """Creates a directory with the run's `run.json`. Raises NameTaken, and UserError if it cannot be written."""
     directory = RunDirectory(state_home() / checked_name(about.run))
     try:
         directory.path.mkdir(parents=True, mode=0o700)
@@ -179,7 +179,7 @@ def create(about: RunConfig | WatchedRun) -> RunDirectory:
     except OSError as error:
         if directory.path.is_dir():
             directory.discard()
-        raise Invalid(
+        raise UserError(
             f"{directory.path}: cannot be written: {error.strerror}: set XDG_STATE_HOME to a directory that you can "
             "write"
         ) from error
@@ -187,7 +187,7 @@ def create(about: RunConfig | WatchedRun) -> RunDirectory:
 
 
 def create_numbered(about: WatchedRun) -> RunDirectory:
-    """Creates a directory as `create` does; appends -2, -3, … to the name if it is taken. Raises Invalid."""
+    """Creates a directory as `create` does; appends -2, -3, … to the name if it is taken. Raises UserError."""
     names = (about.run[:MAX_STEM] + f"-{number}" for number in itertools.count(2))
     name = about.run
     while True:
@@ -203,16 +203,16 @@ def free_name(model: str) -> str:
 
 
 def find(name: str | None) -> RunDirectory:
-    """Returns the run of that name; with None the newest one that is running. Raises Invalid if there is none."""
+    """Returns the run of that name; with None the newest one that is running. Raises UserError if there is none."""
     if name is not None:
         directory = RunDirectory(state_home() / checked_name(name))
         if not (directory.path / "run.json").exists():
             maybe = suggestion(name, (run.name for run in all_runs()))
-            raise Invalid(f"run {name}: no such run in {state_home()}: {maybe}see `shardtui ls`")
+            raise UserError(f"run {name}: no such run in {state_home()}: {maybe}see `shardtui ls`")
         return directory
     living = [directory for directory in all_runs() if (holder := directory.holder()) and holder.is_alive]
     if not living:
-        raise Invalid("no run is training: start one with `shardtui`, or name an ended one: see `shardtui ls`")
+        raise UserError("no run is training: start one with `shardtui`, or name an ended one: see `shardtui ls`")
     return living[-1]
 
 
@@ -223,9 +223,9 @@ def all_runs() -> list[RunDirectory]:
 
 
 def checked_name(name: str) -> str:
-    """Returns `name`. Raises Invalid if it is not valid for a run."""
+    """Returns `name`. Raises UserError if it is not valid for a run."""
     if not RUN_NAME.fullmatch(name):
-        raise Invalid(
+        raise UserError(
             f"run {name!r}: a name has 1 to 64 characters of a–z, 0–9, '.', '_' and '-', and starts with a letter or "
             "digit"
         )
@@ -233,19 +233,19 @@ def checked_name(name: str) -> str:
 
 
 def runtime_directory() -> Path:
-    """Returns the directory of the sockets, created with mode 0700. Raises Invalid if other users can enter it."""
+    """Returns the directory of the sockets, created with mode 0700. Raises UserError if other users can enter it."""
     path = Path(os.environ.get("SHARDTUI_RUNTIME_DIR") or f"/tmp/shardtui-{os.getuid()}")
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.lstat()
     except OSError as error:
-        raise Invalid(f"{path}: cannot be used for sockets: {error.strerror}: set SHARDTUI_RUNTIME_DIR") from error
+        raise UserError(f"{path}: cannot be used for sockets: {error.strerror}: set SHARDTUI_RUNTIME_DIR") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise Invalid(
+        raise UserError(
             f"{path}: other users can enter it, or it is not a directory: remove it, or set SHARDTUI_RUNTIME_DIR"
         )
     if len(str(path)) > 60:
-        raise Invalid(
+        raise UserError(
             f"{path}: too long for a socket ({len(str(path))} characters, at most 60): set SHARDTUI_RUNTIME_DIR"
         )
     return path

@@ -6,14 +6,14 @@ from contextlib import redirect_stdout
 
 from msgspec import Struct
 
-from ..base.invalid import Invalid
+from ..base.user_error import UserError
 from .framing import encode_json
 
 
 def answered(answer: Callable[..., Struct | Iterable[Struct] | int | None], *arguments: object) -> int:
     """Prints what `answer` returns, unless that is the exit code, and returns the exit code.
 
-    If it raises Invalid, prints the problems on stderr and returns 2.
+    If it raises UserError, prints the problems on stderr and returns 2.
     """
     try:
         with redirect_stdout(sys.stderr):  # a user's model may print
@@ -23,7 +23,7 @@ def answered(answer: Callable[..., Struct | Iterable[Struct] | int | None], *arg
             for each in [found] if isinstance(found, Struct) else found or ():
                 print_answer(each)
             return 0
-    except Invalid as error:
+    except UserError as error:
         print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         return 2
 

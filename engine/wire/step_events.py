@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from ..base import figures
+from ..base import formatting
 from ..spec.config import Sampling
 from .event import Event, Level
 
@@ -63,7 +63,7 @@ class Evaluated(Event, frozen=True):
     @property
     def line(self) -> str:
         loss = "not finite" if self.loss is None else f"{self.loss:.4f}"
-        over = f"{self.batches} batches in {figures.seconds(self.seconds)}"
+        over = f"{self.batches} batches in {formatting.seconds(self.seconds)}"
         return f"step {self.step:,}: held-out loss {loss} over {over}"
 
 
@@ -107,8 +107,8 @@ class Sampled(Event, frozen=True):
     def line(self) -> str:
         if self.problem:
             return f"step {self.step:,}: no sample: {self.problem}"
-        compiled = f" after compiling for {figures.seconds(self.compile_seconds)}" if self.compile_seconds else ""
-        waited = f"{figures.seconds(self.seconds)}{compiled}"
+        compiled = f" after compiling for {formatting.seconds(self.compile_seconds)}" if self.compile_seconds else ""
+        waited = f"{formatting.seconds(self.seconds)}{compiled}"
         return f'step {self.step:,}: "{self.sampling.prompt}" → "{self.text}" in {waited}'
 
 
@@ -158,4 +158,4 @@ class Stalled(Event, frozen=True):
     @property
     def line(self) -> str:
         found = f": {self.verdict}: stacks in {self.stacks}" if self.verdict else ""
-        return f"stalled for {figures.seconds(self.seconds)} in {self.where}{found}"
+        return f"stalled for {formatting.seconds(self.seconds)} in {self.where}{found}"

@@ -5,7 +5,7 @@ import os
 
 import pytest
 from shardtui.engine.base.advice import advice, first_line, problems_in
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_a_cycle_of_causes_ends() -> None:
 
 def test_an_invalid_request_is_reported_with_all_its_problems() -> None:
     problems = ["--steps 0: at least 1", "--seed -1: from 0"]
-    assert problems_in(Invalid(*problems)) == problems
+    assert problems_in(UserError(*problems)) == problems

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.base.regular_file import NotRegular, open_regular, read_regular
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset, load_presets
 from shardtui.engine.wire import run_directory
@@ -74,7 +74,7 @@ def test_commands_name_the_bad_file_of_a_run(home: Path, command: list[str], nam
 def test_an_unreadable_event_log_is_not_appended_to(tmp_path: Path) -> None:
     path = fifo(tmp_path / "events.jsonl")
     for use in (last_seq, lambda path: EventLog(path, lambda event: None)):
-        with pytest.raises(Invalid, match=r"events\.jsonl: cannot be read: a FIFO"):
+        with pytest.raises(UserError, match=r"events\.jsonl: cannot be read: a FIFO"):
             use(path)
 
 
@@ -87,8 +87,8 @@ def test_good_presets_are_listed_next_to_bad_ones(home: Path) -> None:
     assert f"{path}: cannot be read: a FIFO, not a regular file" in problems
     assert f"{path.with_name('gone.toml')}: cannot be read: No such file or directory" in problems
     for name in ("mine", str(path)):
-        with pytest.raises(Invalid, match="cannot be read: a FIFO"):
+        with pytest.raises(UserError, match="cannot be read: a FIFO"):
             load_preset(name)
     fifo(presets / "models/mine.toml")
-    with pytest.raises(Invalid, match="cannot be read: a FIFO"):
+    with pytest.raises(UserError, match="cannot be read: a FIFO"):
         choose_model("mine")

@@ -10,9 +10,9 @@ from dataclasses import astuple, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from shardtui.engine.analysis.collectives import inventory
-from shardtui.engine.analysis.hlo import parse
-from shardtui.engine.analysis.traffic import flows
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.module import parse
+from shardtui.engine.hlo.traffic import flows
 
 from ..cycles import estimated_cycles
 from ..suite import printed

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from functools import partial
 
 import jax
+from shardtui.engine.explain import step
+from shardtui.engine.explain.explain import explain
+from shardtui.engine.explain.explanation import Explanation
+from shardtui.engine.explain.programs import lowered
 from shardtui.engine.models.task import Task
-from shardtui.engine.origins import step
-from shardtui.engine.origins.explain import explain
-from shardtui.engine.origins.explanation import Explanation
-from shardtui.engine.origins.programs import lowered
 from shardtui.engine.program.placement import describe_preset, place
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_presets
 
-from ..origins.programs import nnx_decoder
+from ..explain.programs import nnx_decoder
 from ..suite import printed
 from .figure import Figure, at_most
 
@@ -27,7 +27,7 @@ QWEN3_8B = {"T": 4096, "V": 151_936, "D": 4096, "N": 32, "K": 8, "H": 128, "F": 
 
 def run() -> list[Figure]:
     """Measures nano under every preset, and a decoder of the sizes of Qwen3-8B in a process of its own."""
-    script = "from tests.bench.origins import large; print(*large())"
+    script = "from tests.bench.explain import large; print(*large())"
     seconds, more_bytes, values = map(float, printed("-c", script).split())
     size = f"{values:,.0f} values explained"
     return [

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import pytest
 from etils import epath
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.checkpoint.arrays import load_arrays
 from shardtui.engine.checkpoint.directory import CheckpointDirectory, verify
 from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest, edited_settings, read_manifest, write_manifest
@@ -163,10 +163,10 @@ def test_a_run_without_a_good_checkpoint_is_refused(copied: Bench) -> None:
     for number in (2, 4):
         (copied.root / str(number) / FILE_NAME).unlink()
     for _ in range(2):  # a second attempt does not begin a new run either
-        with pytest.raises(Invalid, match="no intact checkpoint, all were set aside: start a new run"):
+        with pytest.raises(UserError, match="no intact checkpoint, all were set aside: start a new run"):
             copied.saver.newest()
     assert copied.place.aside() == ["2.damaged", "4.damaged"]
-    with pytest.raises(Invalid, match="no intact checkpoint of step 3: there are none"):
+    with pytest.raises(UserError, match="no intact checkpoint of step 3: there are none"):
         copied.saver.newest(3)
 
 
@@ -187,7 +187,7 @@ def test_a_fifo_in_a_checkpoint_is_damage(copied: Bench, name: str) -> None:
 def test_a_file_in_place_of_the_directory_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "checkpoints"
     path.write_text("in the way")
-    with pytest.raises(Invalid, match=f"{path}: cannot be read: Not a directory"):
+    with pytest.raises(UserError, match=f"{path}: cannot be read: Not a directory"):
         verify(CheckpointDirectory(epath.Path(path)), tiny_config())
 
 

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.data import documents, prepare, record_files
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.spec.prepared import Prepared, PrepareRequest
@@ -135,7 +135,7 @@ def test_a_preparation_that_was_killed_goes_on_and_ends_the_same(
     assert (tmp_path / "out" / first.file).stat().st_mtime_ns == written
     fresh = prepared(request(Path(asked.source), tmp_path / "again", tokenizer=str(tokenizer)))
     assert fresh == found
-    with pytest.raises(Invalid, match="out: has other files: name a new directory, or remove it"):
+    with pytest.raises(UserError, match="out: has other files: name a new directory, or remove it"):
         prepared(asked)
 
 
@@ -170,7 +170,7 @@ def test_the_processes_of_a_killed_preparation_end(tmp_path: Path) -> None:
 )
 def test_damaged_records_are_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(Invalid) as raised:
+    with pytest.raises(UserError) as raised:
         prepared(request(tmp_path / name, tmp_path / "out"))
     assert says in raised.value.problems[0]
     assert not (tmp_path / "out" / "data.json").exists()
@@ -178,9 +178,9 @@ def test_damaged_records_are_named(tmp_path: Path, name: str, content: bytes, sa
 
 def test_a_parquet_file_without_the_column_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     source = write(tmp_path, "parquet")
-    with pytest.raises(Invalid, match=r"it has no column body: choose --text-field from n, text"):
+    with pytest.raises(UserError, match=r"it has no column body: choose --text-field from n, text"):
         prepared(request(source, tmp_path / "out", text_field="body"))
-    with pytest.raises(Invalid, match="column n has int64, not text"):
+    with pytest.raises(UserError, match="column n has int64, not text"):
         prepared(request(source, tmp_path / "out", text_field="n"))
     assert not (tmp_path / "out").exists()
 
@@ -191,10 +191,10 @@ def test_a_damaged_record_of_an_array_record_is_named(tmp_path: Path) -> None:
     at = content.index(TEXTS[123].encode()[:20])
     content[at] ^= 1
     source.write_bytes(content)
-    with pytest.raises(Invalid, match=r"source\.array_record: record 123: damaged"):
+    with pytest.raises(UserError, match=r"source\.array_record: record 123: damaged"):
         prepared(request(source, tmp_path / "out"))
     (tmp_path / "examples").mkdir()
-    with pytest.raises(Invalid, match=r"record 0: no text in body: its features are id, text: set --text-field"):
+    with pytest.raises(UserError, match=r"record 0: no text in body: its features are id, text: set --text-field"):
         prepared(request(write(tmp_path / "examples", "examples"), tmp_path / "other", text_field="body"))
 
 
@@ -206,7 +206,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, tokenizer: Path) -> Non
         (tmp_path / "none.json", None, "cannot be read: No such file"),
         (tokenizer, "<end>", "it has no token <end>: name the one that ends a document with --end-of-text"),
     ):
-        with pytest.raises(Invalid, match=says):
+        with pytest.raises(UserError, match=says):
             prepared(request(source, tmp_path / "out", tokenizer=str(file), end_of_text=end))
     assert not (tmp_path / "out").exists()
 
@@ -222,14 +222,14 @@ def test_a_run_trains_on_prepared_data_of_a_vocabulary_that_fits(tmp_path: Path,
     says = (
         "its tokenizer has 400 tokens, but the model has a vocabulary of 256: add --set vocab=400 --set vocab_rows=512"
     )
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(UserError, match=says):
         text_inputs(small)
     shard = tmp_path / "out" / found.shards[0].file
     os.truncate(shard, 100)
-    with pytest.raises(Invalid, match=r"shard-00000\.bin: 100 bytes, but was written with"):
+    with pytest.raises(UserError, match=r"shard-00000\.bin: 100 bytes, but was written with"):
         text_inputs(config)
     shard.unlink()
-    with pytest.raises(Invalid, match=r"shard-00000\.bin: missing"):
+    with pytest.raises(UserError, match=r"shard-00000\.bin: missing"):
         text_inputs(config)
 
 
@@ -250,5 +250,5 @@ def test_the_data_of_a_run_are_tokenized_once(tmp_path: Path, tokenizer: Path, m
     assert (Path(new_config(options).data or "") / "tokenizer.json").exists() is False
     assert text_inputs(msgspec.structs.replace(new_config(options), model=tiny_model())).batches[0][0].max() < 256
     options.tokenizer, options.data, options.eval_data = str(tokenizer), None, None
-    with pytest.raises(Invalid, match="there is nothing to tokenize: add --data PATH"):
+    with pytest.raises(UserError, match="there is nothing to tokenize: add --data PATH"):
         new_config(options)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import LARGE_CORPUS_BYTES, SNIFFED_BYTES, read_corpus
 
@@ -83,21 +83,21 @@ def test_unusable_data_is_refused(tmp_path: Path, content: bytes | None, says: s
     path = tmp_path / "data"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(UserError, match=says):
         batches(path)
     path.unlink(missing_ok=True)
-    with pytest.raises(Invalid, match="no text file in that directory"):
+    with pytest.raises(UserError, match="no text file in that directory"):
         batches(tmp_path)
 
 
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2)  # bytes; imports take a quarter of it
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.data.source import read_corpus
 try:
     print(read_corpus(sys.argv[1]).files)
-except Invalid as error:
+except UserError as error:
     print(error)
 """
 

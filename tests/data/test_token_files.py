@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.corpus import Shard, StoredTokens
 from shardtui.engine.data.source import read_corpus
@@ -111,7 +111,7 @@ def test_damaged_files_are_named_at_once(tmp_path: Path, name: str) -> None:
     content, says = DAMAGED[name]
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(Invalid) as raised:
+    with pytest.raises(UserError) as raised:
         read_corpus(str(tmp_path / name), "--eval-data")
     (problem,) = raised.value.problems
     assert problem.startswith(f"--eval-data {tmp_path / name}: ")
@@ -121,14 +121,14 @@ def test_damaged_files_are_named_at_once(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("array", [np.zeros(4, np.float32), np.zeros((2, 2), np.uint16), np.zeros(4, ">u2")])
 def test_arrays_that_are_not_tokens_are_refused(tmp_path: Path, array: np.ndarray) -> None:
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(Invalid, match="tokens are one dim of uint16, uint32, int32 or int64"):
+    with pytest.raises(UserError, match="tokens are one dim of uint16, uint32, int32 or int64"):
         read_corpus(str(tmp_path / "a.npy"))
 
 
 def test_files_of_different_types_are_refused(tmp_path: Path) -> None:
     TOKENS.tofile(tmp_path / "a.bin")
     (tmp_path / "b.bin").write_bytes(llm_c(TOKENS.astype(np.uint32), 20240801, 7))
-    with pytest.raises(Invalid, match=r"a\.bin has uint16, b\.bin has uint32: give files of one type"):
+    with pytest.raises(UserError, match=r"a\.bin has uint16, b\.bin has uint32: give files of one type"):
         read_corpus(str(tmp_path / "*.bin"))
 
 
@@ -141,10 +141,10 @@ def test_a_token_past_the_vocabulary_is_named_before_the_first_step_or_when_it_i
     config = tiny_config(data=str(path), model=tiny_model(vocab=300, vocab_rows=300))
     says = f"--data {path}: token 1,995,000 is 999, but the model has a vocabulary of 300: set vocab"
     batches = text_inputs(config).batches  # it is in no sample
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(UserError, match=says):
         for number in range(3_000_000 // (8 * 16)):
             batches[number]
-    with pytest.raises(Invalid, match="token 0 is 999"):
+    with pytest.raises(UserError, match="token 0 is 999"):
         tokens[0] = 999
         tokens.tofile(path)
         text_inputs(config)
@@ -156,7 +156,7 @@ def test_a_file_that_is_truncated_while_it_is_used_is_named(tmp_path: Path) -> N
     TOKENS.tofile(tmp_path / "a.bin")
     corpus = read_corpus(str(tmp_path / "a.bin"), "--eval-data")
     os.truncate(tmp_path / "a.bin", 5_000)
-    with pytest.raises(Invalid, match=r"a\.bin: ends before token 4,000, but had 5,000 when the run started"):
+    with pytest.raises(UserError, match=r"a\.bin: ends before token 4,000, but had 5,000 when the run started"):
         corpus.read(3_000, 4_000)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from jax.errors import JaxRuntimeError
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.distributed.jax_cluster import JaxCluster, _is_own
 from shardtui.engine.distributed.joining import connect
@@ -23,7 +23,7 @@ from ..conftest import tiny_config
 ERRORS = {
     "memory": MemoryError(),
     "damaged": Damaged("its bytes are others"),
-    "refused": Invalid("no such preset"),
+    "refused": UserError("no such preset"),
     "disk": OSError(28, "No space left on device"),
 }
 CASES = [
@@ -32,7 +32,7 @@ CASES = [
     (["damaged", "memory"], ["Failure", "process 0: its bytes are others"]),
     (["damaged", ""], ["Damaged", "process 0: its bytes are others"]),
     (["refused", "damaged"], ["Damaged", "process 0: no such preset"]),
-    (["", "refused"], ["Invalid", "process 1: no such preset"]),
+    (["", "refused"], ["UserError", "process 1: no such preset"]),
 ]
 
 
@@ -72,7 +72,7 @@ def test_a_single_process_raises_the_same_kinds() -> None:
         Cluster().run_on_all(lambda: _raised("memory"))
     with pytest.raises(Damaged):
         Cluster().run_on_all(lambda: _raised("damaged"))
-    with pytest.raises(Invalid):
+    with pytest.raises(UserError):
         Cluster().broadcast(lambda: _raised("refused"), None)
 
 
@@ -114,7 +114,7 @@ def _work(coordinator: str, case: str, number: int) -> Any:
 def _outcome(attempt: Any) -> list[str] | None:
     try:
         attempt()
-    except (Invalid, Damaged, Failure) as error:
+    except (UserError, Damaged, Failure) as error:
         return [type(error).__name__, *error.problems]
     return None
 

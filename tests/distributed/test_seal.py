@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.distributed.seal import VARIABLE, Forged, Seal, given_secret, secret_problem, shared_secret
 from shardtui.engine.spec.config import CheckpointConfig, Membership
 from shardtui.engine.wire.run_directory import RunDirectory
@@ -119,5 +119,5 @@ def test_a_run_of_one_machine_needs_no_secret(coordinator: str) -> None:
 def test_an_invalid_secret_file_is_refused(tmp_path: Path, make: object, problem: str) -> None:
     path = tmp_path / "secret"
     make(path)  # type: ignore[operator]
-    with pytest.raises(Invalid, match=problem):
+    with pytest.raises(UserError, match=problem):
         given_secret(Membership(secret_file=str(path)))

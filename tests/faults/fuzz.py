@@ -11,9 +11,9 @@ from pathlib import Path
 
 import jax
 import msgspec
-from shardtui.engine.analysis.collectives import inventory
-from shardtui.engine.analysis.hlo import parse
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.module import parse
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset_files import PRESETS
@@ -80,7 +80,7 @@ NASTY = (
     "#" * (2**20 + 1),
     "\ufeff[mesh]\ndata = -1\n",
 )
-"""Invalid presets that mutation does not produce."""
+"""UserError presets that mutation does not produce."""
 
 
 def run(times: int) -> list[Row]:
@@ -224,7 +224,7 @@ def _presets(chance: random.Random, times: int) -> Row:
             try:
                 place(task, read_preset(path), jax.devices())
                 outcomes["fit"] += 1
-            except Invalid:
+            except UserError:
                 outcomes["refused"] += 1
             except Exception as error:
                 wrong.append(f"{type(error).__name__}: {error} from {text[:200]!r}")

@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from shardtui.engine.base import figures
+from shardtui.engine.base import formatting
 from shardtui.engine.planning.ranking import title_of
 
 from tests.suite import versions
@@ -136,11 +136,11 @@ def cells(row: Row) -> list[Cell]:
     cost = compiled or estimate
     assert cost, row
     over = cost["peak_bytes"] - cost["capacity_bytes"]
-    verdict = f"too large by {figures.size(over)}" if row["verdict"] == "too large" else row["verdict"]
+    verdict = f"too large by {formatting.size(over)}" if row["verdict"] == "too large" else row["verdict"]
     timed = compiled if compiled and compiled["step_seconds"] else estimate or cost
     flows = sent(compiled or {}) or sent(estimate or {})
     least = LEAST * sum(flows.values())
-    spread = ", ".join(f"{axes} {figures.size(count)}" for axes, count in flows.items() if count > least)
+    spread = ", ".join(f"{axes} {formatting.size(count)}" for axes, count in flows.items() if count > least)
     off = (None, None)
     if compiled and estimate:
         off = (apart(estimate["peak_bytes"], compiled["peak_bytes"]), apart(*map(total, (estimate, compiled))))
@@ -152,7 +152,7 @@ def sent(cost: Row) -> dict[str, int]:
     """Bytes by axes, most first."""
     found: dict[str, int] = {}
     for flow in cost.get("collectives") or ():
-        axes = figures.over(flow["axes"], flow["network"])
+        axes = formatting.over(flow["axes"], flow["network"])
         found[axes] = found.get(axes, 0) + flow["bytes_sent"]
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 

@@ -14,21 +14,21 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
 from jax.sharding import AxisType
+from shardtui.engine.explain.compiled import compiled
+from shardtui.engine.explain.explain import explain
+from shardtui.engine.explain.explanation import by_flow
+from shardtui.engine.explain.names import kept_names
+from shardtui.engine.explain.programs import lowered
+from shardtui.engine.explain.step import explained
 from shardtui.engine.models.task import Task
-from shardtui.engine.origins.compiled import compiled
-from shardtui.engine.origins.explain import explain
-from shardtui.engine.origins.explanation import by_flow
-from shardtui.engine.origins.names import kept_names
-from shardtui.engine.origins.programs import lowered
-from shardtui.engine.origins.step import explained
 from shardtui.engine.program.placement import Placement, describe_preset, place
 from shardtui.engine.program.program import compile_program
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_presets
 
+from tests.explain.programs import equinox_mlp, haiku_mlp, linen_transformer, manual_ring, nnx_decoder
 from tests.models.test_user_model import EXAMPLES, FOLDER
-from tests.origins.programs import equinox_mlp, haiku_mlp, linen_transformer, manual_ring, nnx_decoder
 from tests.suite import versions
 from tests.table import Table, arguments
 

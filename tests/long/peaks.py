@@ -13,7 +13,7 @@ os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
-from shardtui.engine.base import figures
+from shardtui.engine.base import formatting
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.program.placement import place
@@ -68,7 +68,7 @@ def main() -> None:
             found = compiled(devices, model, preset, settings)
             assert found.memory and found.at_peak
             rebuilt, said, largest = found.at_peak.bytes, found.memory.peak, found.peak_buffers[0]
-            words = f"{largest.name or figures.op(largest.op_name)}, {figures.size(largest.bytes)}"
+            words = f"{largest.name or formatting.op(largest.op_name)}, {formatting.size(largest.bytes)}"
             table.add(devices, model, preset, settings, rebuilt, said, rebuilt / said - 1, words)
 
 

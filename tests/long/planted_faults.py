@@ -40,17 +40,17 @@ MENDED = [
     ),
     Fault(
         "a collective in which every device sends to itself is listed",
-        "engine/analysis/device_groups.py",
+        "engine/hlo/device_groups.py",
         "return [pair for pair in listed if pair[0] != pair[1]]",
         "return listed",
-        ("analysis/test_collectives.py",),
+        ("hlo/test_collectives.py",),
     ),
     Fault(
         "an asynchronous collective that a loop carries on is counted once a round",
-        "engine/analysis/overlap.py",
+        "engine/hlo/overlap.py",
         "return targets is not None and START not in targets and",
         "return targets is not None and DONE in targets and",
-        ("analysis/test_overlap.py",),
+        ("hlo/test_overlap.py",),
     ),
     Fault(
         "a host without memory has a good checkpoint set aside",
@@ -182,10 +182,10 @@ OTHERS = [
     ),
     Fault(
         "a collective in a loop of unknown length is counted once",
-        "engine/origins/transfers.py",
+        "engine/explain/transfers.py",
         "known = None if times is None or trips is None else times * (trips + runs)",
         "known = None if times is None else times * ((trips or 1) + runs)",
-        ("origins/test_explain.py",),
+        ("explain/test_explain.py",),
     ),
     Fault(
         "the clocks of two hosts are shifted apart in place of together",

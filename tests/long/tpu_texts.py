@@ -1,6 +1,6 @@
 """Renews the texts in tests/hlo: programs of known collectives, compiled for TPU slices that nobody has to hold.
 
-`python tests/long/tpu_texts.py` (under a minute) needs the extra `tpu`. tests/analysis/test_collectives.py and
+`python tests/long/tpu_texts.py` (under a minute) needs the extra `tpu`. tests/hlo/test_collectives.py and
 test_megascale.py compare the texts with the bytes calculated on paper.
 """
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.attention_kernels import attend
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.sizes import AttentionKernels, attention_kernels
@@ -168,7 +168,7 @@ def test_cudnn_without_a_gpu_is_refused() -> None:
     config = attention_config("cudnn")
     (problem,) = problems_of(config)
     assert problem.startswith("embed 32 ÷ heads 8: cuDNN's attention takes heads of a multiple of 8 up to 128")
-    with pytest.raises(Invalid, match=r"needs a GPU of NVIDIA .* the platform is cpu: add --set attention=auto"):
+    with pytest.raises(UserError, match=r"needs a GPU of NVIDIA .* the platform is cpu: add --set attention=auto"):
         Task(config, "cpu")
 
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from flax import nnx
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.attention_kernels import Scores, attend
 from shardtui.engine.models.decoder import Decoder
 from shardtui.engine.models.experts import route, weights_of_all
@@ -157,7 +157,7 @@ def test_no_token_is_dropped() -> None:
 
 def test_kv_heads_are_split_like_heads_unless_a_rule_says_otherwise() -> None:
     task, tp = Task(config_of(like(heads=8)), "cpu"), load_preset("tp")
-    with pytest.raises(Invalid, match=r"kv_heads: rule → model \(8\): kv_heads 2 does not divide by 8: make it 8"):
+    with pytest.raises(UserError, match=r"kv_heads: rule → model \(8\): kv_heads 2 does not divide by 8: make it 8"):
         place(task, tp, jax.devices())
     text = '[mesh]\nmodel = 8\n[rules]\nheads = "model"\nmlp = "model"\nkv_heads = ""\n'
     placement = place(task, parse_preset(Path("grouped.toml"), text), jax.devices())
@@ -175,7 +175,9 @@ def test_no_estimate_is_given_and_the_reason_is() -> None:
 
 def test_stages_have_whole_periods() -> None:
     task = Task(config_of(msgspec.structs.replace(GEMMA3, layers=6)), "cpu")
-    with pytest.raises(Invalid, match="3 layers in each pass of a stage are not whole periods of the model's 2 altern"):
+    with pytest.raises(
+        UserError, match="3 layers in each pass of a stage are not whole periods of the model's 2 altern"
+    ):
         place(task, load_preset("pp2"), jax.devices())
 
 

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 from flax import nnx
-from shardtui.engine.analysis.lint import lint
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
+from shardtui.engine.hlo.lint import lint
 from shardtui.engine.models.decoder import Decoder
 from shardtui.engine.models.experts import route
 from shardtui.engine.models.sizes import active_parameter_count, flops_per_token, parameter_count
@@ -167,5 +167,7 @@ def test_all_problems_of_a_mixture_are_reported_at_once() -> None:
     ]
     assert problems_of(tiny_config(model=tiny_model(experts=-1)))[0].startswith("experts -1: must be 1 or more")
     assert problems_of(tiny_config(model=tiny_model(experts_per_token=5))) == [], "a dense model has no use for it"
-    with pytest.raises(Invalid, match=r"experts: rule → expert \(4\): experts 6 does not divide by 4: make it 4 or 8"):
+    with pytest.raises(
+        UserError, match=r"experts: rule → expert \(4\): experts 6 does not divide by 4: make it 4 or 8"
+    ):
         place(Task(tiny_config(model=tiny_model(experts=6)), "cpu"), load_preset("dp-ep4"), jax.devices())

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 from flax import nnx
-from shardtui.engine.analysis.traffic import flows
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
+from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.models.blocks import apply_dropout
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.parallel.constraints import activation_rules
@@ -216,7 +216,7 @@ def test_invalid_schedules(tmp_path: Path, text: str, layers: int, says: str) ->
     task = Task(tiny_config(model=msgspec.structs.replace(WIDE, layers=layers), training=BATCHES), "cpu")
     file = tmp_path / "bad.toml"
     file.write_text(f'{text}\n[mesh]\ndata = -1\npipeline = 2\n[rules]\nbatch = "data"\nlayers = "pipeline"\n')
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(UserError) as error:
         place(task, read_preset(file), jax.devices())
     assert len(error.value.problems) == 1
     assert says in str(error.value)

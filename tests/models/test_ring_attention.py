@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import Array
 from jax.sharding import AxisType
-from shardtui.engine.analysis.traffic import Flow, flows
+from shardtui.engine.hlo.traffic import Flow, flows
 from shardtui.engine.models.attention_kernels import attend
 from shardtui.engine.models.sizes import AttentionKernels
 from shardtui.engine.models.task import Task

@@ -5,8 +5,8 @@ from shardtui.engine.models.sizes import parameter_count
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.program import Program
 
-from ..analysis.test_collectives import total
 from ..conftest import BATCHES, WIDE
+from ..hlo.test_collectives import total
 
 EXAMPLES, PART = BATCHES.batch_size // 4, BATCHES.seq_len // 2
 """Examples and positions of one device under `dp-sp2` and `sp2`."""

@@ -17,11 +17,11 @@ from etils import epath
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shardtui.engine.analysis.traffic import flows
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.checkpoint import directory as checkpoint
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.corpus import Corpus
+from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.optimizer import optimizer
 from shardtui.engine.models.sizes import flops_per_token
@@ -294,7 +294,7 @@ def batch(step, batch_size):
     mine.write_text(rules)
     assert place(task, read_preset(mine), jax.devices()).state.params["c"].spec == P("model", None)
     mine.write_text(f'{rules}mlp = "model"\n')
-    with pytest.raises(Invalid, match="c: mlp: rule → model"):
+    with pytest.raises(UserError, match="c: mlp: rule → model"):
         place(task, read_preset(mine), jax.devices())
     assert place(task, load_preset("fsdp"), jax.devices()).state.params["a"].spec == P(None, None)
 
@@ -374,7 +374,7 @@ MODULE = "class make(nnx.Module):\n    def __init__(self):\n        "
 )
 def test_errors_in_the_users_functions(tmp_path: Path, text: str, says: str) -> None:
     path = written(tmp_path, HEAD + text)
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(UserError) as error:
         task_of(f"{path}:make", "batch_size=8")
     assert says.format(path=path) in str(error.value)
 
@@ -408,7 +408,7 @@ def test_errors_in_the_users_functions(tmp_path: Path, text: str, says: str) -> 
 def test_an_invalid_step_is_reported_for_every_preset(tmp_path: Path, text: str, says: str) -> None:
     task = task_of(f"{written(tmp_path, HEAD + text)}:make", "batch_size=8", "seq_len=16")
     for preset in ("dp", "fsdp"):
-        with pytest.raises(Invalid) as error:
+        with pytest.raises(UserError) as error:
             place(task, load_preset(preset), jax.devices())
         assert f"{preset}: " in str(error.value)
         assert says in str(error.value)
@@ -417,7 +417,7 @@ def test_an_invalid_step_is_reported_for_every_preset(tmp_path: Path, text: str,
 def test_constraints_to_axes_that_the_mesh_lacks() -> None:
     task = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8", "depth=32")
     assert place(task, load_preset("tp"), jax.devices())
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(UserError) as error:
         place(task, load_preset("fsdp-tp2"), jax.devices())
     (problem,) = error.value.problems
     assert problem.startswith("fsdp-tp2: on a mesh of fsdp × model: loss of dot_relu_dot.py: ValueError: ")
@@ -438,14 +438,14 @@ def test_constraints_to_axes_that_the_mesh_lacks() -> None:
     ],
 )
 def test_invalid_references(reference: str, settings: tuple[str, ...], says: list[str]) -> None:
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(UserError) as error:
         choose_model(reference, settings)
     assert all(text in str(error.value) for text in says), error.value
 
 
 def test_settings_that_no_function_takes(tmp_path: Path) -> None:
     path = written(tmp_path, TOY)
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(UserError) as error:
         Task(config_of(f"{path}:Toy", "widht=3", "depth=2"), "cpu")
     assert error.value.problems[0] == (
         "--set widht=3: Toy of models.py has no argument widht: choose one of width, rate, smoothing, batch_size"
@@ -457,10 +457,10 @@ def test_missing_modules(tmp_path: Path) -> None:
     path = written(tmp_path, TOY)
     config = config_of(f"{path}:Toy", "batch_size=8", data=None)
     path.unlink()
-    with pytest.raises(Invalid, match="the file does not exist: restore it, or start a new run with another model"):
+    with pytest.raises(UserError, match="the file does not exist: restore it, or start a new run with another model"):
         Task(config, "cpu")
     missing = "No module named 'nowhere': install it, or run shardtui in the directory that contains it"
-    with pytest.raises(Invalid, match=missing):
+    with pytest.raises(UserError, match=missing):
         task_of("nowhere.models:make")
 
 
@@ -469,7 +469,7 @@ def test_every_batch_must_be_shaped_like_the_first(tmp_path: Path) -> None:
     batches = task_of(f"{written(tmp_path, text)}:make", "batch_size=8").user_batches
     assert batches and batches[1].dtype == np.float32
     np.testing.assert_array_equal(batches.rows(1, range(2, 5)), np.ones((3, 4)))
-    with pytest.raises(Invalid, match=r"batch\(2\) is float32 \[8, 5\], batch\(0\) was float32 \[8, 4\]"):
+    with pytest.raises(UserError, match=r"batch\(2\) is float32 \[8, 5\], batch\(0\) was float32 \[8, 4\]"):
         batches[2]
 
 

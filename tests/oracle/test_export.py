@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.checkpoint.arrays import save_arrays
 from shardtui.engine.checkpoint.export import Arrays, allocated, fill
 from shardtui.engine.program.weights import mapped
@@ -41,7 +41,7 @@ def test_every_model_but_one_with_a_capacity_is_a_model_of_transformers() -> Non
     for name in preset_files("models"):
         try:
             found[name] = config_table(load_model(name).model)["architectures"]
-        except Invalid as error:
+        except UserError as error:
             found[name] = error.problems
     assert found.pop("nano-moe") == (
         "no architecture of transformers computes what this model does: GPT2LMHeadModel is nearest, but this one has "

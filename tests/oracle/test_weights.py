@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.placement import place
@@ -65,7 +65,7 @@ def test_several_files_half_precision_and_old_names(tmp_path: Path) -> None:
 
 
 def problems(folder: Path, *settings: str) -> list[str]:
-    with pytest.raises(Invalid) as found:
+    with pytest.raises(UserError) as found:
         choose_model(f"hf:{folder}", settings)
     return [problem.removeprefix(f"--model hf:{folder}: ") for problem in found.value.problems]
 

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from shardtui.engine.analysis.traffic import Flow
 from shardtui.engine.base.machine import most_compilations
+from shardtui.engine.hlo.traffic import Flow
 from shardtui.engine.planning import compilers
 from shardtui.engine.planning.compilers import slot
 from shardtui.engine.planning.networks import by_network

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import msgspec
 import pytest
-from shardtui.engine.analysis.traffic import Flow, flows
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
+from shardtui.engine.hlo.traffic import Flow, flows
 from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning import compilers as plan_cache
@@ -376,7 +376,7 @@ def test_compiler_answers_are_cached_by_all_that_they_depend_on(
 
 def test_an_unknown_preset_name_is_refused_with_a_hint(home: Path) -> None:
     with pytest.raises(
-        Invalid, match="name a mesh of the axes data, fsdp, expert, seq, model, pipeline, such as fsdp4-model2"
+        UserError, match="name a mesh of the axes data, fsdp, expert, seq, model, pipeline, such as fsdp4-model2"
     ):
         load_preset("fsdp4-modle2")
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import msgspec
 import pytest
-from shardtui.engine.analysis.traffic import flows
+from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.models.flops import flops_by_scope
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import Step

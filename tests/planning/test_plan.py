@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from shardtui.engine.analysis.hlo import parse
-from shardtui.engine.analysis.peak_memory import peak_memory
-from shardtui.engine.analysis.traffic import Flow
-from shardtui.engine.base import figures
+from shardtui.engine.base import formatting
+from shardtui.engine.hlo.module import parse
+from shardtui.engine.hlo.peak_memory import peak_memory
+from shardtui.engine.hlo.traffic import Flow
 from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.ranking import Row, StepCost
 from shardtui.engine.profiling.predicted import predicted_breakdown
@@ -436,16 +436,16 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
         await until(lambda: view(app).status == "compiled", "the end")
         view(app).table.select("dp")
         await pilot.press("enter")
-        step = figures.seconds(account.step_seconds)
+        step = formatting.seconds(account.step_seconds)
         await until(lambda: f"dp on v5e:2x4: a step of {step}, predicted" in screen_text(app), "the prediction")
         await until(lambda: account.operations[0].name in screen_text(app), "the operations")
         await pilot.press("t")
         await until(lambda: "compute" in screen_text(app), "the timeline")
         await pilot.press("m")
-        largest = figures.size(peak.buffers[0].bytes)
+        largest = formatting.size(peak.buffers[0].bytes)
         await until(lambda: largest in screen_text(app), "the buffers")
         text = " ".join(screen_text(app).split())
-        assert f"at the peak, {figures.percent(peak.memory.at)} through the program" in text
+        assert f"at the peak, {formatting.percent(peak.memory.at)} through the program" in text
         assert "rebuilt from the order of the program" in text
 
     in_plan_view("predicted", scenario)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import preview
 from shardtui.engine.program.compiler import Compiler
@@ -119,6 +119,6 @@ def test_a_saved_preset_joins_the_run(task: Task, tmp_path: Path, home: Path) ->
         ("bad", BAD, "layers 2 does not divide by 8"),
         ("worse", "[mesh", "not valid TOML"),
     ):
-        with pytest.raises(Invalid, match=says):
+        with pytest.raises(UserError, match=says):
             compiler.add(name, text)
     assert names(tmp_path / "presets") == ["mine.toml"]

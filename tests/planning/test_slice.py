@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import msgspec
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from shardtui.engine.analysis.collectives import inventory
-from shardtui.engine.analysis.hlo import parse
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.module import parse
 from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.spec.topology import Topology, load_topology

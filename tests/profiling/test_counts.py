@@ -5,13 +5,13 @@ from pathlib import Path
 
 import jax
 import pytest
-from shardtui.engine.analysis.dataflow import is_product
-from shardtui.engine.analysis.execution_counts import runs
-from shardtui.engine.analysis.hlo import parse
-from shardtui.engine.analysis.products import product_flops
-from shardtui.engine.analysis.traffic import flows
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus
+from shardtui.engine.hlo.dataflow import is_product
+from shardtui.engine.hlo.execution_counts import runs
+from shardtui.engine.hlo.module import parse
+from shardtui.engine.hlo.products import product_flops
+from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.models.task import Task
 from shardtui.engine.profiling.breakdown import read_breakdown
 from shardtui.engine.profiling.program import Program as TracedProgram

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.profiling import breakdown as account_module
 from shardtui.engine.profiling.breakdown import read_breakdown
 from shardtui.engine.spec.topology import Peaks
@@ -241,7 +241,7 @@ def test_what_cannot_be_read_is_refused_with_one_message(
     path = gpu().write(tmp_path)
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(Invalid, match=problem) as refused:
+    with pytest.raises(UserError, match=problem) as refused:
         read_breakdown(path, mesh, text)
     assert len(refused.value.problems) == 1
 
@@ -253,6 +253,6 @@ def test_every_prefix_of_a_trace_is_read_or_refused(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         try:
             account = read_breakdown(path, {"data": 2})
-        except Invalid:
+        except UserError:
             continue
         assert sum(part.share for part in account.parts) == pytest.approx(1)

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from shardtui.engine.analysis.hlo import parse
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
+from shardtui.engine.hlo.module import parse
 from shardtui.engine.profiling.predicted import predicted_breakdown
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.step_breakdown import StepBreakdown
@@ -110,7 +110,7 @@ def test_a_transfer_between_slices_takes_the_rate_of_dcn() -> None:
     assert (found.exposed_seconds, found.predicted_seconds) == pytest.approx((seconds, seconds))
     assert account.predicted_for == "2 × v5e:2x4"
     assert any(part.name == "all-reduce over replica on DCN: exposed" for part in account.parts)
-    with pytest.raises(Invalid, match=re.escape("is for 8 devices, but v5e:4x4 has 16")):
+    with pytest.raises(UserError, match=re.escape("is for 8 devices, but v5e:4x4 has 16")):
         predicted_breakdown(module, mesh, load_topology("v5e:4x4"))
 
 
@@ -130,7 +130,7 @@ def test_what_has_no_estimate_is_named() -> None:
     ],
 )
 def test_what_cannot_be_predicted(text: str, mesh: dict[str, int], topology: str, message: str) -> None:
-    with pytest.raises(Invalid, match=re.escape(message)):
+    with pytest.raises(UserError, match=re.escape(message)):
         predicted_breakdown(parse(text), mesh, load_topology(topology))
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from shardtui.engine.analysis.collectives import inventory
-from shardtui.engine.analysis.hlo import parse
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.module import parse
 from shardtui.engine.profiling.program import Program
 
 HLO = Path(__file__).parent.parent / "hlo"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shardtui.engine.analysis.lint import lint
+from shardtui.engine.hlo.lint import lint
 from shardtui.engine.wire.events import Inspection
 
 from ..conftest import tiny_config

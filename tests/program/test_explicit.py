@@ -6,8 +6,8 @@ import jax
 import msgspec
 import numpy as np
 import pytest
-from shardtui.engine.analysis.traffic import flows
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
+from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import Step, estimate_row, preview
 from shardtui.engine.program.placement import describe_preset, place
@@ -154,11 +154,13 @@ def test_axis_types_are_written_to_preset_files() -> None:
 
 
 def test_invalid_axis_types(task: Task) -> None:
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(UserError) as error:
         place(task, explicit("pp2"), jax.devices())
     assert error.value.problems == (
         'pp2: [rules] layers: explicit axis types cannot split blocks: set axis_types = "auto"',
     )
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(UserError) as error:
         parse_preset(Path("x.toml"), 'axis_types = "manual"\n[mesh]\ndata = -1\n')
-    assert error.value.problems == ("x.toml: Invalid enum value 'manual' at `.axis_types`: choose from auto, explicit",)
+    assert error.value.problems == (
+        "x.toml: UserError enum value 'manual' at `.axis_types`: choose from auto, explicit",
+    )

@@ -6,9 +6,9 @@ from pathlib import Path
 import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
-from shardtui.engine.analysis.collectives import inventory
-from shardtui.engine.analysis.hlo import parse
-from shardtui.engine.analysis.layout import Shard, bytes_per_device, replicas, shards, wasted_bytes
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.layout import Shard, bytes_per_device, replicas, shards, wasted_bytes
+from shardtui.engine.hlo.module import parse
 from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.mesh import describe_mesh
 from shardtui.engine.parallel.observed import Observed

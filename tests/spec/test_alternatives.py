@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.rules import by_rules, flax_rules
 from shardtui.engine.planning.estimate import estimate_row
@@ -52,7 +52,7 @@ def test_the_first_alternative_that_divides_and_is_free_is_used() -> None:
 
 def test_a_dim_that_no_alternative_fits_is_a_problem() -> None:
     task = Task(tiny_config(model=tiny_model(mlp=63)), "cpu")
-    with pytest.raises(Invalid, match=r"mlp 63: no alternative fits: model \(63 does not divide by 2\); .*add \[\]"):
+    with pytest.raises(UserError, match=r"mlp 63: no alternative fits: model \(63 does not divide by 2\); .*add \[\]"):
         place(task, preset('mlp = [["model"], ["fsdp", "model"]]'), jax.devices())
     assert place(task, preset('mlp = [["model"], []]'), jax.devices())
 
@@ -71,7 +71,7 @@ def test_alternatives_that_cannot_be_are_refused(rules: str, problem: str) -> No
 
 def test_explicit_axis_types_and_formulas_take_no_alternatives() -> None:
     task = Task(tiny_config(), "cpu")
-    with pytest.raises(Invalid, match="explicit axis types take no alternatives"):
+    with pytest.raises(UserError, match="explicit axis types take no alternatives"):
         place(task, preset('mlp = [["model"], []]', 'axis_types = "explicit"'), jax.devices())
     row = estimate_row(task, preset('mlp = [["model"], []]'), 8, None)
     assert row.no_estimate == "no formula for rules with alternatives, such as that for mlp"

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.sizes import parameter_count
 from shardtui.engine.spec.hf_config import read_config
 from shardtui.engine.spec.model_choice import choose_model, load_model
@@ -32,7 +32,7 @@ def read(folder: Path, **table: Any) -> ModelConfig:
 
 
 def problems(folder: Path, **table: Any) -> list[str]:
-    with pytest.raises(Invalid) as found:
+    with pytest.raises(UserError) as found:
         read(folder, **table)
     start = f"--model hf:{folder}: "
     assert all(problem.startswith(start) for problem in found.value.problems)
@@ -78,10 +78,10 @@ def test_other_architectures_are_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b""])
 def test_a_file_that_is_no_object_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(Invalid, match=r"config\.json (cannot be read|is not a JSON object)"):
+    with pytest.raises(UserError, match=r"config\.json (cannot be read|is not a JSON object)"):
         read_config(tmp_path)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(Invalid, match=r"there is no .*config\.json: name a directory with a config\.json"):
+    with pytest.raises(UserError, match=r"there is no .*config\.json: name a directory with a config\.json"):
         choose_model(f"hf:{tmp_path}")
 
 

@@ -6,7 +6,7 @@ import jax
 import msgspec
 import pytest
 import yaml
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.maxtext_rules import maxtext_text, read_maxtext
@@ -62,7 +62,7 @@ def test_sizes_may_be_given(rules: Path) -> None:
     found = read_maxtext(rules, "any", {"data": 2, "stage": 2})
     assert found.preset.sizes(16) == {"data": 2, "stage": 2, "fsdp": 2, "tensor": 2}
     assert found.preset.stage_axes == ("stage",)
-    with pytest.raises(Invalid, match=r"--mesh model: not an axis of .*: choose from data, stage, fsdp, tensor"):
+    with pytest.raises(UserError, match=r"--mesh model: not an axis of .*: choose from data, stage, fsdp, tensor"):
         read_maxtext(rules, "any", {"model": 2})
 
 

@@ -6,7 +6,7 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset import Preset
@@ -26,7 +26,7 @@ def write(path: Path, text: str) -> Path:
 def problems(path: Path, text: str) -> str:
     try:
         return "\n".join(read_preset(write(path, text)).problems)
-    except Invalid as error:
+    except UserError as error:
         return "\n".join(error.problems)
 
 
@@ -65,7 +65,7 @@ def test_all_built_in_presets_fit_eight_devices(home: Path) -> None:
         if preset.name not in OF_EXPERTS and not preset.stage_axes:
             assert place(other, preset, jax.devices())
             continue
-        with pytest.raises(Invalid) as error:
+        with pytest.raises(UserError) as error:
             place(other, preset, jax.devices())
         assert error.value.problems == (
             f"{preset.name}: [rules] layers: blocks with experts cannot be pipeline stages: use a dense model"
@@ -147,7 +147,7 @@ def test_a_mesh_must_fit_the_devices(mesh: dict[str, int], devices: int, says: s
 )
 def test_invalid_rules_and_overrides_are_rejected(tmp_path: Path, text: str, says: str) -> None:
     preset = read_preset(write(tmp_path / "bad.toml", f"[mesh]\ndata = 8\nmodel = 8\n{text}\n"))
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(UserError, match=says):
         place(Task(tiny_config(), "cpu"), preset, jax.devices() * 8)
 
 
@@ -156,7 +156,7 @@ def test_problems_of_file_mesh_and_arrays_are_reported_together(tmp_path: Path) 
         "colour = 1\n[mesh]\ndata = 3\nmodel = 2\n"
         '[rules]\nbatch = "data"\nmlp = "modle"\nembed = "model"\nheads = "model"\n'
     )
-    with pytest.raises(Invalid) as error:
+    with pytest.raises(UserError) as error:
         place(Task(tiny_config(), "cpu"), read_preset(write(tmp_path / "bad.toml", text)), jax.devices())
     for says in (
         "colour: unknown key",
@@ -195,5 +195,5 @@ def test_any_text_is_read_as_a_preset_or_rejected(tmp_path: Path, text: str) -> 
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
     try:
         assert read_preset(path).mesh
-    except Invalid as error:
+    except UserError as error:
         assert str(path) in str(error)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.preset import SPLIT_ONCE, Override, Preset
 from shardtui.engine.spec.preset_reader import REST, load_presets, parse_preset, read_preset
 from shardtui.engine.spec.preset_writer import preset_text, write_preset
@@ -71,9 +71,9 @@ def test_the_file_reads_like_one_written_by_hand() -> None:
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Invalid, match=r"file/p\.toml: cannot be written"):
+    with pytest.raises(UserError, match=r"file/p\.toml: cannot be written"):
         write_preset(tmp_path / "file" / "p.toml", "[mesh]\n")
     (tmp_path / "p.toml").mkdir()
-    with pytest.raises(Invalid, match="cannot be written: Is a directory"):
+    with pytest.raises(UserError, match="cannot be written: Is a directory"):
         write_preset(tmp_path / "p.toml", "[mesh]\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "p.toml"]

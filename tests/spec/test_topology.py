@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.topology import chips, crossing, load_topology, spans, wiring, within
 
 V5P = chips()["v5p"].link_rate
@@ -58,7 +58,7 @@ def test_an_axis_that_turns_a_corner_has_one_link() -> None:
     ],
 )
 def test_invalid_names_are_rejected(name: str, why: str) -> None:
-    with pytest.raises(Invalid, match=why):
+    with pytest.raises(UserError, match=why):
         load_topology(name)
 
 
@@ -72,7 +72,7 @@ def test_the_first_axes_cross_slices() -> None:
 
 def test_a_mesh_that_no_slice_boundary_divides_is_rejected() -> None:
     message = r"mesh data 3 × model 8 cannot be laid over 2 slices: data \(3\) and 2 slices do not divide each other"
-    with pytest.raises(Invalid, match=message):
+    with pytest.raises(UserError, match=message):
         spans({"data": 3, "model": 8}, 2)
 
 
@@ -119,5 +119,5 @@ def test_nvlink_connects_eighteen_hosts_of_gb200() -> None:
         ("h100:8", "give the hosts and the GPUs of each, such as 4x8"),
         ("2*h100:4x8", "GPUs have no slices: leave out --slices, and give more hosts"),
     ):
-        with pytest.raises(Invalid, match=re.escape(says)):
+        with pytest.raises(UserError, match=re.escape(says)):
             load_topology(name)

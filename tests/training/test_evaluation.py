@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from flax import nnx
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.program.placement import place
@@ -87,7 +87,7 @@ def test_a_users_module_is_evaluated_in_eval_mode(tmp_path: Path) -> None:
 
 
 def test_a_user_who_makes_the_batches_cannot_hold_text_out(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"batch of lm\.py makes the batches, so no text can be held out: omit them"):
+    with pytest.raises(UserError, match=r"batch of lm\.py makes the batches, so no text can be held out: omit them"):
         user_task(tmp_path, MODEL + BATCHES)
 
 
@@ -116,7 +116,7 @@ def test_too_little_held_out_data_is_refused(tmp_path: Path) -> None:
         (EvaluationConfig(share=0.002), "--eval-share 0.002 of --data .*: 10 bytes are fewer than one sequence"),
         (EvaluationConfig(data=str(tmp_path / "none")), "--eval-data .*/none: no such file"),
     ):
-        with pytest.raises(Invalid, match=says):
+        with pytest.raises(UserError, match=says):
             text_inputs(tiny_config(data=data, evaluation=evaluation))
 
 

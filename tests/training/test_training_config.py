@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.optimizer import MUON_RMS, learning_rate, optimizer
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.planning.estimate import estimate_row
@@ -176,9 +176,9 @@ def test_accumulated_losses_are_those_of_the_large_batch(preset: str) -> None:
 
 def test_presets_that_cannot_accumulate_say_what_to_do() -> None:
     task = Task(config(batch_size=16, accumulate_steps=4), "cpu")
-    with pytest.raises(Invalid, match=r"batch 16 ÷ data \(8\) = 2 does not divide by it: .* a batch of 32"):
+    with pytest.raises(UserError, match=r"batch 16 ÷ data \(8\) = 2 does not divide by it: .* a batch of 32"):
         place(task, load_preset("dp"), jax.devices())
-    with pytest.raises(Invalid, match="a pipeline has micro-batches of its own: set microbatches"):
+    with pytest.raises(UserError, match="a pipeline has micro-batches of its own: set microbatches"):
         place(task, load_preset("pp2"), jax.devices())
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset import Override, Preset
@@ -110,7 +110,7 @@ def test_name_and_summary_mention_the_original_preset() -> None:
     ],
 )
 def test_invalid_text_is_refused(row: Row, text: str, says: str) -> None:
-    with pytest.raises(Invalid, match=says):
+    with pytest.raises(UserError, match=says):
         with_text(draft({"data": REST}), row, text)
 
 
@@ -175,7 +175,7 @@ def test_all_problems_are_reported_together(task: Task) -> None:
 def problems_of(task: Task, wrong: Draft) -> list[str]:
     try:
         place(task, parse_preset(Path(f"{wrong.name}.toml"), wrong.text), jax.devices())
-    except Invalid as error:
+    except UserError as error:
         return list(error.problems)
     return []
 

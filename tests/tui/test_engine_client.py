@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import AsyncIterator
 
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.commands import Stop
 from shardtui.engine.wire.event_log import EventLog
@@ -82,10 +82,10 @@ def test_between_two_epochs_a_viewer_waits_for_the_next_engine(home: object) -> 
 def test_a_run_without_events_is_not_shown_as_crashed(home: object) -> None:
     directory = run_directory.create(tiny_config())
     with lock.take(directory.supervisor_lock):
-        with pytest.raises(Invalid, match="has not started yet: attach again in some"):
+        with pytest.raises(UserError, match="has not started yet: attach again in some"):
             attach_command(Namespace(run=directory.name))
         directory.shown_on.write_text("tpu-7")
-        with pytest.raises(Invalid, match="process 0 is on tpu-7: "):
+        with pytest.raises(UserError, match="process 0 is on tpu-7: "):
             attach_command(Namespace(run=directory.name))
 
 

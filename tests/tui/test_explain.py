@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shardtui.engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from shardtui.engine.explain.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 from shardtui.tui.state.explanation_diff import changes
 
 from ..conftest import SETTINGS

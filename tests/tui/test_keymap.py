@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.keymap import clashes, every_binding, load_keymap
@@ -56,7 +56,7 @@ def test_every_problem_is_named(tmp_path: Path) -> None:
     path = written(
         tmp_path, 'checkpoint = "C"\nstep = 5\npause = "spaace"\n"arrays.follow" = "g"\n"log.filter" = "s"\n'
     )
-    with pytest.raises(Invalid) as caught:
+    with pytest.raises(UserError) as caught:
         load_keymap(path)
     problems = [problem.removeprefix(f"{path}: ") for problem in caught.value.problems]
     assert problems[0].startswith("checkpoint: unknown key binding: did you mean checkpoints? the bindings are ")

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.base import figures
+from shardtui.engine.base import formatting
 from shardtui.tui.state.losses import BLOCK, Evaluations
 from shardtui.tui.widgets.loss_plot import Curve, Plot, draw_plot, right_edge
 
@@ -85,8 +85,14 @@ def test_losses_that_are_not_finite_leave_a_gap() -> None:
 
 
 def test_bytes_seconds_and_counts_have_three_digits_and_a_unit() -> None:
-    assert [figures.size(n) for n in (0, 999, 1000, 999_999, 9_873_408)] == ["0 B", "999 B", "1 kB", "1 MB", "9.87 MB"]
-    assert [figures.seconds(s) for s in (4e-5, 0.0031, 0.031, 0.9999, 4.24, 200, 7300)] == [
+    assert [formatting.size(n) for n in (0, 999, 1000, 999_999, 9_873_408)] == [
+        "0 B",
+        "999 B",
+        "1 kB",
+        "1 MB",
+        "9.87 MB",
+    ]
+    assert [formatting.seconds(s) for s in (4e-5, 0.0031, 0.031, 0.9999, 4.24, 200, 7300)] == [
         "40 µs",
         "3.1 ms",
         "31 ms",
@@ -95,7 +101,7 @@ def test_bytes_seconds_and_counts_have_three_digits_and_a_unit() -> None:
         "3 min 20 s",
         "2 h 1 min",
     ]
-    assert [figures.count(n) for n in (842_496, 124_439_808, 1_557_611_200)] == ["842 k", "124 M", "1.56 B"]
+    assert [formatting.count(n) for n in (842_496, 124_439_808, 1_557_611_200)] == ["842 k", "124 M", "1.56 B"]
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.floats(0.5, 9) | st.none())), st.integers(0, 60), st.integers(0, 60))

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shardtui.engine.origins.explanation import StepRequest
+from shardtui.engine.explain.explanation import StepRequest
 from shardtui.engine.wire.events import Inspection
 from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.app import ShardtuiApp

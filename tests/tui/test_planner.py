@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shardtui.engine.analysis.traffic import Flow
-from shardtui.engine.base.invalid import Invalid
 from shardtui.engine.base.machine import most_compilations
+from shardtui.engine.base.user_error import UserError
+from shardtui.engine.hlo.traffic import Flow
 from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.compilers import slot
 from shardtui.engine.planning.ranking import Board, Row, StepCost
@@ -202,7 +202,7 @@ def test_the_preset_of_the_run_is_planned(home: Path) -> None:
 def test_an_invalid_request_and_a_crashed_engine_raise_different_errors(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Invalid, match="no such devices") as refused:
+    with pytest.raises(UserError, match="no such devices") as refused:
         planned(topology="v9:4")
     assert not isinstance(refused.value, NoAnswer)
     (home / "sitecustomize.py").write_text("import os; os.abort()")

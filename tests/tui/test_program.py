@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from shardtui.engine.origins.explanation import CompiledProgram, Explanation, Link, Rematerialization, ValueOrigin
+from shardtui.engine.explain.explanation import CompiledProgram, Explanation, Link, Rematerialization, ValueOrigin
 from shardtui.tui.state.program_findings import program_findings
 
 from ..processes import children, is_alive

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from shardtui.engine.analysis.lint import lint
+from shardtui.engine.hlo.lint import lint
 from shardtui.engine.wire.events import Inspection
 
 from .recordings import INSPECTIONS, PRESETS, anew, decoded, described

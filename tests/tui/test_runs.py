@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.config import CheckpointConfig, WatchedRun
 from shardtui.engine.wire import event_log, run_directory
 from shardtui.engine.wire.commands import Stop
@@ -290,7 +290,7 @@ def test_a_new_run_that_is_invalid_exits_with_the_reason(home: Path) -> None:
     recorded_run()
 
     def refuse() -> RunDirectory:
-        raise Invalid("no room for a run")
+        raise UserError("no room for a run")
 
     async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
         await pilot.press("enter")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shardtui.engine.analysis.traffic import flows
-from shardtui.engine.base import figures
+from shardtui.engine.base import formatting
+from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.planning.ranking import Row, StepCost
 from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import EngineStopped, Profiled, ProfileFailed
@@ -282,7 +282,7 @@ def test_the_preset_to_try_sends_less_as_compiled_or_by_formula() -> None:
     most = max(state.compiled, key=lambda preset: sent_under(state, preset))
     found = alternative(state, most)
     assert found and found.preset == least
-    amounts = [figures.size(sent_under(state, preset)) for preset in (least, most)]
+    amounts = [formatting.size(sent_under(state, preset)) for preset in (least, most)]
     assert found.reason == f"sends {amounts[0]} per device and step, and this one {amounts[1]}"
     assert alternative(state, least) is None
     cost = StepCost(argument_bytes=1, peak_bytes=2, capacity_bytes=None, collectives=[])

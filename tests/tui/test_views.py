@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shardtui.engine.base import figures
+from shardtui.engine.base import formatting
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import PresetInfo
 from shardtui.engine.wire.events import (
@@ -163,10 +163,10 @@ def test_m_in_watch_shows_what_fills_the_memory_of_the_running_program(
         await until(lambda: "fsdp-tp2: memory of a step, predicted" in screen_text(app), "the dialog")
         text = screen_text(app)
         assert compiled.at_peak and compiled.memory
-        assert f"peak at {figures.percent(compiled.at_peak.at)}" in text
+        assert f"peak at {formatting.percent(compiled.at_peak.at)}" in text
         assert "▄" in text or "█" in text
-        assert figures.size(compiled.peak_buffers[0].bytes) in text
-        assert figures.size(compiled.memory.peak) in text, "the compiler's own figure"
+        assert formatting.size(compiled.peak_buffers[0].bytes) in text
+        assert formatting.size(compiled.memory.peak) in text, "the compiler's own figure"
         await press(pilot, "m")
         await until(lambda: app.current_mode == "watch" and len(app.screen_stack) == 1, "Watch again")
 

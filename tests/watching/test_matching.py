@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.program.leaves import Leaf, leaves
+from shardtui.engine.program.pytree_arrays import Leaf, leaves
 from shardtui.engine.watching.external_step import by_structure
 
 

@@ -23,8 +23,8 @@ from flax import nnx
 from flax.training.train_state import TrainState
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from shardtui.engine.analysis.lint import lint
-from shardtui.engine.program.leaves import leaves
+from shardtui.engine.hlo.lint import lint
+from shardtui.engine.program.pytree_arrays import leaves
 from shardtui.engine.watch import watch
 from shardtui.engine.watching.external import Described, describe
 from shardtui.engine.watching.external_step import CompiledStep, compile_step

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from shardtui.engine.base.invalid import Invalid
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.lock import Holder
 
@@ -16,7 +16,7 @@ from ..conftest import SETTINGS, SHARDTUI, tiny_config
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "A", "x" * 65, "a\nb", "naïve", "-x"])
 def test_names_cannot_leave_the_directory(home: Path, name: str) -> None:
     for use in (run_directory.checked_name, lambda name: run_directory.create(tiny_config(run=name))):
-        with pytest.raises(Invalid, match="a name has 1 to 64 characters"):
+        with pytest.raises(UserError, match="a name has 1 to 64 characters"):
             use(name)
 
 
@@ -25,7 +25,7 @@ def test_a_run_keeps_its_configuration(home: Path) -> None:
     assert directory.config == tiny_config()
     assert run_directory.find("tiny-1") == directory
     assert run_directory.all_runs() == [directory]
-    with pytest.raises(Invalid, match="this run already exists: choose another name"):
+    with pytest.raises(UserError, match="this run already exists: choose another name"):
         run_directory.create(tiny_config())
     assert run_directory.free_name("tiny") == "tiny-2"
     directory.discard()
@@ -35,12 +35,12 @@ def test_a_run_keeps_its_configuration(home: Path) -> None:
 def test_one_holder_at_a_time(home: Path) -> None:
     directory = run_directory.create(tiny_config())
     assert directory.holder() is None
-    with pytest.raises(Invalid, match="no run is training"):
+    with pytest.raises(UserError, match="no run is training"):
         run_directory.find(None)
     with directory.hold():
         assert directory.holder() == Holder(os.getpid(), "here")
         assert run_directory.find(None) == directory
-        with pytest.raises(Invalid, match=f"process {os.getpid()} holds its lock"):
+        with pytest.raises(UserError, match=f"process {os.getpid()} holds its lock"):
             directory.hold()
     assert directory.holder() is None
 
@@ -52,21 +52,21 @@ def test_the_runtime_directory_is_private(home: Path, monkeypatch: pytest.Monkey
         assert run_directory.runtime_directory() == path
     path.mkdir(exist_ok=True)
     path.chmod(0o755)
-    with pytest.raises(Invalid, match="other users can enter it, or it is not a directory"):
+    with pytest.raises(UserError, match="other users can enter it, or it is not a directory"):
         run_directory.runtime_directory()
     path.rmdir()
     path.symlink_to(home)
-    with pytest.raises(Invalid, match="other users can enter it, or it is not a directory"):
+    with pytest.raises(UserError, match="other users can enter it, or it is not a directory"):
         run_directory.runtime_directory()
     monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", str(home / ("long" * 20)))
-    with pytest.raises(Invalid, match="too long for a socket"):
+    with pytest.raises(UserError, match="too long for a socket"):
         run_directory.runtime_directory()
 
 
 def test_a_state_directory_that_cannot_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "file").write_text("in the way")
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "file"))
-    with pytest.raises(Invalid, match=r"cannot be written: .*: set XDG_STATE_HOME"):
+    with pytest.raises(UserError, match=r"cannot be written: .*: set XDG_STATE_HOME"):
         run_directory.create(tiny_config())
 
 

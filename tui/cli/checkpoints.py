@@ -7,8 +7,8 @@ from typing import get_args
 import msgspec
 from rich.text import Text
 
-from ...engine.base import figures
-from ...engine.base.invalid import Invalid
+from ...engine.base import formatting
+from ...engine.base.user_error import UserError
 from ...engine.spec.hf_export import Dtype, Exported, ExportRequest
 from ...engine.wire import run_directory
 from ...engine.wire.checkpoints import Verification
@@ -42,7 +42,7 @@ def _print_table(found: Verification, run: str) -> None:
     for checked in found.checkpoints:
         info = checked.checkpoint
         loss = info.loss_words if info else ""
-        size, under = (figures.size(info.bytes), f"{info.preset}, {info.devices} devices") if info else ("", "")
+        size, under = (formatting.size(info.bytes), f"{info.preset}, {info.devices} devices") if info else ("", "")
         verdict = "\n".join(checked.problems) or "all files and arrays are intact"
         cells = ("✗" if checked.problems else "✓", f"{checked.step:,}", loss, size, under, verdict)
         table.add_row(*map(Text, cells))
@@ -71,14 +71,14 @@ def export_options(parser: argparse.ArgumentParser) -> None:
 def export_command(options: argparse.Namespace) -> int:
     run = run_directory.find(options.run)
     if watched := run.watched:
-        raise Invalid(watched.refusal)
+        raise UserError(watched.refusal)
     out = str(Path(options.directory).expanduser().absolute())
     request = ExportRequest(run=str(run.path), out=out, step=options.from_step, dtype=options.dtype)
     found = msgspec.json.decode(ask_engine("export", request), type=Exported)
     if options.json:
         print(json_line(found))
         return FINE
-    count, size = figures.count(found.parameters), figures.size(found.bytes)
+    count, size = formatting.count(found.parameters), formatting.size(found.bytes)
     print(printable(f"{found.directory}: {found.architecture}, {count} parameters in {found.dtype}, {size}"))
     print(printable(f"checkpoint of step {found.step:,} of {run.name}; files: {', '.join(found.files)}"))
     if found.tokenizer is None:

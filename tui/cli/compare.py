@@ -12,8 +12,8 @@ from msgspec import Struct
 from rich.table import Column
 from rich.text import Text
 
-from ...engine.base import figures
-from ...engine.base.invalid import Invalid
+from ...engine.base import formatting
+from ...engine.base.user_error import UserError
 from ...engine.planning.ranking import Row
 from ...engine.spec.config import RunConfig
 from ...engine.wire import run_directory
@@ -100,7 +100,7 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
 
 
 def compare_command(options: argparse.Namespace) -> int:
-    """Measures the presets and prints the board; returns 1 if one was not fully measured. Raises Invalid."""
+    """Measures the presets and prints the board; returns 1 if one was not fully measured. Raises UserError."""
     run_directory.runtime_directory()  # an unusable one is refused before anything is created
     config, named = compared(options)
     _print_progress("looking for devices")
@@ -155,7 +155,7 @@ class _Session:
         )
 
     async def measure(self) -> int:
-        """Measures all presets. Returns an exit code other than 0 if it was cancelled. Raises Invalid."""
+        """Measures all presets. Returns an exit code other than 0 if it was cancelled. Raises UserError."""
         code = 0
         while self._remaining and not code:
             code = await self._run()
@@ -221,7 +221,7 @@ class _Session:
         return self._end(client, interrupts, audience)
 
     def _end(self, client: EngineClient, interrupts: Interrupts, audience: Audience) -> int:
-        """Deletes the engine's directory unless it helps to find a failure. Raises Invalid and SystemExit."""
+        """Deletes the engine's directory unless it helps to find a failure. Raises UserError and SystemExit."""
         last = self._state.events[-1]
         is_refused = isinstance(last, Failed) and last.refused
         is_cancelled = bool(interrupts.count) or audience.is_gone
@@ -232,7 +232,7 @@ class _Session:
         if is_cancelled:
             return INTERRUPTED if interrupts.by_keyboard else FAILED
         if self.ready is None and is_refused:
-            raise Invalid(*self._state.problems)
+            raise UserError(*self._state.problems)
         if self.ready is None:  # another engine would fail as well
             raise SystemExit(FAILED)
         return FINE
@@ -259,7 +259,7 @@ class _Session:
             return
         try:
             self._estimates = await estimates(self._config, ready)
-        except Invalid as error:
+        except UserError as error:
             warn(*(f"no estimates: {problem}" for problem in error.problems[-1:]))
 
 
@@ -277,7 +277,7 @@ class _Progress:
             return
         has_left = self._at != comparison.current or comparison.is_over
         if self._at and has_left and state.ready and (found := comparison.measured(self._at, 1)):
-            _print_progress(f"{self._at}: {figures.seconds(found.step_seconds)} a step, {found.steps} steps")
+            _print_progress(f"{self._at}: {formatting.seconds(found.step_seconds)} a step, {found.steps} steps")
         self._at = None if comparison.is_over else comparison.current
         if isinstance(event, StepsDone) and comparison.done and self._throttle.is_due():
             _print_progress(in_progress(comparison))
@@ -293,7 +293,7 @@ def _print_board(session: _Session) -> None:
     headings = (Column(name.format(counted=counted), justify="right") for name in HEADINGS)
     table = plain_table("preset", "mesh", *headings)
     for row in rows:
-        table.add_row(Text(row.preset), figures.axes(row.mesh), *cells(row))
+        table.add_row(Text(row.preset), formatting.axes(row.mesh), *cells(row))
     wrong = [Text(f"✗ {line}") for row in rows for line in board_rows.problems([row])]
     dim = [Text(line, "dim") for line in board_rows.no_estimates(rows)]
     table_console().print(table, *wrong, *dim, printable(verdict(rows, devices(session.ready))), sep="\n")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from ...engine.base import figures
-from ...engine.base.invalid import Invalid
+from ...engine.base import formatting
+from ...engine.base.user_error import UserError
 from ...engine.spec.config import RunConfig
 from ...engine.spec.prepared import PrepareAnswer, PrepareRequest, form_of
 from ...engine.wire.engine_command import engine_command
@@ -32,7 +32,7 @@ def data_command(options: argparse.Namespace) -> int:
     if options.json:
         print(json_line(found))
         return FINE
-    tokens, documents = figures.count(found.tokens), figures.count(found.documents)
+    tokens, documents = formatting.count(found.tokens), formatting.count(found.documents)
     print(f"{tokens} tokens of {documents} documents in {len(found.shards)} shards, vocabulary {found.vocab:,}")
     vocab = f" --set vocab={found.vocab} --set vocab_rows={found.vocab_rows}" if found.vocab > 256 else ""
     print(printable(f"train on them: shardtui train --steps 100 --data {options.out}{vocab}"))
@@ -42,7 +42,7 @@ def data_command(options: argparse.Namespace) -> int:
 def tokenized(config: RunConfig, options: argparse.Namespace) -> RunConfig:
     """Returns the config with prepared data in place of `--data` and `--eval-data`, where they have to be prepared.
 
-    Raises Invalid if there is a `--tokenizer` but nothing to tokenize, and SystemExit if that fails.
+    Raises UserError if there is a `--tokenizer` but nothing to tokenize, and SystemExit if that fails.
     """
     evaluation, changes = config.evaluation, dict[str, object]()
     given = getattr(options, "tokenizer", None)
@@ -53,7 +53,7 @@ def tokenized(config: RunConfig, options: argparse.Namespace) -> RunConfig:
         data = _prepared(options, held_out).directory
         changes["evaluation"] = msgspec.structs.replace(evaluation, data=data)
     if given and not changes:
-        raise Invalid(f"--tokenizer {given}: there is nothing to tokenize: add --data PATH")
+        raise UserError(f"--tokenizer {given}: there is nothing to tokenize: add --data PATH")
     return msgspec.structs.replace(config, **changes)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Membership, Restart, RunConfig
 from ...engine.wire import engine_command as process
@@ -40,7 +40,7 @@ def engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_command(options: argparse.Namespace) -> int:
-    """Replaces this process with the engine, so that the launcher signals and awaits it. Raises Invalid."""
+    """Replaces this process with the engine, so that the launcher signals and awaits it. Raises UserError."""
     membership = Membership(
         coordinator=options.coordinator,
         processes=options.num_processes,
@@ -65,10 +65,10 @@ def engine_command(options: argparse.Namespace) -> int:
         else:  # process 0 refuses; another host may be new to the run, and its options have to say the same
             options.run_name = options.resume
             restart = restart_of(options, new_config(options))
-    except Invalid as error:
-        raise Invalid(*problems, *error.problems) from error
+    except UserError as error:
+        raise UserError(*problems, *error.problems) from error
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     if supervised:
         command = _supervisor_command(config, restart, membership, supervised)
     else:
@@ -79,7 +79,7 @@ def engine_command(options: argparse.Namespace) -> int:
 def _supervisor_command(
     config: RunConfig | None, restart: Restart, membership: Membership, supervised: Supervision
 ) -> list[str]:
-    """Returns the command that starts a supervised run or goes on with it: launchers can repeat it. Raises Invalid."""
+    """Returns the command that starts or resumes a supervised run: launchers can repeat it. Raises UserError."""
     about = config or restart.config
     assert about, "one of them is always given"
     directory = about.checkpoints.directory
@@ -94,7 +94,7 @@ def _supervisor_command(
             "on a file system that all hosts mount"
         )
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     restart = msgspec.structs.replace(restart, config=about)
     return process.engine_command("supervise-host", about.run, restart, membership, supervised)
 

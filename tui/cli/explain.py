@@ -11,9 +11,9 @@ from rich.console import RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from ...engine.base import figures
-from ...engine.base.invalid import Invalid, suggestion
-from ...engine.origins.explanation import (
+from ...engine.base import formatting
+from ...engine.base.user_error import UserError, suggestion
+from ...engine.explain.explanation import (
     CompiledProgram,
     Explanation,
     ProgramRequest,
@@ -101,16 +101,16 @@ def _print(program: ProgramRequest, options: argparse.Namespace) -> int:
 
 
 def matching(found: Explanation, name: str) -> Explanation:
-    """Returns the values and collectives with `name` in their name, source or reasons. Raises Invalid if none has."""
-    values = [each for each in found.values if name in each.name or name in figures.short_source(each.source)]
+    """Returns the values and collectives with `name` in their name, source or reasons. Raises UserError if none has."""
+    values = [each for each in found.values if name in each.name or name in formatting.short_source(each.source)]
     collectives = [
         each
         for each in found.collectives
-        if any(name in text for text in (each.kind, figures.short_source(each.source), *each.because))
+        if any(name in text for text in (each.kind, formatting.short_source(each.source), *each.because))
     ]
     if not values and not collectives:
         names = [value.name for value in found.values]
-        raise Invalid(
+        raise UserError(
             f"{name}: no value and no source line of {found.program} has this in its name: "
             f"{suggestion(name, names)}names look like {', '.join(names[:3])}"
         )
@@ -121,9 +121,9 @@ def _saved(path: str) -> Explanation:
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=Explanation)
     except OSError as error:
-        raise Invalid(f"--diff {path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"--diff {path}: cannot be read: {error.strerror}") from error
     except msgspec.MsgspecError as error:
-        raise Invalid(f"--diff {path}: not what `shardtui explain … --save` wrote: {error}") from error
+        raise UserError(f"--diff {path}: not what `shardtui explain … --save` wrote: {error}") from error
 
 
 def _write(found: Explanation, path: str) -> None:
@@ -132,7 +132,7 @@ def _write(found: Explanation, path: str) -> None:
     try:
         Path(path).write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
-        raise Invalid(f"--save {path}: cannot be written: {error.strerror}") from error
+        raise UserError(f"--save {path}: cannot be written: {error.strerror}") from error
 
 
 def _tables(found: Explanation) -> list[RenderableType]:
@@ -149,22 +149,24 @@ def chain_lines(found: Explanation) -> list[RenderableType]:
     """Returns each value with its whole chains, link below link, then the collectives."""
     lines: list[RenderableType] = [*_title(found)]
     for value in found.values:
-        place = f"  {figures.short_source(value.source)}" if value.source else ""
-        lines.append(Text(f"\n{value.name} [{figures.shape(value.shape)}] {figures.spec(value.axes)}{place}", "bold"))
+        place = f"  {formatting.short_source(value.source)}" if value.source else ""
+        lines.append(
+            Text(f"\n{value.name} [{formatting.shape(value.shape)}] {formatting.spec(value.axes)}{place}", "bold")
+        )
         lines += map(Text, [*chains(value.origin), *_as_compiled(value)])
     lines += ["", _collectives(found)] if found.collectives else []
     return [*lines, *(_compiled(found.compiled) if found.compiled else ())]
 
 
 def _title(found: Explanation) -> list[RenderableType]:
-    return [Text(f"{found.program}: {figures.axes(found.mesh) or 'no mesh'}", "bold"), Text(ESTIMATE)]
+    return [Text(f"{found.program}: {formatting.axes(found.mesh) or 'no mesh'}", "bold"), Text(ESTIMATE)]
 
 
 def _as_compiled(value: ValueOrigin) -> list[str]:
     if value.compiled_axes is None:
         return []
     same = value.compiled_axes == value.axes
-    return ["  as compiled" if same else f"  differs: the compiler chose {figures.spec(value.compiled_axes)}"]
+    return ["  as compiled" if same else f"  differs: the compiler chose {formatting.spec(value.compiled_axes)}"]
 
 
 def _collectives(found: Explanation) -> RenderableType:
@@ -176,15 +178,15 @@ def _collectives(found: Explanation) -> RenderableType:
 def _compiled(found: CompiledProgram) -> list[RenderableType]:
     memory = plain_table("compiled program, per device", right("bytes"))
     for name, size in compiled_bytes(found).items():
-        memory.add_row(name, figures.size(size))
+        memory.add_row(name, formatting.size(size))
     replicated = [line for each in found.rematerializations for line in _rematerialized(each)]
     heading = [] if found.collectives is None else [Text("estimated and compiled collectives, per device", "bold")]
     return [memory, *replicated, *heading, *map(Text, differences(found))]
 
 
 def _rematerialized(found: Rematerialization) -> list[RenderableType]:
-    place = f" ({figures.short_source(found.source)})" if found.source else ""
-    before, after = figures.spec(found.before), figures.spec(found.after)
+    place = f" ({formatting.short_source(found.source)})" if found.source else ""
+    before, after = formatting.spec(found.before), formatting.spec(found.after)
     title = f"{found.value} is replicated to get from {before} to {after}{place}: an involuntary full rematerialization"
     return [Text(title, "bold"), *(Text(f"  {reason}") for reason in found.because)]
 
@@ -235,12 +237,12 @@ def _tried(before: Explanation, after: Explanation) -> list[RenderableType]:
         changed.add_row(*map(Text, cells))
     moved = plain_table("collective", "over", right("before"), right("after"), title="bytes per device and step")
     for kind, axes, *sizes in traffic(before, after):
-        moved.add_row(kind, Text(axes), *map(figures.size, sizes))
+        moved.add_row(kind, Text(axes), *map(formatting.size, sizes))
     return ["", changed if changed.row_count else "no layout changes", moved]
 
 
 def _rule(text: str) -> tuple[str, list[str]]:
     try:
         return read_rule(text)
-    except Invalid as error:
+    except UserError as error:
         raise argparse.ArgumentTypeError(error.problems[0]) from error

@@ -13,15 +13,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.analysis.collectives import inventory
-from ...engine.analysis.hlo import parse
-from ...engine.analysis.layout import notation, wasted_bytes
-from ...engine.analysis.lint import Finding
-from ...engine.analysis.megascale import WrongSlices, slices_of
-from ...engine.analysis.traffic import flows, overlapped_share
-from ...engine.base import figures
-from ...engine.base.invalid import Invalid
-from ...engine.origins.explanation import Explained
+from ...engine.base import formatting
+from ...engine.base.user_error import UserError
+from ...engine.explain.explanation import Explained
+from ...engine.hlo.collectives import inventory
+from ...engine.hlo.layout import notation, wasted_bytes
+from ...engine.hlo.lint import Finding
+from ...engine.hlo.megascale import WrongSlices, slices_of
+from ...engine.hlo.module import parse
+from ...engine.hlo.traffic import flows, overlapped_share
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_reader import load_preset
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
@@ -65,7 +65,7 @@ def inspect_options(parser: argparse.ArgumentParser) -> None:
 def inspect_command(options: argparse.Namespace) -> int:
     if options.hlo or options.mesh:
         if not (options.hlo and options.mesh):
-            raise Invalid("--hlo FILE and --mesh AXIS=SIZE,… belong together: give both, or neither")
+            raise UserError("--hlo FILE and --mesh AXIS=SIZE,… belong together: give both, or neither")
         return _inspect_hlo(options.hlo, options.mesh, options.json, options.svg)
     other, as_json, svg = options.diff, options.json, options.svg
     if other:
@@ -82,21 +82,23 @@ def inspect_command(options: argparse.Namespace) -> int:
 
 
 def _inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None) -> int:
-    """Prints the collectives of a compiled module's text. Raises Invalid."""
+    """Prints the collectives of a compiled module's text. Raises UserError."""
     count = math.prod(mesh.values())
     try:
         module = parse(Path(path).read_text(encoding="utf-8"))
         devices = module.partitions * slices_of(module, count)
         collectives = inventory(module, mesh) if devices == count else []
     except OSError as error:
-        raise Invalid(f"--hlo {path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"--hlo {path}: cannot be read: {error.strerror}") from error
     except WrongSlices as error:
-        raise Invalid(f"--mesh {figures.axes(mesh)}: the module does not fit it: {error}: give its own mesh") from error
+        raise UserError(
+            f"--mesh {formatting.axes(mesh)}: the module does not fit it: {error}: give its own mesh"
+        ) from error
     except ValueError as error:  # or a UnicodeDecodeError
-        raise Invalid(f"--hlo {path}: not the text of a compiled module: {error}") from error
+        raise UserError(f"--hlo {path}: not the text of a compiled module: {error}") from error
     if devices != count:
-        raise Invalid(
-            f"--mesh {figures.axes(mesh)} has {count} devices, but the module was compiled for {devices}: "
+        raise UserError(
+            f"--mesh {formatting.axes(mesh)} has {count} devices, but the module was compiled for {devices}: "
             "give its own mesh"
         )
     share = overlapped_share(flows(collectives))
@@ -109,7 +111,7 @@ def _written(path: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise Invalid(f"--svg {path}: cannot be written: {error.strerror}") from error
+        raise UserError(f"--svg {path}: cannot be written: {error.strerror}") from error
 
 
 def _inspections(config: RunConfig, *others: str) -> list[Inspection]:
@@ -139,7 +141,7 @@ def print_answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_js
 def _tables(inspection: Inspection) -> list[RenderableType]:
     compiled, mesh = inspection.compiled, inspection.compiled.mesh
     device = inspection.devices[0]
-    title = f"{compiled.preset}: {figures.axes(mesh.axes)} on {len(inspection.devices)} × {device.kind}"
+    title = f"{compiled.preset}: {formatting.axes(mesh.axes)} on {len(inspection.devices)} × {device.kind}"
     title += f", {pipeline_words(compiled.pipeline)}" if compiled.pipeline else ""
     tables: list[RenderableType] = [Text(title, "bold"), _arrays(all_arrays(inspection), mesh)]
     if inspection.inspected.problem:
@@ -169,9 +171,9 @@ def _memory_table(memory: MemoryInfo) -> Table:
     table = plain_table("memory per device", right("predicted"))
     names = ["parameters", "moments", "variables", "scalars", "batch", "padding", "temporaries"]
     for name in names if memory.variables else [name for name in names if name != "variables"]:
-        table.add_row(name, figures.size(getattr(memory, name)))
+        table.add_row(name, formatting.size(getattr(memory, name)))
     of = "the compiler's figure" if memory.peak_source == "compiler" else "arguments + outputs - aliased + temporaries"
-    table.add_row(f"peak ({of})", figures.size(memory.peak))
+    table.add_row(f"peak ({of})", formatting.size(memory.peak))
     return table
 
 
@@ -185,10 +187,10 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
         share = overlapped_share([flow])
         sums.add_row(
             flow.kind,
-            figures.over(flow.axes, flow.network),
-            figures.times(flow.count),
-            figures.in_step(flow.bytes_per_device),
-            "–" if share is None else figures.percent(share),
+            formatting.over(flow.axes, flow.network),
+            formatting.times(flow.count),
+            formatting.in_step(flow.bytes_per_device),
+            "–" if share is None else formatting.percent(share),
         )
     each = table_of(collective_columns(), map(clean, collectives[:MAX_ROWS]))
     hidden = len(collectives) - MAX_ROWS
@@ -212,22 +214,22 @@ def _diff_tables(difference: DiffReport) -> list[RenderableType]:
     for change in difference.arrays:
         arrays.add_row(
             Text(change.name),
-            Text(figures.spec(change.compiled_spec)),
-            Text(figures.spec(change.other_compiled_spec)),
-            figures.size(change.bytes_per_device),
-            figures.size(change.other_bytes_per_device),
+            Text(formatting.spec(change.compiled_spec)),
+            Text(formatting.spec(change.other_compiled_spec)),
+            formatting.size(change.bytes_per_device),
+            formatting.size(change.other_bytes_per_device),
         )
     columns = "collectives", "over", right(f"times, {one}"), right(other), right(f"per step, {one}"), right(other)
     moved = plain_table(*columns, title="traffic")
     for change in difference.collectives:
-        times = map(figures.times, (change.count, change.other_count))
-        sizes = map(figures.in_step, (change.bytes_per_device, change.other_bytes_per_device))
-        moved.add_row(change.kind, figures.over(change.axes, change.network), *times, *sizes)
+        times = map(formatting.times, (change.count, change.other_count))
+        sizes = map(formatting.in_step, (change.bytes_per_device, change.other_bytes_per_device))
+        moved.add_row(change.kind, formatting.over(change.axes, change.network), *times, *sizes)
     tables: list[RenderableType] = [arrays, moved]
     if difference.memory and difference.other_memory:
         memory = plain_table("memory per device, predicted", right(one), right(other))
         for name in ("parameters", "moments", "batch", "temporaries", "peak"):
-            sizes = (figures.size(getattr(side, name)) for side in (difference.memory, difference.other_memory))
+            sizes = (formatting.size(getattr(side, name)) for side in (difference.memory, difference.other_memory))
             memory.add_row(name, *sizes)
         tables.append(memory)
     return tables
@@ -239,7 +241,7 @@ def lint_options(parser: argparse.ArgumentParser) -> None:
 
 
 def lint_command(options: argparse.Namespace) -> int:
-    """Prints likely mistakes in the layout; returns 0 without findings, 1 with some. Raises Invalid."""
+    """Prints likely mistakes in the layout; returns 0 without findings, 1 with some. Raises UserError."""
     config = new_config(options)
     inspection, explained = _explained_inspection(config)
     report = lint_report(inspection, findings(inspection), explained)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from ...engine.analysis.layout import Shard, bytes_per_device, replicas, shards, shards_differ, wasted_bytes
-from ...engine.analysis.lint import Finding, lint
-from ...engine.analysis.traffic import FlowChange, changes, flows, overlapped_share
-from ...engine.origins.explanation import Explained, Explanation, Link, ValueOrigin
+from ...engine.explain.explanation import Explained, Explanation, Link, ValueOrigin
+from ...engine.hlo.layout import Shard, bytes_per_device, replicas, shards, shards_differ, wasted_bytes
+from ...engine.hlo.lint import Finding, lint
+from ...engine.hlo.traffic import FlowChange, changes, flows, overlapped_share
 from ...engine.spec.preset import PipelineInfo
 from ...engine.wire.descriptions import (
     ArrayInfo,

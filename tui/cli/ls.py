@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import all_runs, state_home
 from ..state.goodput import Goodput, share_words
 from ..state.run_summary import RUNS, RunSummary, recorded_goodput, summarise
@@ -50,7 +50,7 @@ def ls_command(options: argparse.Namespace) -> int:
         try:
             summary = summarise(directory)
             runs.append(RunInfo(**asdict(summary), goodput=recorded_goodput(summary)))
-        except Invalid as error:
+        except UserError as error:
             warn(*error.problems)
     if options.json:
         print(json_line(RunListing(runs=runs)))

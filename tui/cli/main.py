@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ...engine.base.invalid import Invalid, suggestion
+from ...engine.base.user_error import UserError, suggestion
 from ..terminal import FAILED, INTERRUPTED, REFUSED
 from ..terminal.clean import warn
 from ..terminal.splash import COMPLETING
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
         given = _with_command(_text(arguments))
         options = _parser(given[0]).parse_args(given, argparse.Namespace(offers_runs=not arguments))
         return _function(options.command, "command")(options)
-    except Invalid as error:
+    except UserError as error:
         warn(*error.problems)
         return REFUSED
     except KeyboardInterrupt:
@@ -110,20 +110,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _with_command(arguments: list[str]) -> list[str]:
-    """Adds the default command `run` if none is given. Raises Invalid for an unknown command."""
+    """Adds the default command `run` if none is given. Raises UserError for an unknown command."""
     if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
         return arguments
     if arguments and not arguments[0].startswith("-"):
         maybe = suggestion(arguments[0], COMMANDS)
-        raise Invalid(f"{arguments[0]}: no such command: {maybe}choose from {', '.join(COMMANDS)}")
+        raise UserError(f"{arguments[0]}: no such command: {maybe}choose from {', '.join(COMMANDS)}")
     return ["run", *arguments]
 
 
 def _text(arguments: list[str]) -> list[str]:
-    """Returns the arguments. Raises Invalid if one is not text: no message or file of a run could quote it."""
+    """Returns the arguments. Raises UserError if one is not text: no message or file of a run could quote it."""
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):
-            raise Invalid(
+            raise UserError(
                 f"{argument}: not valid text in the encoding {sys.getfilesystemencoding()}: rename the file or "
                 "directory"
             )

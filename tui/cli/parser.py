@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn, cast
 
-from ...engine.base.invalid import suggestion
+from ...engine.base.user_error import suggestion
 from ..terminal.clean import printable
 
 

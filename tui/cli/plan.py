@@ -15,8 +15,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.base import figures
-from ...engine.base.invalid import Invalid
+from ...engine.base import formatting
+from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
 from ...engine.planning.finalists import is_far_too_large
 from ...engine.planning.goal import figure, in_order, pick
@@ -71,9 +71,9 @@ class Asked:
 
 
 def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], asked: Asked) -> int:
-    """Prints the ranked presets and returns the exit code; Ctrl-C prints what is known so far. Raises Invalid."""
+    """Prints the ranked presets and returns the exit code; Ctrl-C prints what is known so far. Raises UserError."""
     if problems := _problems(config, asked):
-        raise Invalid(*problems)
+        raise UserError(*problems)
     found = list(map(load_topology, topologies))
     check_prices(asked.prices, found)
     warn(*(f"estimates only: {why}" for why in dict.fromkeys(map(compilers.missing, found)) if why and asked.compiles))
@@ -178,7 +178,7 @@ def _with_peak(row: Row) -> StepCost | None:
 
 def _title(board: Board, config: RunConfig, is_searched: bool) -> str:
     slice_ = load_topology(board.topology)
-    title = f"{board.model} on {slice_.title}: {slice_.devices:,} × {figures.size(slice_.chip.memory)}"
+    title = f"{board.model} on {slice_.title}: {slice_.devices:,} × {formatting.size(slice_.chip.memory)}"
     return title if is_searched else f"{title}, {config.batch} per step"
 
 
@@ -205,7 +205,7 @@ def _wiring_table(rows: Sequence[Row]) -> Table:
     )
     for row in rows:
         for index, wired in enumerate(board_rows.used_wirings(row)):
-            cells = (figures.over(wired.axes), str(wired.size), board_rows.links(wired), board_rows.rate(wired))
+            cells = (formatting.over(wired.axes), str(wired.size), board_rows.links(wired), board_rows.rate(wired))
             table.add_row(*(Text(cell) for cell in ("" if index else row.title, *cells)))
     return table
 
@@ -244,16 +244,16 @@ def progress(planner: Planner) -> str:
     if search and (best := pick(rows, search.goal)) and (value := figure(best, search.goal)):
         parts.append(f"best {figure_words(value, search.goal)}")
     if left is None:
-        parts.append(f"{figures.seconds(now - planner.began)} in all")
+        parts.append(f"{formatting.seconds(now - planner.began)} in all")
     else:
-        parts.append(f"{'at most' if search else 'about'} {figures.seconds(left)} left")
+        parts.append(f"{'at most' if search else 'about'} {formatting.seconds(left)} left")
     return ", ".join(parts)
 
 
 def _outcome(board: Board, title: str, seconds: float) -> str:
     row = next(row for row in board.rows if row.title == title)
     outcome = board_rows.verdict(row) if row.compiled else " ".join(row.problems)
-    return f"  {outcome}, after {figures.seconds(seconds)}"
+    return f"  {outcome}, after {formatting.seconds(seconds)}"
 
 
 def _print_line(text: str) -> None:
@@ -266,7 +266,7 @@ def default_place(model: str, topology: Topology) -> Path:
 
 
 def write_chosen(row: Row, path: Path, topology: Topology, train: Sequence[str]) -> str:
-    """Writes the preset of a row; returns the command that trains with it: `train` and the preset. Raises Invalid."""
+    """Writes the preset of a row; returns the command that trains with it: `train` and the preset. Raises UserError."""
     preset = load_preset(row.preset)
     mesh = preset.sizes(topology.devices)
     command = train_command(train, reference(path.stem, str(path)), row)

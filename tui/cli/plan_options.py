@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import get_args
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.planning.finalists import MOST_PROGRAMS
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import RunConfig
@@ -69,7 +69,7 @@ def plan_command(options: argparse.Namespace) -> int:
 def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[str]]:
     """Returns the config, topologies such as `2*v5p:4x4x4`, and the named presets, which must fill the slices.
 
-    Raises Invalid with every problem, but if the model cannot be laid out: the board says so."""
+    Raises UserError with every problem, but if the model cannot be laid out: the board says so."""
     problems: list[str] = []
     name, presets = options.model or "nano", list(dict.fromkeys(map(absolute, options.preset)))
     model = load_or_note(problems, choose_model, name, settings_of_options(options))
@@ -92,22 +92,22 @@ def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[st
             else:
                 load_or_note(problems, spans, preset.sizes(topology.devices), topology.domains)
     if model is None:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     config = RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
     if problems := [*problems, *problems_of(config)]:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     return config, targets, presets
 
 
 def _searched(options: argparse.Namespace) -> SearchRequest | None:
-    """Returns what is searched; None without --search or --fit. Raises Invalid with every problem."""
+    """Returns what is searched; None without --search or --fit. Raises UserError with every problem."""
     if not options.search and not options.fit:
         given = {"--goal": options.goal, "--minutes": options.minutes, "--save": options.save}
         problems = [
             f"{flag} {value}: applies to a search: add --search or --fit" for flag, value in given.items() if value
         ]
         if problems:
-            raise Invalid(*problems)
+            raise UserError(*problems)
         return None
     kept = [key for key in (text.partition("=")[0] for text in settings_of_options(options)) if key in CHOSEN]
     request = SearchRequest(
@@ -123,7 +123,7 @@ def _searched(options: argparse.Namespace) -> SearchRequest | None:
     problems += [both] if options.fit and options.search else []
     problems += [nameless] if options.fit and not options.preset else []
     if problems := [*problems, *_place_problems(options)]:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     return request
 
 

@@ -9,8 +9,8 @@ from msgspec.structs import asdict
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.base import figures
-from ...engine.base.invalid import Invalid
+from ...engine.base import formatting
+from ...engine.base.user_error import UserError
 from ...engine.planning.finalists import batch_limits, expected_figure
 from ...engine.planning.goal import CurvePoint, in_order, pick
 from ...engine.planning.goal import figure as goal_figure
@@ -231,7 +231,7 @@ def yield_of(row: Row, topology: Topology, prices: Prices) -> Yield:
 
 
 def check_prices(prices: Prices, topologies: Sequence[Topology]) -> None:
-    """Raises Invalid if a price is of a chip that no topology has."""
+    """Raises UserError if a price is of a chip that no topology has."""
     planned = {topology.name.partition(":")[0] for topology in topologies}
     problems = [
         f"--price {chip}={price:g}: no --topology has that chip: the chips are {', '.join(sorted(planned))}"
@@ -239,7 +239,7 @@ def check_prices(prices: Prices, topologies: Sequence[Topology]) -> None:
         if chip not in planned
     ]
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
 
 
 @dataclass(frozen=True)
@@ -273,4 +273,4 @@ def topologies_table(boards: Sequence[Board], prices: Prices) -> Table:
 
 
 def _amount(tokens: float | None) -> str:
-    return "" if tokens is None else figures.count(tokens)
+    return "" if tokens is None else formatting.count(tokens)

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 from rich.text import Text
 
-from ...engine.base import figures
-from ...engine.base.invalid import Invalid
+from ...engine.base import formatting
+from ...engine.base.user_error import UserError
 from ...engine.spec.maxtext_rules import maxtext_text, read_maxtext
 from ...engine.spec.preset_files import FILE_NAME, user_presets
 from ...engine.spec.preset_reader import load_preset, parse_preset
@@ -61,7 +61,7 @@ def presets_command(options: argparse.Namespace) -> int:
     for info in listing.presets:
         about = f"{info.summary}: {pipeline_words(info.pipeline)}" if info.pipeline else info.summary
         why = about if info.fits else "\n".join(info.problems)
-        table.add_row("✓" if info.fits else "✗", Text(info.name), figures.axes(info.mesh), Text(why))
+        table.add_row("✓" if info.fits else "✗", Text(info.name), formatting.axes(info.mesh), Text(why))
     table_console().print(table)
     warn(*listing.problems)
     return FINE
@@ -77,11 +77,11 @@ def _sizes(text: str) -> dict[str, int]:
 def _exchange(options: argparse.Namespace) -> int:
     if not options.subject:
         missing = "FILE.yml" if options.action == "import" else "PRESET"
-        raise Invalid(f"presets {options.action}: {missing} is missing")
+        raise UserError(f"presets {options.action}: {missing} is missing")
     if options.action == "export":
         preset = load_preset(options.subject)
         if preset.problems:
-            raise Invalid(*preset.problems)
+            raise UserError(*preset.problems)
         print(maxtext_text(preset), end="")
         return FINE
     return _import(Path(options.subject).expanduser(), options.name, options.sizes or {})
@@ -90,14 +90,14 @@ def _exchange(options: argparse.Namespace) -> int:
 def _import(path: Path, name: str | None, sizes: dict[str, int]) -> int:
     name = name or path.stem
     if not FILE_NAME.fullmatch(name):
-        raise Invalid(f"--name {name}: a preset's name has 1 to 64 letters, digits, '.', '_' and '-'")
+        raise UserError(f"--name {name}: a preset's name has 1 to 64 letters, digits, '.', '_' and '-'")
     target = user_presets() / "parallelism" / f"{name}.toml"
     if target.exists():
-        raise Invalid(f"{target} already exists: choose another --name, or remove it")
+        raise UserError(f"{target} already exists: choose another --name, or remove it")
     found = read_maxtext(path, name, sizes)
     text = preset_text(found.preset)
     if problems := parse_preset(target, text).problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     write_preset(target, text)
     print(printable(str(target)))
     notes = {"mesh axes of size 1": found.unused_axes, "rules that no built-in model uses": found.left_out}

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.wire import run_directory
 from ...engine.wire.commands import ProfileSteps
 from ...engine.wire.event_log import LogReader
@@ -55,7 +55,7 @@ def profile_options(parser: argparse.ArgumentParser) -> None:
 
 
 def profile_command(options: argparse.Namespace) -> int:
-    """Prints the account of a run, a trace or a program, or two side by side. Raises Invalid if there is none."""
+    """Prints the account of a run, a trace or a program, or two side by side. Raises UserError if there is none."""
     subject, other = options.subject, options.diff
     (account, tried), console = _account(subject, options), table_console()
     if other is None:
@@ -81,15 +81,15 @@ def _account(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown, 
     directory = run_directory.find(subject)
     named = {"--hlo": options.hlo, "--mesh": options.mesh, "--topology": options.topology}
     if given := " and ".join(name for name, value in named.items() if value):
-        raise Invalid(f"{given}: only for files, but {subject} is a run, which knows its own program")
+        raise UserError(f"{given}: only for files, but {subject} is a run, which knows its own program")
     if watched := directory.watched:
-        raise Invalid(watched.refusal)
+        raise UserError(watched.refusal)
     holder = directory.holder()
     state = RunState()
     is_alive = holder is not None and holder.is_alive
     event = asyncio.run(_requested(directory, options.profiled, state)) if is_alive else _newest(directory, state)
     if event.account is None:
-        raise Invalid(f"run {subject}: no account of its profile: {event.problem}")
+        raise UserError(f"run {subject}: no account of its profile: {event.problem}")
     tried = alternative(state, event.preset)
     return event.account, tried and clean(tried)
 
@@ -99,13 +99,13 @@ def _decoded(*question: str) -> StepBreakdown:
 
 
 def _newest(directory: RunDirectory, state: RunState) -> Profiled:
-    """The last profile of a run that has ended, whose history is applied to `state`. Raises Invalid if it has none."""
+    """The last profile of an ended run, whose history is applied to `state`. Raises UserError if it has none."""
     found: Profiled | None = None
     for events in LogReader(directory.events).read():
         apply_all(state, events)
         found = next((event for event in reversed(events) if isinstance(event, Profiled)), found)
     if found is None:
-        raise Invalid(
+        raise UserError(
             f"run {directory.name} has ended, and was never profiled: `shardtui train --resume {directory.name} "
             "--profile 5` trains on and does"
         )
@@ -113,7 +113,7 @@ def _newest(directory: RunDirectory, state: RunState) -> Profiled:
 
 
 async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Profiled:
-    """Requests a profile of a run that trains; applies its history to `state`. Raises Invalid if there is none."""
+    """Requests a profile of a run that trains; applies its history to `state`. Raises UserError if there is none."""
     client = EngineClient(directory)
     has_asked = False
     async for events in client.events(cleaned=False):
@@ -122,13 +122,13 @@ async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Pr
             if isinstance(event, Profiled):
                 return event
             if isinstance(event, ProfileFailed):
-                raise Invalid(event.line)
+                raise UserError(event.line)
             if isinstance(event, Profiling | ProfileWriting):
                 print(event.line, file=sys.stderr)
         if not events and not has_asked:  # the history has ended
             if state.phase is Phase.PAUSED:
-                raise Invalid(f"run {directory.name} is paused: resume it, then profile it")
+                raise UserError(f"run {directory.name} is paused: resume it, then profile it")
             has_asked = True
             await client.send(ProfileSteps(steps))
             print(f"profiling {steps} steps of {directory.name}, step {state.step:,}", file=sys.stderr)
-    raise Invalid(f"run {directory.name} ended before its profile: {'; '.join(state.problems) or 'no more steps'}")
+    raise UserError(f"run {directory.name} ended before its profile: {'; '.join(state.problems) or 'no more steps'}")

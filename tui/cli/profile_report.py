@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.account_sums import FlowTime, flow_times, suggestion
@@ -108,12 +108,12 @@ def profile_tables(
 
 
 def _title(name: str, account: StepBreakdown) -> str:
-    mesh = f"{figures.axes(account.mesh)} on " if account.mesh else ""
+    mesh = f"{formatting.axes(account.mesh)} on " if account.mesh else ""
     if account.predicted_for:
-        step = figures.seconds(account.step_seconds)
+        step = formatting.seconds(account.step_seconds)
         return f"{name}: {account.program}, {mesh}{account.predicted_for}: a step of {step}, predicted, not measured"
-    steps = f"{account.steps} step{'s' * (account.steps != 1)} of {figures.seconds(account.step_seconds)}"
-    clock = f" (clock {figures.seconds(account.clock_seconds)})" if account.clock_seconds else ""
+    steps = f"{account.steps} step{'s' * (account.steps != 1)} of {formatting.seconds(account.step_seconds)}"
+    clock = f" (clock {formatting.seconds(account.clock_seconds)})" if account.clock_seconds else ""
     devices = len(account.devices)
     return f"{name}: {account.program}, {mesh}{devices} device{'s' * (devices != 1)}, {steps}{clock}"
 
@@ -123,7 +123,7 @@ def _parts(account: StepBreakdown) -> Table:
     for part in account.parts:
         if account.predicted_for and not part.seconds:
             continue
-        table.add_row(part.name, figures.seconds(part.seconds), share(part.share))
+        table.add_row(part.name, formatting.seconds(part.seconds), share(part.share))
     return table
 
 
@@ -131,13 +131,13 @@ def _collectives(account: StepBreakdown) -> Table:
     columns = ("times", "waiting", "exposed", "hidden", "bytes")
     table = plain_table("collectives", "over", *map(right, columns), title="communication per device and step")
     for flow in flow_times(account):
-        table.add_row(flow.kind, figures.over(flow.axes), _times(flow.count), *_times_of(flow))
+        table.add_row(flow.kind, formatting.over(flow.axes), _times(flow.count), *_times_of(flow))
     return table
 
 
 def _times_of(flow: FlowTime) -> list[str]:
     times = (flow.waiting_seconds, flow.exposed_seconds, flow.hidden_seconds)
-    return [*map(figures.seconds, times), figures.in_step(flow.bytes)]
+    return [*map(formatting.seconds, times), formatting.in_step(flow.bytes)]
 
 
 def _times(count: float) -> str:
@@ -147,7 +147,7 @@ def _times(count: float) -> str:
 def _waits(account: StepBreakdown) -> Table:
     table = plain_table(right("device"), right("others wait"), right("times"), title="devices that others wait for")
     for wait in account.waits[:MAX_DEVICES]:
-        table.add_row(str(wait.device), figures.seconds(wait.seconds), _times(wait.count))
+        table.add_row(str(wait.device), formatting.seconds(wait.seconds), _times(wait.count))
     return table
 
 
@@ -156,13 +156,15 @@ def diff_tables(diff: ProfileDiff) -> Sequence[RenderableType]:
     rows = [("step", diff.step_seconds, diff.other_step_seconds)]
     for name, one, other in (*rows, *((part.name, part.seconds, part.other_seconds) for part in diff.parts)):
         sign = "+" if other >= one else "−"
-        parts.add_row(name, figures.seconds(one), figures.seconds(other), sign + figures.seconds(abs(other - one)))
+        parts.add_row(
+            name, formatting.seconds(one), formatting.seconds(other), sign + formatting.seconds(abs(other - one))
+        )
     columns = ("times", "waiting", "exposed", "hidden", "bytes")
     moved = plain_table("collectives", "over", "", *map(right, columns), title="communication per device and step")
     for change in diff.collectives:
         for name, flow in ((diff.subject, change.first), (diff.other, change.other)):
             cells = [_times(flow.count), *_times_of(flow)] if flow else ["–"] * 5
-            moved.add_row(change.kind, figures.over(change.axes), Text(name), *cells)
+            moved.add_row(change.kind, formatting.over(change.axes), Text(name), *cells)
     return [parts, moved]
 
 
@@ -181,4 +183,4 @@ def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compi
 
 
 def _curve(peak: PeakMemory) -> list[str]:
-    return [f"over the step {line} up to {figures.size(peak.bytes)}" for line in curve_rows(peak, CURVE_WIDTH, 1)]
+    return [f"over the step {line} up to {formatting.size(peak.bytes)}" for line in curve_rows(peak, CURVE_WIDTH, 1)]

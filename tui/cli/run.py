@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ...engine.base.directories import config_directory
-from ...engine.base.invalid import Invalid, suggestion
+from ...engine.base.user_error import UserError, suggestion
 from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart, RunConfig
 from ...engine.spec.model_choice import choose_model
@@ -58,22 +58,22 @@ def attach_options(parser: argparse.ArgumentParser) -> None:
 def attach_command(options: argparse.Namespace) -> int:
     directory = run_directory.find(options.run)
     if elsewhere := directory.elsewhere:
-        raise Invalid(f"run {directory.name}: {elsewhere}")
+        raise UserError(f"run {directory.name}: {elsewhere}")
     if directory.is_supervised and not directory.events.exists():
-        raise Invalid(f"run {directory.name}: its engine has not started yet: attach again in some seconds")
+        raise UserError(f"run {directory.name}: its engine has not started yet: attach again in some seconds")
     require_terminal(f"tail -f {directory.events}")
     return show(client_of(directory), user_keymap())
 
 
 def client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart]":
-    """Returns the client of a new or resumed run, and how it restarts. Raises Invalid."""
+    """Returns the client of a new or resumed run, and how it restarts. Raises UserError."""
     run_directory.runtime_directory()  # an unusable one is refused before anything is created
     supervised = supervision(options)
     if options.resume:
         directory = run_directory.find(options.resume)
         return client_of(directory, supervised), resumed(directory, options)
     if options.from_step is not None or options.other_data:
-        raise Invalid("--from-step and --other-data apply to a resumed run: add --resume RUN")
+        raise UserError("--from-step and --other-data apply to a resumed run: add --resume RUN")
     restart = Restart(profile=options.profile, profile_every=options.profile_every)
     return client_of(_new_run(options), supervised), restart
 
@@ -83,7 +83,7 @@ def _new_run(options: argparse.Namespace) -> RunDirectory:
 
 
 def client_of(directory: RunDirectory, supervision: Supervision | None = None) -> "EngineClient":
-    """Returns the client of a run. Raises Invalid if its history cannot be read."""
+    """Returns the client of a run. Raises UserError if its history cannot be read."""
     from ...engine.wire.event_log import last_seq
     from ..client.engine_client import EngineClient
 
@@ -133,9 +133,9 @@ def has_terminal() -> bool:
 
 
 def require_terminal(instead: str) -> None:
-    """Raises Invalid if there is no terminal that the UI can control. `instead`: the command to use without one."""
+    """Raises UserError if there is no terminal that the UI can control. `instead`: the command to use without one."""
     if problem := _terminal_problem():
-        raise Invalid(f"{problem} use `{instead}`")
+        raise UserError(f"{problem} use `{instead}`")
 
 
 def _terminal_problem() -> str:
@@ -155,7 +155,7 @@ def tour_options(_: argparse.ArgumentParser) -> None:
 
 
 def tour_command(_: argparse.Namespace) -> int:
-    """Starts a run on simulated devices, also where there are others, and shows the lessons. Raises Invalid."""
+    """Starts a run on simulated devices, also where there are others, and shows the lessons. Raises UserError."""
     from ..state.tour import Tour
 
     require_terminal("shardtui train --steps N")
@@ -206,7 +206,7 @@ def _speed(text: str) -> float:
 
 
 def recording(name: str) -> Path:
-    """Returns the events of a run, or of a file or a directory. Raises Invalid if there are none."""
+    """Returns the events of a run, or of a file or a directory. Raises UserError if there are none."""
     path = Path(name)
     is_path = os.sep in name or path.suffix == ".jsonl"
     runs = [directory.name for directory in run_directory.all_runs()]
@@ -216,18 +216,18 @@ def recording(name: str) -> Path:
         return path / FILE
     if not path.exists():
         maybe = suggestion(path.name, runs)
-        raise Invalid(f"{path}: no such file: {maybe}name a run (see `shardtui ls`), its directory or its {FILE}")
+        raise UserError(f"{path}: no such file: {maybe}name a run (see `shardtui ls`), its directory or its {FILE}")
     return path
 
 
 def _require_events(path: Path) -> None:
-    """Raises Invalid if not a single event can be read."""
+    """Raises UserError if not a single event can be read."""
     reader = LogReader(path)
     try:
         if next(reader.read(), None):
             return
     except FileNotFoundError as error:
-        raise Invalid(f"{path}: no such file: the run has recorded nothing yet") from error
+        raise UserError(f"{path}: no such file: the run has recorded nothing yet") from error
     lines = reader.unreadable_lines
     what = f"none of its {lines} lines is an event" if lines else "no event in it"
-    raise Invalid(f"{path}: {what}: name a run (see `shardtui ls`) or its {FILE}")
+    raise UserError(f"{path}: {what}: name a run (see `shardtui ls`) or its {FILE}")

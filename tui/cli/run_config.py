@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.spec.attempt import RESTARTS, Supervision
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def new_config(options: argparse.Namespace) -> RunConfig:
-    """Returns the configuration of a new run. Raises Invalid with every problem that is found without jax."""
+    """Returns the configuration of a new run. Raises UserError with every problem that is found without jax."""
     name = options.model or "nano"
     preset = absolute(options.preset or "dp")
     problems = _preset_problems(preset, options)
@@ -49,24 +49,24 @@ def new_config(options: argparse.Namespace) -> RunConfig:
             seed=options.seed or 0,
             **run_settings(options),
         )
-    except Invalid as error:
-        raise Invalid(*problems, *error.problems) from error
+    except UserError as error:
+        raise UserError(*problems, *error.problems) from error
     problems += problems_of(config)
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     return tokenized(config, options)
 
 
 def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
-    """Returns how a run resumes. Raises Invalid with every problem."""
+    """Returns how a run resumes. Raises UserError with every problem."""
     config = directory.config
     if (holder := directory.holder()) and holder.is_alive:
-        raise Invalid(
+        raise UserError(
             f"run {directory.name}: {holder.description} is training it: `shardtui attach {directory.name}` shows it, "
             f"`shardtui stop {directory.name}` ends it"
         )
     if holder:
-        raise Invalid(
+        raise UserError(
             f"run {directory.name}: {holder.description} holds {directory.lock}: find that process with `fuser` "
             "and end it"
         )
@@ -80,12 +80,12 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     problems += _preset_problems(preset, options)
     try:
         model, training = _with_new_settings(config, settings_of_options(options))
-    except Invalid as error:
-        raise Invalid(*problems, *error.problems) from error
+    except UserError as error:
+        raise UserError(*problems, *error.problems) from error
     config = msgspec.structs.replace(config, model=model, training=training, **run_settings(options, config))
     problems += problems_of(config)
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     return restart_of(options, tokenized(config, options))
 
 
@@ -102,7 +102,7 @@ def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
 
 
 def supervision(options: argparse.Namespace) -> Supervision | None:
-    """Returns how a run is supervised; None without --supervise. Raises Invalid."""
+    """Returns how a run is supervised; None without --supervise. Raises UserError."""
     numbers = {
         "--restarts": options.restarts,
         "--min-processes": options.min_processes,
@@ -113,13 +113,13 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
         unused = given | ({"--fallback": ",".join(options.fallback)} if options.fallback else {})
         if unused:
             only = "only for a supervised run: add --supervise"
-            raise Invalid(*(f"{flag} {value}: {only}" for flag, value in unused.items()))
+            raise UserError(*(f"{flag} {value}: {only}" for flag, value in unused.items()))
         return None
     problems = [f"{flag} {value}: must be at least 1" for flag, value in given.items() if value < 1]
     for preset in options.fallback:
         load_or_note(problems, load_preset, preset)
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     restarts, least, wait = numbers.values()
     return Supervision(
         restarts=RESTARTS if restarts is None else restarts,
@@ -130,7 +130,7 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
 
 
 def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
-    """Returns the run that measures presets, and their names; empty if none is named. Raises Invalid."""
+    """Returns the run that measures presets, and their names; empty if none is named. Raises UserError."""
     options.preset, options.run_name = None, None
     named = list(map(name_of, options.presets))
     problems = [] if options.measured >= 1 else [f"--steps {options.measured}: must be at least 1"]
@@ -138,10 +138,10 @@ def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
     problems += _name_collisions(options.presets)
     try:
         config = new_config(options)
-    except Invalid as error:
-        raise Invalid(*problems, *error.problems) from error
+    except UserError as error:
+        raise UserError(*problems, *error.problems) from error
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     checkpoints = CheckpointConfig(every_minutes=None, at_end=False)
     config = msgspec.structs.replace(config, run="compare", checkpoints=checkpoints, preset_files=files)
     return config, named
@@ -158,16 +158,16 @@ def _name_collisions(presets: list[str]) -> list[str]:
 
 
 def load_or_note(problems: list[str], load: Callable[..., T], *arguments: object) -> T | None:
-    """Returns what `load` returns; if it raises Invalid, adds why to `problems` and returns None."""
+    """Returns what `load` returns; if it raises UserError, adds why to `problems` and returns None."""
     try:
         return load(*arguments)
-    except Invalid as error:
+    except UserError as error:
         problems.extend(error.problems)
         return None
 
 
 def _with_new_settings(config: RunConfig, settings: tuple[str, ...]) -> tuple[ModelConfig | UserModel, TrainingConfig]:
-    """Returns model and training of a resumed run, changed by `settings`. Raises Invalid."""
+    """Returns model and training of a resumed run, changed by `settings`. Raises UserError."""
     if isinstance(config.model, UserModel):
         return with_user_settings(config.model, config.training, settings)
     tables = {"summary": "", "model": msgspec.to_builtins(config.model)}
@@ -221,17 +221,17 @@ def run_settings(options: argparse.Namespace, before: RunConfig | None = None) -
 
 
 def _sampling(options: argparse.Namespace, before: Sampling | None) -> Sampling | None:
-    """Returns what a run samples every so many steps. Raises Invalid."""
+    """Returns what a run samples every so many steps. Raises UserError."""
     every, prompt = getattr(options, "sample_every", None), getattr(options, "sample_prompt", None)
     if every is None and prompt is None:
         return before
     if every is None and before is None:
-        raise Invalid(f"--sample-prompt {prompt}: add --sample-every N, the steps between samples")
+        raise UserError(f"--sample-prompt {prompt}: add --sample-every N, the steps between samples")
     problems = [] if every is None or every >= 1 else [f"--sample-every {every}: must be at least 1"]
     if prompt and len(prompt) > MOST_PROMPTED:
         problems.append(f"--sample-prompt: {len(prompt):,} characters: at most {MOST_PROMPTED:,}")
     if problems:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     return msgspec.structs.replace(before or Sampling(), **_given(every_steps=every, prompt=prompt))
 
 

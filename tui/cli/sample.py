@@ -6,8 +6,8 @@ import math
 import os
 import sys
 
-from ...engine.base import figures
-from ...engine.base.invalid import Invalid
+from ...engine.base import formatting
+from ...engine.base.user_error import UserError
 from ...engine.spec.config import MOST_PROMPTED, MOST_SAMPLED, Sampling
 from ...engine.wire import run_directory
 from ...engine.wire.commands import SampleText
@@ -35,23 +35,23 @@ def sample_command(options: argparse.Namespace) -> int:
     run, sampling = options.run, _sampling(options)
     directory = run_directory.find(run)
     if watched := directory.watched:
-        raise Invalid(watched.refusal)
+        raise UserError(watched.refusal)
     holder = directory.holder()
     if holder is None or not holder.is_alive:
-        raise Invalid(
+        raise UserError(
             f"run {run} has ended, and only an engine has the model: `shardtui train --resume {run}` trains on, "
             "and `--sample-every N` samples meanwhile"
         )
     event = asyncio.run(_requested(directory, sampling))
     if event.problem:
-        raise Invalid(f"run {run}: {event.problem}")
+        raise UserError(f"run {run}: {event.problem}")
     if options.json:
         print(json_line(event))
         return FINE
     for line in (sampling.prompt + event.text).split("\n"):
         print(printable(line))
-    compiled = f", compiled in {figures.seconds(event.compile_seconds)}" if event.compile_seconds else ""
-    cost = f"training waited {figures.seconds(event.seconds)} for {event.sampling.tokens} tokens{compiled}"
+    compiled = f", compiled in {formatting.seconds(event.compile_seconds)}" if event.compile_seconds else ""
+    cost = f"training waited {formatting.seconds(event.seconds)} for {event.sampling.tokens} tokens{compiled}"
     print(f"step {event.step:,} of {run} under {event.preset}: {cost}", file=sys.stderr)
     return FINE
 
@@ -65,7 +65,7 @@ def _sampling(options: argparse.Namespace) -> Sampling:
         (len(found.prompt) <= MOST_PROMPTED, f"--prompt: {len(found.prompt):,} characters: at most {MOST_PROMPTED:,}"),
     ]
     if problems := [text for holds, text in checks if not holds]:
-        raise Invalid(*problems)
+        raise UserError(*problems)
     return found
 
 
@@ -80,4 +80,4 @@ async def _requested(directory: RunDirectory, sampling: Sampling) -> Sampled:
         if not events and not has_asked:  # the history has ended
             has_asked = True
             await client.send(SampleText(number, sampling))
-    raise Invalid(f"run {directory.name} ended before its sample: {'; '.join(state.problems) or 'no more steps'}")
+    raise UserError(f"run {directory.name} ended before its sample: {'; '.join(state.problems) or 'no more steps'}")

@@ -8,8 +8,8 @@ from statistics import median
 
 from msgspec import Struct
 
-from ...engine.base import figures
-from ...engine.base.invalid import Invalid
+from ...engine.base import formatting
+from ...engine.base.user_error import UserError
 from ...engine.spec.config import Restart
 from ...engine.wire import run_directory
 from ...engine.wire.commands import Stop
@@ -75,12 +75,12 @@ def train_options(parser: argparse.ArgumentParser) -> None:
 
 def train_command(options: argparse.Namespace) -> int:
     if options.steps is None and not options.resume:
-        raise Invalid("train: --steps N is missing: give the number of steps to train")
+        raise UserError("train: --steps N is missing: give the number of steps to train")
     return asyncio.run(train(*client_for(options), options.json))
 
 
 async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
-    """Starts the engine, reports its events, and returns the exit code. Raises Invalid if the engine refuses."""
+    """Starts the engine, reports its events, and returns the exit code. Raises UserError if the engine refuses."""
     interrupts = Interrupts(client, "saving after this step, then stopping; press again to kill the engine")
     report = _print_json if as_json else _Progress().report
     state = RunState()
@@ -100,7 +100,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
                 report(event, state)
             if isinstance(event, Failed) and event.refused:
                 client.discard_if_new()
-                raise Invalid(*event.problems)
+                raise UserError(*event.problems)
             with audience.reads():
                 warn(*_warnings(event))
             if event.level is Level.ERROR:
@@ -137,9 +137,9 @@ def stop_command(options: argparse.Namespace) -> int:
 
 
 async def stop(client: EngineClient) -> int:
-    """Stops a run and waits for its end; returns 1 if it did not stop in order. Raises Invalid for an external loop."""
+    """Stops a run and waits for its end; returns 1 if it did not stop in order. Raises UserError for external loops."""
     if watched := client.directory.watched:
-        raise Invalid(watched.refusal)
+        raise UserError(watched.refusal)
     name, holder = client.directory.name, client.directory.holder()
     while holder is None and client.directory.is_supervised:  # between two attempts
         await asyncio.sleep(stopping.POLL_SECONDS)
@@ -211,8 +211,8 @@ def _print_summary(state: RunState) -> None:
         seconds = median(times)
         tokens = state.ready.tokens_per_step if state.ready else None
         rate = f"{tokens / seconds:,.0f}" if tokens else ""
-        mesh = figures.axes(state.compiled[preset].mesh.axes)
-        table.add_row(preset, mesh, figures.seconds(seconds), rate)
+        mesh = formatting.axes(state.compiled[preset].mesh.axes)
+        table.add_row(preset, mesh, formatting.seconds(seconds), rate)
     console = table_console()
     console.print(table)
     if state.losses:
@@ -221,7 +221,7 @@ def _print_summary(state: RunState) -> None:
         print(f"held-out loss {last[1]:.4f} at step {last[0]:,}, best {best[1]:.4f} at step {best[0]:,}")
     for recovery in state.attempts.recoveries:
         print(printable(recovery.words))
-    print(f"goodput of {figures.seconds(state.goodput.wall_seconds)}: {goodput_words(state.goodput)}")
+    print(f"goodput of {formatting.seconds(state.goodput.wall_seconds)}: {goodput_words(state.goodput)}")
     if state.profiled and state.profiled.account:
         from ..state.alternative import alternative
         from .profile_report import profile_tables

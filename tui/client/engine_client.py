@@ -10,7 +10,7 @@ from tempfile import TemporaryFile
 from msgspec import Struct
 
 from ...engine.base.advice import advice
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart
 from ...engine.wire.commands import AnyCommand, Stop
@@ -85,12 +85,12 @@ class EngineClient:
         return ""
 
     def start_engine(self, restart: Restart | None = None) -> None:
-        """Starts an engine. `restart`: how it resumes a run. Raises Invalid if a file of the run cannot be used."""
+        """Starts an engine. `restart`: how it resumes a run. Raises UserError if a file of the run cannot be used."""
         self._stop_requested = False
         try:
             self._engine = StartedEngine(self.directory, restart or Restart(), self._supervision)
         except OSError as error:
-            raise Invalid(f"{error.filename}: cannot be used: {error.strerror}: remove it") from error
+            raise UserError(f"{error.filename}: cannot be used: {error.strerror}: remove it") from error
 
     def is_old(self, event: AnyEvent) -> bool:
         return self._engine is not None and self._engine.is_old(event)
@@ -220,7 +220,7 @@ class EngineClient:
                 started = [event for event in events if isinstance(event, EngineStarted)]
                 self._protocol = started[-1].protocol if started else self._protocol
                 yield events
-        except (FileNotFoundError, Invalid):  # it ended before it wrote an event, or the file is no log
+        except (FileNotFoundError, UserError):  # it ended before it wrote an event, or the file is no log
             return
 
     async def _final_event(self, connection: Connection, last: AnyEvent | None) -> AnyEvent | None:

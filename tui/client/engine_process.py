@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.planning.compilers import Turn
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.framing import encode_json
@@ -25,7 +25,7 @@ WAITING = encode_json(Turn(is_waiting=True)) + b"\n"
 """The last line so far of a process that waits for the compilations of other plans."""
 
 
-class NoAnswer(Invalid):
+class NoAnswer(UserError):
     """The engine process failed, whatever the request was."""
 
 
@@ -56,9 +56,9 @@ class Answer:
         return [f"{exit_status_text(self.status)}: {last_line(self.stderr)[:MAX_PROBLEM_CHARS] or 'no output'}"]
 
     def checked(self) -> "Answer":
-        """Returns this answer. Raises Invalid if the engine refused the request, and NoAnswer if it failed."""
+        """Returns this answer. Raises UserError if the engine refused the request, and NoAnswer if it failed."""
         if self.status:
-            raise Invalid(*self.problems) if self.messages else NoAnswer(*self.problems)
+            raise UserError(*self.problems) if self.messages else NoAnswer(*self.problems)
         return self
 
 

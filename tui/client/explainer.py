@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from ...engine.origins.explanation import Explanation, KeptStepRequest, ProgramRequest, StepRequest
+from ...engine.explain.explanation import Explanation, KeptStepRequest, ProgramRequest, StepRequest
 from ...engine.wire.framing import encode_json
 from ..terminal.clean import clean
 from .engine_process import Answer, EngineProcess, NoAnswer
@@ -13,7 +13,7 @@ from .engine_process import Answer, EngineProcess, NoAnswer
 Rules = dict[str, list[str]]
 """Logical axis to mesh axes, as `StepRequest.rules`."""
 Explain = Callable[[Rules], Awaitable[list[Explanation]]]
-"""Explains one step, and once more with the given rules if there are any. Raises Invalid."""
+"""Explains one step, and once more with the given rules if there are any. Raises UserError."""
 NICENESS = 10
 """Niceness of the process, so that training gets the cores first."""
 
@@ -40,7 +40,7 @@ class Explainer:
         self._turn = asyncio.Lock()
 
     async def explain(self, step: StepRequest | KeptStepRequest) -> list[Explanation]:
-        """Returns the explanation of a step, then with the rules to try, if any. Raises Invalid, and NoAnswer.
+        """Returns the explanation of a step, then with the rules to try, if any. Raises UserError, and NoAnswer.
 
         A cancelled caller leaves the process running: its answer is kept. After a failure the next call tries again."""
         key = encode_json(step)

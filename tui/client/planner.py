@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ...engine.base.invalid import Invalid
 from ...engine.base.machine import has_room
+from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
 from ...engine.planning.finalists import MOST_PROGRAMS, is_far_too_large, next_row, next_to_compile
 from ...engine.planning.goal import CurvePoint, configured, pick, point_of
@@ -54,7 +54,7 @@ def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
     found = [preset.reference for preset in presets if not is_pitfall(preset.name)]
     try:
         return list(dict.fromkeys([*found, load_preset(config.preset).reference])), problems
-    except Invalid as error:
+    except UserError as error:
         return found, [*problems, *error.problems]
 
 
@@ -121,8 +121,8 @@ class Planner:
         return max(1.0, seconds_each * (self.compiling.count - ended) - (now - self._last_ended))
 
     async def boards(self) -> AsyncIterator[Board]:
-        """Yields the board of estimates, then one as each compilation begins and ends. Raises Invalid; NoAnswer if the
-        engine fails."""
+        """Yields the board of estimates, then one as each compilation begins and ends. Raises UserError; NoAnswer if
+        the engine fails."""
         self.began = time.monotonic()
         self.board = await self._estimated()
         yield self.board
@@ -167,12 +167,12 @@ class Planner:
         return msgspec.json.decode(answer.checked().last_line, type=Board)
 
     async def account(self, title: str) -> StepBreakdown:
-        """Returns where the time of a step goes. Raises Invalid if that is unknown, NoAnswer if the engine fails."""
+        """Returns where the time of a step goes. Raises UserError if that is unknown, NoAnswer if the engine fails."""
         answer = await EngineProcess(self._nice).ask("schedule", *self.subject(title))
         found = msgspec.json.decode(answer.checked().last_line, type=StepCost).account
         if found is None:
             slices = load_topology(self._topology).title
-            raise Invalid(f"{title} on {slices}: its program is too large or too long, or has no times, as on GPUs")
+            raise UserError(f"{title} on {slices}: its program is too large or too long, or has no times, as on GPUs")
         return found
 
     def subject(self, title: str) -> tuple[RunConfig, str, str]:
@@ -265,7 +265,7 @@ def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:
 
 
 async def estimates(config: RunConfig, ready: EngineReady) -> dict[str, Row]:
-    """Returns a row for each preset that the run knows, by name. Raises Invalid if the engine process fails."""
+    """Returns a row for each preset that the run knows, by name. Raises UserError if the engine process fails."""
     config = msgspec.structs.replace(config, platform=ready.devices[0].platform)
     names = [reference(info.name, info.source) for info in ready.presets]
     board = await Planner(config, str(len(ready.devices)), names, compiles=False).estimates()

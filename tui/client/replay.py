@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import AnyEvent, EngineStarted, StepsDone
 from ...engine.wire.run_directory import RunDirectory
@@ -38,7 +38,7 @@ class Replay(EngineClient):
         self.is_behind = not self._clock.speed
         if not self.is_behind:
             yield []
-        with suppress(FileNotFoundError, Invalid):  # it was removed in the meantime
+        with suppress(FileNotFoundError, UserError):  # it was removed in the meantime
             for recorded in self._reader.read():
                 async for due in self._paced(recorded):
                     yield [event if isinstance(event, StepsDone) or not cleaned else clean(event) for event in due]

@@ -28,7 +28,7 @@ class StartedEngine:
     """An engine in a session of its own, so that it outlives this terminal."""
 
     def __init__(self, directory: RunDirectory, restart: Restart, supervision: Supervision | None = None) -> None:
-        """`restart`: how it resumes. `supervision`: starts a supervisor, which starts it. Raises OSError, Invalid."""
+        """`restart`: how it resumes. `supervision`: starts a supervisor, which starts it. Raises OSError, UserError."""
         self._directory = directory
         self._last_old_seq = last_seq(directory.events)
         """Sequence number of the last event before this engine."""

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.spec.config import STOP_SECONDS
 from ...engine.wire import framing
 from ...engine.wire.commands import Stop
@@ -36,7 +36,7 @@ def exit_limit_seconds(directory: RunDirectory) -> float:
     """Returns the seconds in which an engine ends after a stop request, unless it holds the GIL; infinite if
     unlimited."""
     limit = STOP_SECONDS
-    with contextlib.suppress(Invalid):  # of a run.json that cannot be read
+    with contextlib.suppress(UserError):  # of a run.json that cannot be read
         limit = directory.config.stop_seconds
     return math.inf if limit is None else limit + STOP_MARGIN_SECONDS
 
@@ -92,7 +92,7 @@ async def kill(directory: RunDirectory) -> None:
 def end_event(directory: RunDirectory, holder: Holder) -> EngineStopped | Failed | None:
     """Returns the event with which the engine that held the lock ended; None if the history has none."""
     is_from_holder, last = False, None
-    with contextlib.suppress(FileNotFoundError, Invalid):
+    with contextlib.suppress(FileNotFoundError, UserError):
         for event in chain.from_iterable(LogReader(directory.events).read()):
             if isinstance(event, EngineStarted):
                 is_from_holder = event.pid == holder.pid
@@ -143,7 +143,7 @@ class Activity:
 
 def _local_checkpoints(directory: RunDirectory) -> Path | None:
     """Returns None if the checkpoints are on another machine, or their place is unknown."""
-    with contextlib.suppress(Invalid):
+    with contextlib.suppress(UserError):
         path = directory.checkpoints(directory.config)
         return None if "://" in path else Path(path)
     return None

@@ -11,8 +11,8 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from ...engine.analysis.layout import is_same_layout, notation, replicas, used_axes, wasted_bytes
-from ...engine.base import figures
+from ...engine.base import formatting
+from ...engine.hlo.layout import is_same_layout, notation, replicas, used_axes, wasted_bytes
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..bindings import identified
 from ..messages import DeviceFollowed, OriginRequested
@@ -149,7 +149,7 @@ def reason_lines(array: ArrayInfo, mesh: MeshInfo, width: int) -> list[Content]:
     copies = replicas(array.compiled_spec, mesh)
     if copies > 1:
         unused = [axis for axis, size in mesh.axes.items() if size > 1 and axis not in used_axes(array)]
-        text = f"replicated {copies}× over {' × '.join(unused)}: {figures.size(wasted_bytes(array, mesh))} redundant"
+        text = f"replicated {copies}× over {' × '.join(unused)}: {formatting.size(wasted_bytes(array, mesh))} redundant"
         texts.append((text, "$warning"))
     return [
         Content.styled(line, style)

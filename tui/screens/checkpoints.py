@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.spec.preset_reader import name_of
 from ...engine.wire.checkpoints import CheckpointInfo
 from ..state.run_state import RunState
@@ -54,6 +54,6 @@ def checkpoint_row(info: CheckpointInfo, is_best: bool) -> Content:
         (f"{info.step:>9,}", "bold"),
         f"  {info.loss_words:>8}",
         (" best " if is_best else "      ", "$success"),
-        f"{figures.size(info.bytes):>8}  ",
+        f"{formatting.size(info.bytes):>8}  ",
         (f"{clock}  {name_of(info.preset)} on {info.devices}", "$foreground 60%"),
     )

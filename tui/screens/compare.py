@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.planning.ranking import Row
 from ..bindings import identified
 from ..messages import ComparisonCancelled, ComparisonRequested, PresetChosen
@@ -163,7 +163,7 @@ def progress_line(state: RunState) -> Content:
         return Content.styled(f" comparison {ended}", "$warning" if comparison.ended_by else "$success")
     waits = " · paused: space resumes" if state.phase is Phase.PAUSED else ""
     left = comparison.seconds_left
-    about = "" if left is None else f" · about {figures.seconds(max(1.0, left))} left"
+    about = "" if left is None else f" · about {formatting.seconds(max(1.0, left))} left"
     return Content.assemble((f" {in_progress(comparison)}", "bold $accent"), about, (waits, "$warning"))
 
 
@@ -178,7 +178,7 @@ def row_cells(row: Row, state: RunState, is_narrow: bool, is_left_out: bool) -> 
         found[0] = "left out"
     info = state.preset_info(row.preset)
     mark = state_mark(info, state)[0] if info and not (comparison and row.preset in comparison.problems) else "✗"
-    mesh = "×".join(str(size) for size in row.mesh.values()) if is_narrow else figures.axes(row.mesh)
+    mesh = "×".join(str(size) for size in row.mesh.values()) if is_narrow else formatting.axes(row.mesh)
     kept = [found[at] for at in NARROW_CELLS] if is_narrow else found
     return [Text(f"{mark} {row.preset}"), Text(mesh), *(right(text) for text in kept)]
 
@@ -200,16 +200,18 @@ def verdict_lines(rows: Sequence[Row], row: Row | None, state: RunState, width: 
 def row_summary(row: Row, counted: str) -> str:
     """Returns the figures of a row that the table has no room for, in one sentence."""
     measured, compiled, estimate = row.measured, row.compiled, row.estimate
-    parts = [f"{row.preset}: {figures.axes(row.mesh)}"]
+    parts = [f"{row.preset}: {formatting.axes(row.mesh)}"]
     if measured:
         middle_half = span(measured.lower_quartile_seconds, measured.upper_quartile_seconds)
         full_range = span(measured.fastest_seconds, measured.slowest_seconds)
         parts.append(f"middle 50 % of {measured.steps} steps {middle_half}, all {full_range}")
         parts.append(f"{measured.tokens_per_second:,.0f} {counted}/s")
     if compiled:
-        parts.append(f"state + batch {figures.size(compiled.argument_bytes)}, peak {figures.size(compiled.peak_bytes)}")
+        parts.append(
+            f"state + batch {formatting.size(compiled.argument_bytes)}, peak {formatting.size(compiled.peak_bytes)}"
+        )
     elif estimate:
-        held, peak = figures.size(estimate.argument_bytes), figures.size(estimate.peak_bytes)
+        held, peak = formatting.size(estimate.argument_bytes), formatting.size(estimate.peak_bytes)
         parts.append(f"by formula: state + batch {held}, peak {peak}")
     parts += board_rows.no_estimate(row)
     return "; ".join(parts)

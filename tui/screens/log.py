@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 from textual.widgets.option_list import Option
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.events import AheadEnded, AnyEvent, Level, PresetCompiled, PresetCompiling, SwitchCancelled
 from ..bindings import identified
 from ..state.run_state import RunState
@@ -82,7 +82,7 @@ def _spans(phases: list[PresetCompiling], end: float | None = None) -> str:
     """Returns the phases with their seconds: `tracing 1.0 s, lowering 210 ms`. That of the last needs its `end`."""
     ends = [*(phase.time for phase in phases[1:]), end]
     texts = (
-        phase.phase_words + ("" if stop is None else f" {figures.seconds(max(0.0, stop - phase.time))}")
+        phase.phase_words + ("" if stop is None else f" {formatting.seconds(max(0.0, stop - phase.time))}")
         for phase, stop in zip(phases, ends, strict=True)
     )
     return ", ".join(texts)

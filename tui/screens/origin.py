@@ -14,8 +14,8 @@ from textual.content import Content
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
-from ...engine.base.invalid import Invalid
-from ...engine.origins.explanation import Explanation
+from ...engine.base.user_error import UserError
+from ...engine.explain.explanation import Explanation
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..client.explainer import Explain, Rules
 from ..state.origin_pages import Known, Line, Page, TriedPage, lines, title
@@ -132,14 +132,14 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
             self.fill([Line(f"{EXPLAINING} …")])
         try:
             return await self.explain(rules)
-        except Invalid as error:
+        except UserError as error:
             self.show_problems(error)
             return []
         finally:
             self.busy = None
             self.show_titles()
 
-    def show_problems(self, error: Invalid) -> None:
+    def show_problems(self, error: UserError) -> None:
         """Says why there is no explanation: on the page if it is empty, else below it."""
         problems = list(map(printable, error.problems))
         if self.pages:
@@ -206,7 +206,7 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
         """Computes what the typed rules would change. Rules that cannot be read keep the prompt open."""
         try:
             rules = read_rules(event.value)
-        except Invalid as error:
+        except UserError as error:
             self.show_problems(error)
             return
         self.close_prompt()

@@ -10,7 +10,7 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Input
 from textual.worker import Worker
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
 from ...engine.planning.goal import in_order
 from ...engine.planning.ranking import Board, Row
@@ -121,10 +121,10 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
         self.start_plan(searches=True)
 
     def start_plan(self, searches: bool = False, compiles: bool = True) -> None:
-        """Starts a plan. Invalid input keeps the focus in its field: in the table the next keys would be commands."""
+        """Starts a plan. UserError input keeps the focus in its field: in the table the next keys would be commands."""
         try:
             config, topology = self.request.read(self.state.config)
-        except Invalid as error:
+        except UserError as error:
             self.show_problems(error.problems)
             if not isinstance(self.focused, Input):
                 self.request.focus_slice()
@@ -151,7 +151,7 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
         try:
             async for board in planner.boards():
                 self.show_board(clean(board), planner.config)
-        except Invalid as error:
+        except UserError as error:
             self.show_problems(error.problems)
         else:
             self.status = ended_text(planner)

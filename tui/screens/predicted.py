@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Label
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.planning.ranking import StepCost
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.step_words import coverage
@@ -40,8 +40,8 @@ class PredictedScreen(Dialog[None]):
     ]
 
     def __init__(self, preset: str, cost: StepCost, account: Callable[[], Awaitable[StepBreakdown]]) -> None:
-        """`cost`: of the compiled preset. `account`: asks for the account, which takes a while; raises Invalid if there
-        is none.
+        """`cost`: of the compiled preset. `account`: asks for the account, which takes a while; raises UserError if
+        there is none.
         """
         super().__init__()
         self.preset = preset
@@ -76,7 +76,7 @@ class PredictedScreen(Dialog[None]):
         """Shows the account when it is there."""
         try:
             account = await self.ask()
-        except Invalid as error:
+        except UserError as error:
             self.note = Content.styled("\n".join(map(printable, error.problems)), "$error")
             self.show_note()
             self.query_one(StepBar).show_hint("There is no prediction.")

@@ -11,8 +11,8 @@ from textual.content import Content
 from textual.widgets import DataTable, Footer, Label, OptionList, Static, TabbedContent, TabPane
 from textual.widgets.option_list import Option
 
-from ...engine.base import figures
-from ...engine.origins.explanation import CompiledProgram, Explanation, ValueOrigin
+from ...engine.base import formatting
+from ...engine.explain.explanation import CompiledProgram, Explanation, ValueOrigin
 from ...engine.wire.descriptions import MeshInfo
 from ..bindings import identified
 from ..client.explainer import Rules
@@ -82,7 +82,7 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
         seconds = int(time.monotonic() - self.began)
         about = f"explaining … {seconds} s"
         if self.found:
-            about = f"{figures.axes(self.found.mesh) or 'no mesh'} · estimated by the partitioner's passes"
+            about = f"{formatting.axes(self.found.mesh) or 'no mesh'} · estimated by the partitioner's passes"
         self.query_one("#about", Label).update(f"{self.program} · {about}")
 
     async def show_explanation(self, found: Explanation) -> None:
@@ -136,5 +136,5 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
 
 
 def compiled_lines(found: CompiledProgram) -> Content:
-    memory = [f"{name:<12}{figures.size(size):>9} per device" for name, size in compiled_bytes(found).items()]
+    memory = [f"{name:<12}{formatting.size(size):>9} per device" for name, size in compiled_bytes(found).items()]
     return Content("\n".join([*memory, "", *differences(found)]))

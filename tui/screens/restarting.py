@@ -9,7 +9,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.widgets import Label
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.commands import Stop
 from ...engine.wire.run_directory import RunDirectory
 from ..client.stopping import Activity, End, exit_limit_seconds, kill, stop
@@ -56,12 +56,15 @@ class Restarting(Dialog[Literal["ended", "detach"]]):
 
     def lines(self) -> list[str]:
         """Returns the text of the dialog: progress, a warning if nothing moves, and the keys."""
-        seconds = figures.seconds(round(time.monotonic() - self.activity.began))
+        seconds = formatting.seconds(round(time.monotonic() - self.activity.began))
         doing = f"is saving step {self.step:,}, then ends" if self.has_trained else "is ending; it has not trained yet"
-        size = figures.size(self.activity.checkpoint_growth)
+        size = formatting.size(self.activity.checkpoint_growth)
         lines = [f"{self.directory.name} {doing}: {seconds}", f"{size} written so far"]
         if self.activity.idle_seconds > STILL_NOTICE_SECONDS:
-            still, limit = figures.seconds(round(self.activity.idle_seconds)), figures.seconds(self.exit_limit_seconds)
+            still, limit = (
+                formatting.seconds(round(self.activity.idle_seconds)),
+                formatting.seconds(self.exit_limit_seconds),
+            )
             lines.append(f"no progress for {still}: killed after {limit}")
         return [*lines, "", "k  kill it now: unsaved steps are lost", "d  detach: it finishes saving by itself"]
 

@@ -11,7 +11,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, OptionList
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.spec.preset import LOGICAL_AXES
 from ...engine.spec.preset_writer import write_preset
 from ...engine.wire.events import PresetPreviewed
@@ -91,7 +91,7 @@ runs. **Escape** discards the draft; another view keeps it.
         """Returns the preset as a draft; None, with a notice, if it is invalid."""
         try:
             return read_draft(name, self.state)
-        except Invalid as error:
+        except UserError as error:
             self.warn(*error.problems)
             return None
 
@@ -179,7 +179,7 @@ runs. **Escape** discards the draft; another view keeps it.
             return
         try:
             draft = with_text(self.draft, row, printable(event.value.strip()))
-        except Invalid as error:
+        except UserError as error:
             self.warn(*error.problems)
             return
         self.close_prompt()
@@ -237,7 +237,7 @@ runs. **Escape** discards the draft; another view keeps it.
             if (question := replaced_by(path)) and not await self.ask(Confirm(question, "Replace", "Keep it")):
                 return
             write_preset(path, draft.text)
-        except Invalid as error:
+        except UserError as error:
             self.warn(*error.problems)
         else:
             self.notify(

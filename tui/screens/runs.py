@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Footer, OptionList
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.clean import printable
 from ..widgets.lines import set_titles
@@ -90,7 +90,7 @@ class RunsScreen(Dialog[ChosenRun | None]):
             return
         try:
             await asyncio.to_thread(delete, run)
-        except Invalid as error:
+        except UserError as error:
             self.warn("; ".join(error.problems))
         else:
             self.list.drop(run.name)
@@ -101,7 +101,7 @@ class RunsScreen(Dialog[ChosenRun | None]):
 
 def question(run: RunDirectory) -> str:
     config = None
-    with suppress(Invalid):  # of an external loop, or damaged
+    with suppress(UserError):  # of an external loop, or damaged
         config = run.config
     stay = f" Its checkpoints in {run.checkpoints(config)} stay." if config and config.checkpoints.directory else ""
     goes = "its events and log" if stay else "its events, log and checkpoints"
@@ -109,9 +109,9 @@ def question(run: RunDirectory) -> str:
 
 
 def delete(run: RunDirectory) -> None:
-    """Deletes a run. Raises Invalid if it is live, or its files cannot be deleted."""
+    """Deletes a run. Raises UserError if it is live, or its files cannot be deleted."""
     with run.hold():
         try:
             run.discard()
         except OSError as error:
-            raise Invalid(f"{error.filename}: cannot be deleted: {error.strerror}") from error
+            raise UserError(f"{error.filename}: cannot be deleted: {error.strerror}") from error

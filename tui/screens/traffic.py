@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.descriptions import CollectiveInfo
 from ...engine.wire.events import PresetCompiled
 from ...engine.wire.step_breakdown import CollectiveTime
@@ -148,7 +148,7 @@ def detail_lines(info: CollectiveInfo, width: int) -> list[Content]:
     more = f" and {len(info.shapes) - 4} more" if len(info.shapes) > 4 else ""
     origin = "written by the user" if info.written else "inserted by the compiler"
     timing = f"{'' if info.overlapped else 'not '}overlapped with computation"
-    over = figures.over(info.axes, info.network)
+    over = formatting.over(info.axes, info.network)
     texts = [
         f"{info.kind} over {over}, groups of {info.group_size}, {origin}, {timing}: {shapes}{more}",
         info.source or "source line unknown",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.step_breakdown import CollectiveTime, StepBreakdown
 from .alternative import Alternative
 
@@ -78,9 +78,9 @@ def suggestion(account: StepBreakdown, alternative: Alternative | None = None) -
     if flows:
         cost["collective"] = (flows[0].waiting_seconds + flows[0].exposed_seconds) / account.step_seconds
     worst = max(cost, key=lambda name: cost[name])
-    share = figures.percent(cost[worst])
+    share = formatting.percent(cost[worst])
     if cost[worst] < LEAST_SHARE:
-        work = figures.percent(share_of(account, "matrix products", "other fusions", "copies"))
+        work = formatting.percent(share_of(account, "matrix products", "other fusions", "copies"))
         return f"{work} of the step is work on the devices: another layout gains little."
     match worst:
         case "copies":
@@ -96,7 +96,7 @@ def suggestion(account: StepBreakdown, alternative: Alternative | None = None) -
 
 
 def _about_flow(account: StepBreakdown, flow: FlowTime, share: str, alternative: Alternative | None) -> str:
-    name = f"{flow.kind} over {figures.over(flow.axes)}" if flow.axes else flow.kind
+    name = f"{flow.kind} over {formatting.over(flow.axes)}" if flow.axes else flow.kind
     waits = flow.waiting_seconds > flow.exposed_seconds
     mean = sum(wait.seconds for wait in account.waits) / max(1, len(account.devices))
     slow = account.waits[0] if account.waits and account.waits[0].seconds > MOSTLY * mean else None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.planning.ranking import Row, StepCost
 from .measured_rows import listed_presets, row_of
 from .run_state import RunState
@@ -35,7 +35,7 @@ def _faster(state: RunState, preset: str) -> Alternative | None:
     best = min(known, key=lambda name: known[name], default=None)
     if own is None or best is None or known[best] > FASTER * own:
         return None
-    took = f"took {figures.seconds(known[best])} a step in this run, and this one {figures.seconds(own)}"
+    took = f"took {formatting.seconds(known[best])} a step in this run, and this one {formatting.seconds(own)}"
     return Alternative(best, took)
 
 
@@ -67,5 +67,5 @@ def _least(own: StepCost | None, others: Mapping[str, StepCost | None], how: str
     best = min(sent, key=lambda name: sent[name], default=None)
     if own is None or not own.bytes_sent or best is None or sent[best] > LESS * own.bytes_sent:
         return None
-    amounts = figures.size(sent[best]), figures.size(own.bytes_sent)
+    amounts = formatting.size(sent[best]), formatting.size(own.bytes_sent)
     return Alternative(best, f"sends {amounts[0]} per device and step{how}, and this one {amounts[1]}")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.spec.attempt import Attempt
 from ...engine.wire.events import StepsDone
 
@@ -27,7 +27,7 @@ class Recovery:
         why = f"process {attempt.lost.process} lost: {attempt.lost.why}" if attempt.lost else "a host was taken in"
         cost = "no step yet"
         if self.gap_seconds is not None:
-            cost = f"{figures.seconds(self.gap_seconds)} without steps, {self.repeated:,} made again"
+            cost = f"{formatting.seconds(self.gap_seconds)} without steps, {self.repeated:,} made again"
         return f"attempt {attempt.number}{left} after step {self.step:,}: {cost}; {why}"
 
 

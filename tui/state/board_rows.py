@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.planning.ranking import Row, StepCost
 from ...engine.spec.topology import Wiring
 from ..terminal.plain_table import Column, figure
@@ -56,24 +56,24 @@ def verdict(row: Row) -> str:
     cost = row.cost
     if cost is None or cost.fits:
         return short_verdict(row)
-    return f"{row.verdict} by {figures.size(cost.peak_bytes - (cost.capacity_bytes or 0))}"
+    return f"{row.verdict} by {formatting.size(cost.peak_bytes - (cost.capacity_bytes or 0))}"
 
 
 def scheduled(row: Row) -> str:
     """Returns the step time of a compiled program by the compiler's schedule; empty if unknown."""
     seconds = row.compiled.scheduled_seconds if row.compiled else None
-    return f"predicted {figures.seconds(seconds)} by the compiler's schedule and its estimates" if seconds else ""
+    return f"predicted {formatting.seconds(seconds)} by the compiler's schedule and its estimates" if seconds else ""
 
 
 def peak(row: Row) -> str:
-    return figures.size(row.cost.peak_bytes) if row.cost else ""
+    return formatting.size(row.cost.peak_bytes) if row.cost else ""
 
 
 def peak_of_capacity(row: Row) -> str:
     """Returns the peak memory of a device, and its share of the capacity: `9.87 GB, 58 %`."""
     if row.cost is None or not row.cost.capacity_bytes:
         return peak(row)
-    return f"{peak(row)}, {figures.percent(row.cost.peak_bytes / row.cost.capacity_bytes)}"
+    return f"{peak(row)}, {formatting.percent(row.cost.peak_bytes / row.cost.capacity_bytes)}"
 
 
 def sent(row: Row) -> StepCost | None:
@@ -102,14 +102,14 @@ def most_sent(row: Row) -> list[str]:
     if cost is None:
         return []
     least = (cost.bytes_sent or 0) / 100
-    shown = [f"{axes} {figures.size(size)}" for axes, size in cost.sent_by_axis.items() if size and size >= least]
+    shown = [f"{axes} {formatting.size(size)}" for axes, size in cost.sent_by_axis.items() if size and size >= least]
     return shown or ["nothing"]
 
 
 def overlapped(row: Row) -> list[str]:
     """Returns the share of what a compiled program sends that it overlaps with computation; empty if unknown."""
     share = row.compiled.overlapped_share if row.compiled else None
-    return [] if share is None else [f"{figures.percent(share)} overlapped"]
+    return [] if share is None else [f"{formatting.percent(share)} overlapped"]
 
 
 def errors(row: Row) -> Errors | None:
@@ -201,17 +201,17 @@ def no_estimate(row: Row) -> list[str]:
 
 def step_time(row: Row) -> str:
     cost = row.timed
-    return figures.seconds(cost.step_seconds) if cost and cost.step_seconds else ""
+    return formatting.seconds(cost.step_seconds) if cost and cost.step_seconds else ""
 
 
 def tokens_rate(row: Row) -> str:
     cost = row.timed
-    return figures.count(cost.tokens_per_second) if cost and cost.tokens_per_second else ""
+    return formatting.count(cost.tokens_per_second) if cost and cost.tokens_per_second else ""
 
 
 def utilisation(row: Row) -> str:
     cost = row.timed
-    return figures.percent(cost.flop_utilisation) if cost and cost.flop_utilisation is not None else ""
+    return formatting.percent(cost.flop_utilisation) if cost and cost.flop_utilisation is not None else ""
 
 
 def bound(row: Row) -> str:

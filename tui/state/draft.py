@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.spec.preset import FOLLOWS, Axes, Preset, reference
 from ...engine.spec.preset_files import PRESETS, user_presets
 from ...engine.spec.preset_reader import REST, load_preset, mesh_preset, parse_preset
@@ -93,7 +93,7 @@ class Draft:
     def problems(self) -> list[str]:
         try:
             problems = list(parse_preset(Path(f"{self.name}.toml"), self.text).problems)
-        except Invalid as error:
+        except UserError as error:
             problems = list(error.problems)
         return problems or list(filter(None, [self.preset.size_problem(self.devices)]))
 
@@ -182,12 +182,12 @@ MAX_NAME_CHARS = 64
 
 
 def read_draft(name: str, state: RunState) -> Draft:
-    """Returns a draft of the run's preset of that name, without edits. Raises Invalid."""
+    """Returns a draft of the run's preset of that name, without edits. Raises UserError."""
     info = state.preset_info(name)
     preset = load_preset(reference(info.name, info.source) if info else name)
     size = len(preset_text(preset).encode())
     if size > MAX_TEXT_BYTES:
-        raise Invalid(f"{preset.source}: {size:,} bytes: at most {MAX_TEXT_BYTES:,} can be edited here")
+        raise UserError(f"{preset.source}: {size:,} bytes: at most {MAX_TEXT_BYTES:,} can be edited here")
     preset = msgspec.structs.replace(preset, name=NOT_IN_NAMES.sub("-", preset.name)[:MAX_NAME_CHARS])
     return Draft(preset, preset, 1, frozenset())
 

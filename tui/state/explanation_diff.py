@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from ...engine.base import figures
-from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin, by_flow
+from ...engine.base import formatting
+from ...engine.explain.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin, by_flow
 
 LINE = re.compile(r"(\.\w+):\d+")
 """A line number, which changes with every edit above it."""
@@ -12,7 +12,7 @@ LINE = re.compile(r"(\.\w+):\d+")
 
 def changes(before: Explanation, after: Explanation) -> list[str]:
     """Returns one line per change: the mesh, then values in the order of the program, then collectives."""
-    meshes = [figures.axes(each.mesh) for each in (before, after)]
+    meshes = [formatting.axes(each.mesh) for each in (before, after)]
     mesh = [f"mesh: {meshes[0]} → {meshes[1]}"] if meshes[0] != meshes[1] else []
     return [*mesh, *_values(before.values, after.values), *_collectives(before.collectives, after.collectives)]
 
@@ -34,13 +34,13 @@ def layouts(before: Explanation, after: Explanation) -> list[tuple[str, str, str
     """Returns name and layout before and after of each value in both whose layout differs."""
     old = numbered(before.values)
     pairs = ((name, old[name], value) for name, value in numbered(after.values).items() if name in old)
-    return [(name, figures.spec(a.axes), figures.spec(b.axes)) for name, a, b in pairs if a.axes != b.axes]
+    return [(name, formatting.spec(a.axes), formatting.spec(b.axes)) for name, a, b in pairs if a.axes != b.axes]
 
 
 def traffic(before: Explanation, after: Explanation) -> list[tuple[str, str, int, int]]:
     """Returns kind, mesh axes and bytes before and after of the collectives of both."""
     old, new = by_flow(before.collectives), by_flow(after.collectives)
-    return [(key[0], figures.over(key[1]), old.get(key, 0), new.get(key, 0)) for key in sorted({*old, *new})]
+    return [(key[0], formatting.over(key[1]), old.get(key, 0), new.get(key, 0)) for key in sorted({*old, *new})]
 
 
 def numbered(values: Sequence[ValueOrigin]) -> dict[str, ValueOrigin]:
@@ -54,7 +54,7 @@ def numbered(values: Sequence[ValueOrigin]) -> dict[str, ValueOrigin]:
 
 
 def _layout(value: ValueOrigin) -> str:
-    return f"{figures.shape(value.shape)} {value.dtype} {figures.spec(value.axes)}"
+    return f"{formatting.shape(value.shape)} {value.dtype} {formatting.spec(value.axes)}"
 
 
 def _origin(value: ValueOrigin) -> list[tuple[int, str, str, str, str]]:
@@ -79,11 +79,11 @@ def _collectives(before: Sequence[CollectiveOrigin], after: Sequence[CollectiveO
         one, other = old.get(key), new.get(key)
         if one == other:
             continue
-        what = f"{key[0]} over {figures.over(key[1])}"
+        what = f"{key[0]} over {formatting.over(key[1])}"
         if one and other:
-            size = " → ".join(f"{figures.times(count)} × in {figures.size(size)}" for count, size in (one, other))
+            size = " → ".join(f"{formatting.times(count)} × in {formatting.size(size)}" for count, size in (one, other))
         else:
-            size = f"gone, was {figures.size(one[1])}" if one else f"new, {figures.size((other or (0, 0))[1])}"
+            size = f"gone, was {formatting.size(one[1])}" if one else f"new, {formatting.size((other or (0, 0))[1])}"
         yield f"{what}: {size}{f' ({key[2]})' if key[2] else ''}"
 
 
@@ -104,4 +104,4 @@ def unnumbered(text: str) -> str:
 
 
 def _file(source: str) -> str:
-    return unnumbered(figures.short_source(source))
+    return unnumbered(formatting.short_source(source))

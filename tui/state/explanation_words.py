@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from ...engine.base import figures
-from ...engine.origins.explanation import CompiledProgram, Link
+from ...engine.base import formatting
+from ...engine.explain.explanation import CompiledProgram, Link
 
 
 def in_words(link: Link) -> str:
     """Returns a link with its source line."""
-    return f"{link.what} ({figures.short_source(link.source)})" if link.source else link.what
+    return f"{link.what} ({formatting.short_source(link.source)})" if link.source else link.what
 
 
 def ends(origin: Sequence[Link]) -> list[str]:

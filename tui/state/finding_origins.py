@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...engine.analysis.finding import Finding
-from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from ...engine.explain.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from ...engine.hlo.finding import Finding
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo
 from .explanation_diff import numbered
 from .explanation_words import in_words

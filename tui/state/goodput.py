@@ -7,7 +7,7 @@ from itertools import groupby
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.events import (
     AnyEvent,
     CheckpointFailed,
@@ -104,8 +104,8 @@ def goodput_words(goodput: Goodput, width: int | None = None) -> str:
         return ""
     shares = {part: seconds / wall for part, seconds in goodput.parts.items()}
     others = sorted(shares.keys() - {Part.STEPS}, key=lambda part: (-shares[part], part))
-    words = [f"{figures.percent(shares[part])} {part}" for part in others if shares[part] >= LEAST_SHARE]
-    words.insert(0, f"{figures.percent(shares[Part.STEPS])} {Part.STEPS}")
+    words = [f"{formatting.percent(shares[part])} {part}" for part in others if shares[part] >= LEAST_SHARE]
+    words.insert(0, f"{formatting.percent(shares[Part.STEPS])} {Part.STEPS}")
     if goodput.input_seconds is None:
         words.append(f"{Part.INPUT} unknown")
     while width is not None and len(words) > 1 and len(" · ".join(words)) > width:
@@ -114,7 +114,7 @@ def goodput_words(goodput: Goodput, width: int | None = None) -> str:
 
 
 def share_words(goodput: Goodput) -> str:
-    return "–" if goodput.share is None else figures.percent(goodput.share)
+    return "–" if goodput.share is None else formatting.percent(goodput.share)
 
 
 OPEN = (Part.COMPILING, Part.SWITCHING, Part.TRACING, Part.PAUSED, Part.STARTING)

@@ -5,8 +5,8 @@ from typing import Literal
 
 import msgspec
 
-from ...engine.analysis.traffic import flows
-from ...engine.base import figures
+from ...engine.base import formatting
+from ...engine.hlo.traffic import flows
 from ...engine.planning.ranking import Row, StepCost, ranked
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
@@ -62,10 +62,10 @@ def cells(row: Row) -> tuple[str, ...]:
     times = rate = used = ""
     if measured:
         times = span(measured.lower_quartile_seconds, measured.upper_quartile_seconds)
-        rate = figures.three_digits(measured.tokens_per_second)
-        used = "" if measured.bytes_in_use is None else figures.size(measured.bytes_in_use)
+        rate = formatting.three_digits(measured.tokens_per_second)
+        used = "" if measured.bytes_in_use is None else formatting.size(measured.bytes_in_use)
     return (
-        figures.seconds(measured.step_seconds) if measured else "–",
+        formatting.seconds(measured.step_seconds) if measured else "–",
         times,
         rate,
         used,
@@ -79,17 +79,17 @@ def cells(row: Row) -> tuple[str, ...]:
 def predicted(row: Row, name: Literal["argument_bytes", "peak_bytes"]) -> str:
     """Returns bytes per device as compiled; `≈ 1.2 MB` if there is only an estimate."""
     if row.compiled:
-        return figures.size(getattr(row.compiled, name))
-    return f"≈ {figures.size(getattr(row.estimate, name))}" if row.estimate else ""
+        return formatting.size(getattr(row.compiled, name))
+    return f"≈ {formatting.size(getattr(row.estimate, name))}" if row.estimate else ""
 
 
 def sent(cost: StepCost | None) -> str:
-    return "" if cost is None or cost.bytes_sent is None else figures.size(cost.bytes_sent)
+    return "" if cost is None or cost.bytes_sent is None else formatting.size(cost.bytes_sent)
 
 
 def span(low: float, high: float) -> str:
     """Returns a range of seconds, such as `205…230 ms`: the unit appears once if both ends share it."""
-    texts = figures.seconds(low), figures.seconds(high)
+    texts = formatting.seconds(low), formatting.seconds(high)
     (one, unit), (other, same) = (text.rsplit(" ", 1) for text in texts)
     return f"{one}…{other} {unit}" if unit == same else "…".join(texts)
 

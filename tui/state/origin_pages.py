@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from ...engine.analysis.finding import Finding
-from ...engine.analysis.layout import is_same_layout
-from ...engine.base import figures
-from ...engine.origins.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from ...engine.base import formatting
+from ...engine.explain.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from ...engine.hlo.finding import Finding
+from ...engine.hlo.layout import is_same_layout
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo
 from . import finding_origins
 from .explanation_diff import layouts, numbered, traffic
@@ -94,7 +94,7 @@ def title(page: Page, rules: str) -> str:
         case ValuePage(label):
             return f"origin of {label}{tried}"
         case EstimatedPage(each) | CompiledPage(each):
-            return f"origin of {each.kind} over {figures.over(each.axes)}{tried}"
+            return f"origin of {each.kind} over {formatting.over(each.axes)}{tried}"
         case FindingPage(finding):
             return f"origin of {finding.code} {finding.name}"
         case TriedPage(rules):
@@ -122,8 +122,8 @@ def _value(label: str, known: Known) -> Iterator[Line]:
         yield Line("the estimate has no value of this name", WARNING)
         return
     array = known.compiled.get(label)
-    source = f"  {figures.short_source(value.source)}" if value.source else ""
-    yield Line(f"{figures.shape(value.shape)} {value.dtype} {figures.spec(value.axes)}{source}", HEAD)
+    source = f"  {formatting.short_source(value.source)}" if value.source else ""
+    yield Line(f"{formatting.shape(value.shape)} {value.dtype} {formatting.spec(value.axes)}{source}", HEAD)
     if array and not known.rules and len(array.compiled_spec) == len(value.axes):
         yield _as_compiled(value, array, known.mesh)
     elif value.compiled_axes is not None:
@@ -133,7 +133,9 @@ def _value(label: str, known: Known) -> Iterator[Line]:
         links = [link for link in value.origin if link.dim == dim]
         reason = next((link.what.rpartition(f" {label}: ")[2] for link in links if not link.axis), "")
         if axes or not reason:
-            yield Line(f"dim {dim}{name}: {f'over {figures.over(axes)}' if axes else 'unsharded'}", "" if axes else DIM)
+            yield Line(
+                f"dim {dim}{name}: {f'over {formatting.over(axes)}' if axes else 'unsharded'}", "" if axes else DIM
+            )
         else:
             yield Line(f"dim {dim} {reason}", DIM)
         yield from _chains([link for link in links if link.axis], known)
@@ -148,7 +150,7 @@ def _as_compiled(value: ValueOrigin, array: ArrayInfo, mesh: MeshInfo) -> Line:
 
 
 def _compiled_layout(spec: list[list[str]], is_same: bool) -> Line:
-    return Line("as compiled", GOOD) if is_same else Line(f"differs: compiled {figures.spec(spec)}", WARNING)
+    return Line("as compiled", GOOD) if is_same else Line(f"differs: compiled {formatting.spec(spec)}", WARNING)
 
 
 def _chains(links: Sequence[Link], known: Known) -> Iterator[Line]:
@@ -183,8 +185,8 @@ def _collectives(heading: str, found: Sequence[CollectiveOrigin]) -> Iterator[Li
 
 def _size(each: CollectiveOrigin) -> str:
     count = "?" if each.count is None else f"{each.count:,}"
-    source = f"  {figures.short_source(each.source)}" if each.source else ""
-    return f"{each.kind} over {figures.over(each.axes)}, {count} ×, {figures.size(each.bytes)}{source}"
+    source = f"  {formatting.short_source(each.source)}" if each.source else ""
+    return f"{each.kind} over {formatting.over(each.axes)}, {count} ×, {formatting.size(each.bytes)}{source}"
 
 
 def _reasons(each: CollectiveOrigin, known: Known) -> Iterator[Line]:
@@ -199,15 +201,15 @@ def _values(heading: str, labels: Sequence[str], known: Known) -> Iterator[Line]
         yield Line(heading, HEAD)
     for label in labels[:MOST_LINES]:
         value = known.values[label]
-        yield Line(f"  {label} {figures.shape(value.shape)} {figures.spec(value.axes)}", "", ValuePage(label))
+        yield Line(f"  {label} {formatting.shape(value.shape)} {formatting.spec(value.axes)}", "", ValuePage(label))
     if len(labels) > MOST_LINES:
         yield Line(f"  and {len(labels) - MOST_LINES} more", DIM)
 
 
 def _compiled(info: CollectiveInfo, known: Known) -> Iterator[Line]:
-    source = f"  {figures.short_source(info.source)}" if info.source else ""
-    size = f"{figures.ops(info.count)}, {figures.in_step(info.bytes_per_device)} per step"
-    yield Line(f"compiled: {info.kind} over {figures.over(info.axes)}, {size}{source}", HEAD)
+    source = f"  {formatting.short_source(info.source)}" if info.source else ""
+    size = f"{formatting.ops(info.count)}, {formatting.in_step(info.bytes_per_device)} per step"
+    yield Line(f"compiled: {info.kind} over {formatting.over(info.axes)}, {size}{source}", HEAD)
     found = origins_of(info, known.explanation.collectives)
     for each in found:
         yield Line(f"estimated: {_size(each)}", "", EstimatedPage(each))
@@ -239,7 +241,7 @@ def _finding(finding: Finding, known: Known) -> Iterator[Line]:
 def _tried(before: Explanation, after: Explanation) -> Iterator[Line]:
     yield Line("bytes of collectives per device and step, estimated", HEAD)
     for kind, axes, old, new in traffic(before, after):
-        text = f"  {kind} over {axes}: {figures.size(old)} → {figures.size(new)}"
+        text = f"  {kind} over {axes}: {formatting.size(old)} → {formatting.size(new)}"
         yield Line(text, DIM if old == new else GOOD if new < old else WARNING)
     changed = layouts(before, after)
     yield Line("")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ...engine.analysis.layout import bytes_per_device, shards_differ
+from ...engine.hlo.layout import bytes_per_device, shards_differ
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo, Preview
 from ...engine.wire.events import PresetPreviewed
 

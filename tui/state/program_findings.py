@@ -7,12 +7,12 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from ...engine.analysis.finding import Finding, finding
-from ...engine.analysis.hlo import element_bits
-from ...engine.analysis.lint import LARGE_BYTES, LARGE_FRACTION
-from ...engine.base import figures
-from ...engine.origins.explanation import Explanation, Rematerialization, ValueOrigin
-from ...engine.origins.graph import Graph
+from ...engine.base import formatting
+from ...engine.explain.explanation import Explanation, Rematerialization, ValueOrigin
+from ...engine.explain.graph import Graph
+from ...engine.hlo.finding import Finding, finding
+from ...engine.hlo.lint import LARGE_BYTES, LARGE_FRACTION
+from ...engine.hlo.module import element_bits
 
 
 def program_findings(found: Explanation) -> list[Finding]:
@@ -46,7 +46,8 @@ def _replicated_value(value: ValueOrigin, axis: str, saved: int, mesh: dict[str,
     if lengths[dim] % mesh[axis] == 0:
         message = (
             f"{value.name} is replicated over the {mesh[axis]} devices of {axis}, which splits other parts of that "
-            f"argument: {figures.size(saved)} of its {figures.size(_bytes(value, mesh))} on each device could be saved"
+            f"argument: {formatting.size(saved)} of its {formatting.size(_bytes(value, mesh))}"
+            " on each device could be saved"
         )
         found = finding("S101", message, f"split its dim {dim} over {axis}", cost=saved, axes=[axis])
         yield replace(found, arrays=[value.name])
@@ -69,7 +70,7 @@ def _idle_axes(found: Explanation) -> Iterator[Finding]:
 def _rematerialization(found: Rematerialization) -> Finding:
     each = finding(
         "S107",
-        f"{found.value} is replicated to get from {figures.spec(found.before)} to {figures.spec(found.after)}",
+        f"{found.value} is replicated to get from {formatting.spec(found.before)} to {formatting.spec(found.after)}",
         "add a sharding constraint with one layout on both sides of that operation, or change the layout of one side",
         source=found.source,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.planning.finalists import batch_limits
 from ...engine.planning.goal import figure, pick
 from ...engine.planning.ranking import Row, ranked, settings_of
@@ -23,16 +23,16 @@ def recommendation(rows: Sequence[Row], where: str, goal: Goal | None = None) ->
     if best.verdict != "fits":
         over = cost.peak_bytes - (cost.capacity_bytes or 0)
         return (
-            f"none fits on {where}: {best.preset} comes closest, {figures.size(over)} per device too large: "
+            f"none fits on {where}: {best.preset} comes closest, {formatting.size(over)} per device too large: "
             "use more chips, a smaller batch, or --set remat=true"
         )
-    room = f" of {figures.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
-    memory = f"{figures.size(cost.peak_bytes)}{room} per device"
+    room = f" of {formatting.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
+    memory = f"{formatting.size(cost.peak_bytes)}{room} per device"
     if best.step_seconds is None:
-        return f"{best.preset}: sends least, {figures.size(cost.bytes_sent or 0)} per device and step; {memory}"
+        return f"{best.preset}: sends least, {formatting.size(cost.bytes_sent or 0)} per device and step; {memory}"
     bound_by = f", bound by {cost.bound}" if best.measured is None else ""
     ahead = _advantage(best.step_seconds, next((row for row in others if row and row.verdict == "fits"), None))
-    return f"{best.preset}: {figures.seconds(best.step_seconds)} per step{bound_by}{ahead}; {memory}"
+    return f"{best.preset}: {formatting.seconds(best.step_seconds)} per step{bound_by}{ahead}; {memory}"
 
 
 def _advantage(seconds: float, after: Row | None) -> str:
@@ -58,11 +58,11 @@ def _batches(rows: Sequence[Row], goal: Goal) -> list[str]:
 def figure_words(value: float, goal: Goal) -> str:
     match goal:
         case "tokens-per-second":
-            return f"{figures.rate(value)} tokens/s".replace("  ", " ")
+            return f"{formatting.rate(value)} tokens/s".replace("  ", " ")
         case "fits-largest-batch":
             return f"{value:,.0f} tokens a batch"
         case "least-traffic":
-            return f"{figures.size(value)} sent per token"
+            return f"{formatting.size(value)} sent per token"
 
 
 def _choice(rows: Sequence[Row], goal: Goal, where: str) -> str:
@@ -75,8 +75,8 @@ def _choice(rows: Sequence[Row], goal: Goal, where: str) -> str:
     by = "by the compiler" if cost.basis == "compiler" else f"by {cost.basis}, not compiled"
     if cost.basis == "compiler" and goal == "tokens-per-second" and cost.scheduled_seconds:
         by = "by the compiler's schedule"
-    room = f" of {figures.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
-    return f"{best.title}: {figure_words(value, goal)} {by}; {figures.size(cost.peak_bytes)}{room} per device"
+    room = f" of {formatting.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
+    return f"{best.title}: {figure_words(value, goal)} {by}; {formatting.size(cost.peak_bytes)}{room} per device"
 
 
 def _closest(rows: Sequence[Row], where: str) -> str:
@@ -86,6 +86,7 @@ def _closest(rows: Sequence[Row], where: str) -> str:
     row, cost = min(known, key=lambda each: each[1].peak_bytes / (each[1].capacity_bytes or 1))
     over = cost.peak_bytes - (cost.capacity_bytes or 0)
     return (
-        f"no candidate fits on {where}: {row.title} comes closest, {figures.size(cost.peak_bytes)} of "
-        f"{figures.size(cost.capacity_bytes or 0)}, {figures.size(over)} too large: use more chips, or a smaller batch"
+        f"no candidate fits on {where}: {row.title} comes closest, {formatting.size(cost.peak_bytes)} of "
+        f"{formatting.size(cost.capacity_bytes or 0)}, {formatting.size(over)} too large: "
+        "use more chips, or a smaller batch"
     )

@@ -36,7 +36,7 @@ from .goodput import Goodput, WallTime
 from .losses import Evaluations, Losses
 
 if TYPE_CHECKING:  # the first frame does not wait for them
-    from ...engine.analysis.finding import Finding
+    from ...engine.hlo.finding import Finding
     from ...engine.planning.ranking import Row
     from .comparison import Comparison
     from .playback import Playback
@@ -195,7 +195,7 @@ class RunState:
 
     @property
     def findings(self) -> "list[Finding]":
-        from ...engine.analysis.lint import lint
+        from ...engine.hlo.lint import lint
 
         if self.layout is None or self.ready is None:
             return []
@@ -215,7 +215,7 @@ class RunState:
 
     @property
     def changed(self) -> set[str]:
-        from ...engine.analysis.layout import shards_differ
+        from ...engine.hlo.layout import shards_differ
 
         before = self.compiled.get(self.previous or "")
         if before is None or self.layout is None:

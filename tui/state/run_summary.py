@@ -47,7 +47,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
 
 
 def summarise(directory: RunDirectory) -> RunSummary:
-    """Returns the summary of a run, without reading a long history. Raises Invalid if its files cannot be read."""
+    """Returns the summary of a run, without reading a long history. Raises UserError if its files cannot be read."""
     state = RunState()
     with suppress(FileNotFoundError):  # it has recorded nothing yet
         apply_all(state, deciding_events(directory.events))
@@ -70,7 +70,7 @@ def summarise(directory: RunDirectory) -> RunSummary:
 
 
 def recorded_goodput(summary: RunSummary) -> Goodput:
-    """Returns where the wall time of a run went. Reads its whole history. Raises Invalid if that cannot be read."""
+    """Returns where the wall time of a run went. Reads its whole history. Raises UserError if that cannot be read."""
     wall_time = WallTime()
     with suppress(FileNotFoundError):  # it has recorded nothing yet
         for events in LogReader(RunDirectory(Path(summary.directory)).events).read():

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from ...engine.analysis.traffic import Flow, overlapped_share
-from ...engine.base import figures
-from ...engine.base.figures import maxima
+from ...engine.base import formatting
+from ...engine.base.formatting import maxima
+from ...engine.hlo.traffic import Flow, overlapped_share
 from ...engine.spec.preset import PipelineInfo
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 
@@ -12,18 +12,18 @@ from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 def held_by(buffer: PeakBuffer) -> str:
     """Returns what a buffer holds: an array, a copy of one, or the result of an operation."""
     if not buffer.name:
-        return figures.op(buffer.op_name)
+        return formatting.op(buffer.op_name)
     return buffer.name if buffer.kind == "argument" else f"copy of {buffer.name}"
 
 
 def lifetime(buffer: PeakBuffer) -> str:
-    return f"{figures.percent(buffer.begin)} – {figures.percent(buffer.end)}"
+    return f"{formatting.percent(buffer.begin)} – {formatting.percent(buffer.end)}"
 
 
 def moment(peak: PeakMemory) -> str:
     """Returns when the peak is: `78 % through the program, at blocks.py:51`."""
-    where = figures.short_source(peak.source) or figures.op(peak.op_name)
-    return f"{figures.percent(peak.at)} through the program" + (f", at {where}" if where else "")
+    where = formatting.short_source(peak.source) or formatting.op(peak.op_name)
+    return f"{formatting.percent(peak.at)} through the program" + (f", at {where}" if where else "")
 
 
 def curve_rows(peak: PeakMemory, width: int, height: int) -> list[str]:
@@ -37,22 +37,22 @@ def curve_rows(peak: PeakMemory, width: int, height: int) -> list[str]:
 
 
 def _cell(size: float, whole: float) -> str:
-    return figures.bars([min(size, whole)], 0, whole) if size > 0 else " "
+    return formatting.bars([min(size, whole)], 0, whole) if size > 0 else " "
 
 
 def coverage(peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int | None) -> str:
     """Returns how much of the peak the buffers are. `compiler`: its own figure of it; None if nothing is compiled."""
-    shown = f"{figures.size(sum(buffer.bytes for buffer in buffers))} of {figures.size(peak.bytes)} live then"
+    shown = f"{formatting.size(sum(buffer.bytes for buffer in buffers))} of {formatting.size(peak.bytes)} live then"
     if compiler is None:
         return f"{shown}, by the trace of the step: nothing was compiled"
-    return f"{shown}, rebuilt from the order of the program; the compiler's own peak is {figures.size(compiler)}"
+    return f"{shown}, rebuilt from the order of the program; the compiler's own peak is {formatting.size(compiler)}"
 
 
 def pipeline_words(info: PipelineInfo) -> str:
     """Returns a schedule such as `2 stages, 4 micro-batches, bubble 20 %`, with `2 repeats` if there are several."""
     repeats = f"{info.repeats} repeats, " if info.repeats > 1 else ""
     parts = f"{info.microbatches} micro-batch{'es' * (info.microbatches > 1)}"
-    return f"{info.stages} stages, {repeats}{parts}, bubble {figures.percent(info.bubble)}"
+    return f"{info.stages} stages, {repeats}{parts}, bubble {formatting.percent(info.bubble)}"
 
 
 def overlap_words(flows: Sequence[Flow]) -> str:
@@ -60,4 +60,4 @@ def overlap_words(flows: Sequence[Flow]) -> str:
     share = overlapped_share(flows)
     if share is None:
         return ""
-    return f"{figures.percent(share) if share else 'none'} overlapped with computation"
+    return f"{formatting.percent(share) if share else 'none'} overlapped with computation"

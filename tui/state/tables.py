@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from ...engine.analysis.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
-from ...engine.base import figures
-from ...engine.origins.explanation import CollectiveOrigin, ValueOrigin
+from ...engine.base import formatting
+from ...engine.explain.explanation import CollectiveOrigin, ValueOrigin
+from ...engine.hlo.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, PeakBuffer
 from ...engine.wire.step_breakdown import CollectiveTime, OperationTime, StepBreakdown
 from ..terminal.plain_table import Column, figure
@@ -87,7 +87,7 @@ def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: 
         return lambda row: "" if row.is_module else cell(row.arrays[0])
 
     def total(size: Callable[[ArrayInfo, MeshInfo], int]) -> Callable[[ArrayRow], str]:
-        return lambda row: figures.size(sum(size(array, mesh) for array in row.arrays))
+        return lambda row: formatting.size(sum(size(array, mesh) for array in row.arrays))
 
     def kind(row: ArrayRow) -> str:
         count = len(row.arrays)
@@ -100,7 +100,7 @@ def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: 
         figure(REDUNDANT, total(wasted_bytes)),
         Column("kind", kind, style="dim"),
         Column(DIMS, of_array(notation)),
-        Column("shape", of_array(lambda array: figures.shape(array.shape))),
+        Column("shape", of_array(lambda array: formatting.shape(array.shape))),
         Column("dtype", of_array(lambda array: array.dtype), style="dim"),
         figure("bytes", total(lambda array, _: array.bytes)),
     ]
@@ -124,27 +124,27 @@ def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> 
 
     def time(info: CollectiveInfo) -> str:
         found = (measured or {}).get(info.name)
-        return figures.seconds(found.waiting_seconds + found.exposed_seconds) if found else ""
+        return formatting.seconds(found.waiting_seconds + found.exposed_seconds) if found else ""
 
     return [
         Column("collective", lambda info: info.kind),
-        Column("over", lambda info: figures.over(info.axes, info.network)),
-        figure("times", lambda info: figures.times(info.count)),
-        figure("each", lambda info: figures.size(info.bytes_each)),
-        figure("per step", lambda info: figures.in_step(info.bytes_per_device)),
+        Column("over", lambda info: formatting.over(info.axes, info.network)),
+        figure("times", lambda info: formatting.times(info.count)),
+        figure("each", lambda info: formatting.size(info.bytes_each)),
+        figure("per step", lambda info: formatting.in_step(info.bytes_per_device)),
         *([figure("measured", time)] if measured else []),
         Column("by", lambda info: "user" if info.written else Text("compiler", "dim")),
-        Column("source", lambda info: _cut(figures.short_source(info.source))),
-        Column("operation", lambda info: _cut(figures.op(info.op_name))),
+        Column("source", lambda info: _cut(formatting.short_source(info.source))),
+        Column("operation", lambda info: _cut(formatting.op(info.op_name))),
     ]
 
 
 BUFFERS: Sequence[Column[PeakBuffer]] = (
-    figure("bytes", lambda buffer: figures.size(buffer.bytes)),
-    figure("padding", lambda buffer: figures.size(buffer.padding) if buffer.padding else "", WIDE_FROM),
+    figure("bytes", lambda buffer: formatting.size(buffer.bytes)),
+    figure("padding", lambda buffer: formatting.size(buffer.padding) if buffer.padding else "", WIDE_FROM),
     figure("live", lifetime),
     Column("is", lambda buffer: buffer.kind, wide_from=WIDE_FROM),
-    Column("source", lambda buffer: figures.short_source(buffer.source)),
+    Column("source", lambda buffer: formatting.short_source(buffer.source)),
     Column("layout", lambda buffer: buffer.layout, style="dim", wide_from=WIDE_FROM),
     Column("holds", held_by),
 )
@@ -158,21 +158,21 @@ def operation_columns(account: StepBreakdown) -> list[Column[OperationTime]]:
     def wait(name: str, seconds: Callable[[CollectiveTime], float]) -> Column[OperationTime]:
         return figure(
             name,
-            lambda each: figures.seconds(seconds(waits[each.name])) if each.name in waits else "",
+            lambda each: formatting.seconds(seconds(waits[each.name])) if each.name in waits else "",
             WIDEST_FROM,
         )
 
     columns: list[Column[OperationTime]] = [
         Column("operation", lambda each: each.name),
         figure("share", lambda each: share(each.seconds / account.step_seconds)),
-        figure("time", lambda each: figures.seconds(each.seconds)),
+        figure("time", lambda each: formatting.seconds(each.seconds)),
         figure("times", lambda each: f"{each.count:,.3g}"),
-        Column("source", lambda each: figures.short_source(each.source)),
-        figure("FLOP/s", _known(figures.rate, lambda each: each.flops_per_second), WIDE_FROM),
+        Column("source", lambda each: formatting.short_source(each.source)),
+        figure("FLOP/s", _known(formatting.rate, lambda each: each.flops_per_second), WIDE_FROM),
         figure("MFU", lambda each: share(each.flops_share), WIDE_FROM),
-        figure("bytes/s", _known(figures.size, lambda each: each.bytes_per_second), WIDE_FROM),
+        figure("bytes/s", _known(formatting.size, lambda each: each.bytes_per_second), WIDE_FROM),
         figure("bandwidth", lambda each: share(each.bandwidth_share), WIDE_FROM),
-        figure("roofline", _known(figures.seconds, lambda each: each.roofline_seconds), WIDEST_FROM),
+        figure("roofline", _known(formatting.seconds, lambda each: each.roofline_seconds), WIDEST_FROM),
         wait("waiting", lambda each: each.waiting_seconds),
         wait("exposed", lambda each: each.exposed_seconds),
         wait("hidden", lambda each: each.hidden_seconds),
@@ -197,20 +197,20 @@ def share(value: float | None) -> str:
 
 VALUES: Sequence[Column[tuple[str, ValueOrigin]]] = (
     Column("value", lambda each: each[0]),
-    Column("shape", lambda each: figures.shape(each[1].shape)),
+    Column("shape", lambda each: formatting.shape(each[1].shape)),
     Column("dtype", lambda each: each[1].dtype, style="dim"),
-    Column("split over", lambda each: figures.spec(each[1].axes) if any(each[1].axes) else ""),
-    Column("source", lambda each: figures.short_source(each[1].source)),
+    Column("split over", lambda each: formatting.spec(each[1].axes) if any(each[1].axes) else ""),
+    Column("source", lambda each: formatting.short_source(each[1].source)),
     Column("asked for by", lambda each: ends(each[1].origin)),
 )
 """Of explained values with their labels, each mesh axis with what asked for it."""
 
 ESTIMATED_COLLECTIVES: Sequence[Column[CollectiveOrigin]] = (
     Column("collective", lambda each: each.kind),
-    Column("over", lambda each: figures.over(each.axes)),
-    figure("times", lambda each: figures.times(each.count)),
-    figure("bytes", lambda each: figures.size(each.bytes)),
-    Column("source", lambda each: figures.short_source(each.source)),
+    Column("over", lambda each: formatting.over(each.axes)),
+    figure("times", lambda each: formatting.times(each.count)),
+    figure("bytes", lambda each: formatting.size(each.bytes)),
+    Column("source", lambda each: formatting.short_source(each.source)),
     Column("because", lambda each: each.because),
 )
 """Of the collectives that the partitioner's passes estimate."""

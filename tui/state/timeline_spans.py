@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.step_breakdown import TICKS, DeviceTimeline, OperationTime, StepBreakdown, Timeline
 
 
@@ -54,10 +54,10 @@ def in_words(span: Shown | None, timeline: Timeline) -> str:
     tick = timeline.seconds / TICKS
     name = _name(span.operation) if span.operation else "an operation that is not listed"
     waiting, mostly = "waiting for " * span.is_waiting, "mostly " * span.is_merged
-    about = [f"{waiting}{mostly}{name}", figures.seconds((span.end - span.begin) * tick)]
-    about.append(f"at {figures.seconds(span.begin * tick)}")
+    about = [f"{waiting}{mostly}{name}", formatting.seconds((span.end - span.begin) * tick)]
+    about.append(f"at {formatting.seconds(span.begin * tick)}")
     if span.operation:
-        about += filter(None, (span.operation.module, figures.short_source(span.operation.source)))
+        about += filter(None, (span.operation.module, formatting.short_source(span.operation.source)))
     return ", ".join(about)
 
 

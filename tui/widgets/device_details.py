@@ -2,8 +2,8 @@
 
 from textual.content import Content
 
-from ...engine.analysis.layout import bytes_per_device, coordinates
-from ...engine.base import figures
+from ...engine.base import formatting
+from ...engine.hlo.layout import bytes_per_device, coordinates
 from ...engine.wire.descriptions import DeviceInfo, MeshInfo
 from ...engine.wire.events import DevicesDiffer
 from ..state.run_state import RunState
@@ -68,7 +68,7 @@ def _held_bytes(state: RunState) -> list[Content]:
     for kind in kinds:
         held = [bytes_per_device(array, state.layout.mesh) for array in state.layout.arrays if array.kind == kind]
         if held:
-            lines.append(_row(f"{kind} bytes", f"{figures.size(sum(held))} in {len(held)} shards"))
+            lines.append(_row(f"{kind} bytes", f"{formatting.size(sum(held))} in {len(held)} shards"))
     return lines
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from textual.content import Content
 from textual.widgets.option_list import Option
 
-from ...engine.analysis.finding import RULES, Finding
-from ...engine.base import figures
+from ...engine.base import formatting
+from ...engine.hlo.finding import RULES, Finding
 from .choices import Choices
 
 
@@ -51,7 +51,7 @@ def heading(group: Sequence[Finding]) -> Content:
     """Returns the heading of a code: its name, what it means, and the bytes of its findings."""
     first, cost = group[0], sum(found.bytes_per_device for found in group)
     count = f" · {len(group)} findings" if len(group) > 1 else ""
-    size = f" · {figures.size(cost)} per device" if cost and len(group) > 1 else ""
+    size = f" · {formatting.size(cost)} per device" if cost and len(group) > 1 else ""
     return Content.assemble(
         (f"{first.code} {first.name}", "bold $warning"), (f"  {RULES[first.code][1]}{count}{size}", "$foreground 60%")
     )

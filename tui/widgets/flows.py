@@ -2,8 +2,8 @@
 
 from textual.content import Content
 
-from ...engine.analysis.traffic import FlowChange, changes, flows
-from ...engine.base import figures
+from ...engine.base import formatting
+from ...engine.hlo.traffic import FlowChange, changes, flows
 from ...engine.wire.events import PresetCompiled
 from ..state.step_words import overlap_words
 from .lines import Lines, set_titles
@@ -54,7 +54,7 @@ def _line(flow: FlowChange, most: int, compared: PresetCompiled | None, width: i
     if compared and (flow.count, flow.bytes_per_device) != (flow.other_count, flow.other_bytes_per_device):
         other = f"  ● {compared.preset}: " + (_amount(flow.count, flow.bytes_per_device) if flow.count != 0 else "none")
     amount = _amount(flow.other_count, flow.other_bytes_per_device) if flow.other_count != 0 else "none"
-    over = figures.over(flow.axes, flow.network)
+    over = formatting.over(flow.axes, flow.network)
     head = f"{flow.kind:<{KIND_WIDTH}}{over:<{AXES_WIDTH}}{amount:>{OPS_WIDTH + SIZE_WIDTH}} "
     room = max(0, min(40, width - len(head) - len(other)))
     filled = round(room * (flow.other_bytes_per_device or 0) / most) if most else 0
@@ -62,4 +62,4 @@ def _line(flow: FlowChange, most: int, compared: PresetCompiled | None, width: i
 
 
 def _amount(count: int | None, moved: int | None) -> str:
-    return f"{figures.ops(count)}  {figures.in_step(moved):>{SIZE_WIDTH - 2}}"
+    return f"{formatting.ops(count)}  {formatting.in_step(moved):>{SIZE_WIDTH - 2}}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from textual.content import Content
 from textual.renderables.digits import DIGITS, DIGITS3X3
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ..state.run_state import RunState
 from .lines import Lines
 
@@ -52,12 +52,12 @@ def headline(state: RunState) -> list[Figure]:
         return []
     loss = state.losses[-1]
     means = (state.losses.mean(begin, end) for begin, end in parts(len(state.losses), SPARK_CELLS))
-    time, unit = figures.seconds(seconds).rsplit(" ", 1)
+    time, unit = formatting.seconds(seconds).rsplit(" ", 1)
     times = [sum(state.recent[at] for at in range(*part)) for part in parts(len(state.recent), SPARK_CELLS)]
     found = [Figure("loss", f"{loss:.3f}", "", [mean for mean in means if mean is not None])]
     if rate:
         rates = [1 / seconds for seconds in times if seconds]
-        found.append(Figure(f"{state.counted}/s", figures.three_digits(rate), "", rates))
+        found.append(Figure(f"{state.counted}/s", formatting.three_digits(rate), "", rates))
     found.append(Figure("step", time, unit, times))
     if used is not None:
         found.append(Figure("MFU", f"{used * 100:.0f}", "%"))
@@ -75,7 +75,7 @@ def spark(course: Sequence[float]) -> str:
     """Returns a bar for each value, scaled between the least and the greatest: `█▆▄▃▂▁`."""
     if len(course) < 2:
         return ""
-    return figures.bars(course, min(course), max(course))
+    return formatting.bars(course, min(course), max(course))
 
 
 def small_line(found: Sequence[Figure], width: int) -> Content:

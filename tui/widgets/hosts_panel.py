@@ -2,7 +2,7 @@
 
 from textual.content import Content
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.hosts import HostInfo, HostStatus
 from ..state.run_state import RunState
 from .lines import Lines
@@ -51,7 +51,7 @@ def _table(hosts: list[HostInfo], state: RunState) -> list[Content]:
 def _line(host: HostInfo, name: int, state: RunState) -> Content:
     devices = sum(device.process == host.process for device in state.ready.devices) if state.ready else 0
     status = state.hosts.get(host.process)
-    held = figures.size(status.bytes_in_use) if status else ""
+    held = formatting.size(status.bytes_in_use) if status else ""
     step = f"{status.step:,}" if status else ""
     columns = f"{host.process:<7} {host.name[:name]:<{name}} {host.pid:>7} {devices:>7} {held:>8} {step:>9}  "
     return Content.assemble(columns, _status(host.process, status, state))

@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ..state.step_words import curve_rows, moment
 from ..state.tables import BUFFERS, WIDE_FROM
@@ -68,7 +68,7 @@ class MemoryCurve(Lines):
         if self.peak is None or width < 1 or rows < 1:
             return
         drawn = curve_rows(self.peak, width, rows)
-        scale = [figures.size(self.peak.bytes), *[""] * (rows - 1)]
+        scale = [formatting.size(self.peak.bytes), *[""] * (rows - 1)]
         lines = [
             Content.assemble((f"{mark:>{SCALE_WIDTH - 1}} ", "$foreground 60%"), (line, "$primary"))
             for mark, line in zip(scale, drawn, strict=True)
@@ -77,6 +77,6 @@ class MemoryCurve(Lines):
 
 
 def _below(peak: PeakMemory, width: int) -> str:
-    words, at = f"peak at {figures.percent(peak.at)}", round(peak.at * (width - 1))
+    words, at = f"peak at {formatting.percent(peak.at)}", round(peak.at * (width - 1))
     start = f"▲ {words}" if at + len(words) + 2 <= width else f"{words} ▲"
     return " " * (SCALE_WIDTH + (at if start[0] == "▲" else max(0, at + 1 - len(start)))) + start

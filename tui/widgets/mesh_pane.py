@@ -5,8 +5,8 @@ from itertools import zip_longest
 import msgspec
 from textual.content import Content
 
-from ...engine.analysis.layout import bytes_per_device
-from ...engine.base import figures
+from ...engine.base import formatting
+from ...engine.hlo.layout import bytes_per_device
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ...engine.wire.events import PresetCompiled
 from .lines import cut, set_titles
@@ -36,14 +36,14 @@ class MeshPane(ShardingPane):
     ) -> None:
         """Shows the devices, marks those that are `wrong`, and in each box shows the bytes that one holds."""
         self.wrong = wrong
-        self.held = figures.size(sum(bytes_per_device(array, layout.mesh) for array in layout.arrays))
+        self.held = formatting.size(sum(bytes_per_device(array, layout.mesh) for array in layout.arrays))
         self.show_array(mesh_as_array(layout.mesh), layout.mesh, platform, followed)
 
     def set_subject(self, subject: Subject) -> None:
         super().set_subject(msgspec.structs.replace(subject, tints_by_row=True, detail=self.held, wrong=self.wrong))
 
     def show_title(self, subject: Subject) -> None:
-        set_titles(self, "mesh", figures.axes(subject.mesh.axes))
+        set_titles(self, "mesh", formatting.axes(subject.mesh.axes))
 
     def footer_lines(self, subject: Subject, width: int, height: int) -> list[Content]:
         return []

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory
 from ..state.interpreter import apply_all
@@ -33,12 +33,12 @@ async def _losses_of(run: RunDirectory) -> Losses:
     """Returns a run's losses; none if it has recorded nothing, or cannot be read: the legend then has no loss."""
     try:
         return await recorded_losses(run)
-    except (FileNotFoundError, Invalid):
+    except (FileNotFoundError, UserError):
         return Losses()
 
 
 async def recorded_losses(run: RunDirectory) -> Losses:
-    """Returns the losses of all steps. Raises FileNotFoundError, and Invalid if the events cannot be read."""
+    """Returns the losses of all steps. Raises FileNotFoundError, and UserError if the events cannot be read."""
     state = RunState()
     for events in LogReader(run.events).read():
         apply_all(state, events)

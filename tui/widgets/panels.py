@@ -4,8 +4,8 @@ import textwrap
 
 from textual.content import Content
 
-from ...engine.analysis.traffic import Flow, flows
-from ...engine.base import figures
+from ...engine.base import formatting
+from ...engine.hlo.traffic import Flow, flows
 from ...engine.wire.events import MemoryMeasured, Switched
 from ..state.run_state import RunState
 from ..state.step_words import pipeline_words
@@ -99,10 +99,10 @@ class ThisStep(Panel):
             return []
         rows = [
             ("input wait", "" if waited is None else f"{waited:.1%}"),
-            ("model", "" if flops is None else f"{figures.rate(flops)}FLOP/s"),
+            ("model", "" if flops is None else f"{formatting.rate(flops)}FLOP/s"),
         ]
         if state.layout and state.layout.pipeline:
-            rows.append(("bubble", figures.percent(state.layout.pipeline.bubble)))
+            rows.append(("bubble", formatting.percent(state.layout.pipeline.bubble)))
         lines = [_row(label, value, width) for label, value in rows if value]
         if state.sampled and not state.sampled.problem:
             sampled = state.sampled.sampling.prompt + state.sampled.text
@@ -140,7 +140,7 @@ class Traffic(Panel):
 
 
 def _receipt(switch: Switched, width: int) -> list[Content]:
-    moved, stalled = figures.size(switch.bytes_moved), figures.seconds(switch.stall_seconds)
+    moved, stalled = formatting.size(switch.bytes_moved), formatting.seconds(switch.stall_seconds)
     texts = (f"moved {moved}, stalled {stalled}", f"{moved}, stalled {stalled}")
     digests = f"all {switch.arrays} digests equal" if switch.digests_equal else "DIGESTS DIFFER"
     return [
@@ -161,15 +161,15 @@ def _saved_note(state: RunState) -> str:
 
 
 def _in_use(measured: MemoryMeasured, limit: int | None, width: int) -> str:
-    used = figures.size(measured.bytes_in_use)
-    of_limit = f"{used} of {figures.size(limit)} in use" if limit else ""
+    used = formatting.size(measured.bytes_in_use)
+    of_limit = f"{used} of {formatting.size(limit)} in use" if limit else ""
     return of_limit if 0 < len(of_limit) <= width - 2 else f"{used} in use"
 
 
 def _flow(flow: Flow, width: int) -> Content:
     """Returns one row: `all-reduce model    22 ops  4.72 MB`. A narrow row leaves out the count."""
-    label, moved = f"{flow.kind} {figures.over(flow.axes, flow.network)}", figures.in_step(flow.bytes_per_device)
-    amount = f"{figures.ops(flow.count)}  {moved:>7}"
+    label, moved = f"{flow.kind} {formatting.over(flow.axes, flow.network)}", formatting.in_step(flow.bytes_per_device)
+    amount = f"{formatting.ops(flow.count)}  {moved:>7}"
     return _row(label, amount if len(label) + len(amount) < width else moved, width)
 
 
@@ -181,7 +181,7 @@ def _row(label: str, value: str, width: int) -> Content:
 
 def _bar(label: str, part: int, total: int, width: int) -> Content:
     """Returns one row with a bar: `params   ━━━━───  1.6 MB`."""
-    value = figures.size(part).rjust(8)
+    value = formatting.size(part).rjust(8)
     room = max(0, width - 9 - len(value))
     filled = max(1, round(room * part / total)) if total and room else 0
     return Content.assemble(

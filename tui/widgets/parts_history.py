@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from textual.content import Content
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.events import PartsMeasured
 from .lines import Lines, set_titles
 from .step_bar import LABEL_WIDTH, PARTS, bar, sums_of
@@ -74,7 +74,7 @@ def _groups(measured: Sequence[PartsMeasured], size: int) -> list[Sequence[Parts
 def _line(group: Sequence[PartsMeasured], room: int) -> Content:
     seconds = sum(each.step_seconds or 0.0 for each in group) / len(group)
     sums: Mapping[str, float] = {name: sum(_times(each)[name] for each in group) / len(group) for name in PARTS}
-    time = figures.seconds(seconds)
+    time = formatting.seconds(seconds)
     return Content.assemble(bar(f"{group[-1].step:,}", sums, seconds, room), f"{time:>{TIME_WIDTH}}")
 
 

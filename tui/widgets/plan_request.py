@@ -10,10 +10,10 @@ from textual.content import Content
 from textual.suggester import SuggestFromList
 from textual.widgets import Input, Label
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.base.atomic_write import write_atomically
 from ...engine.base.directories import state_directory
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import RunConfig
@@ -54,14 +54,14 @@ class PlanRequest(Horizontal):
         self.query_one("#progress", Lines).show([Content.styled(text, style)])
 
     def read(self, config: RunConfig | None) -> tuple[RunConfig, str]:
-        """Returns the config with the typed batch size, and the topology. Raises Invalid with every problem."""
+        """Returns the config with the typed batch size, and the topology. Raises UserError with every problem."""
         batch, topology = (self.query_one(name, Input).value.strip() for name in ("#batch", "#topology"))
         problems: list[str] = []
         if config is None:
-            raise Invalid("the run has not started yet")
+            raise UserError("the run has not started yet")
         try:
             load_topology(topology)
-        except Invalid as error:
+        except UserError as error:
             problems += error.problems
         if batch.isdecimal():
             training = msgspec.structs.replace(config.training, batch_size=int(batch))
@@ -70,7 +70,7 @@ class PlanRequest(Horizontal):
         else:
             problems.append(f"batch {batch!r}: must be a number of sequences")
         if problems:
-            raise Invalid(*problems)
+            raise UserError(*problems)
         return config, topology
 
 
@@ -86,7 +86,7 @@ def progress_text(planner: Planner) -> str:
         return f"waiting for other plans, {seconds} s, {count}"
     if left is None:
         return f"compiling {printable(compiling.preset)}, {seconds} s, {count}"
-    rest = f"{figures.seconds(left)} left"
+    rest = f"{formatting.seconds(left)} left"
     return f"compiling, at most {rest}" if planner.search else f"compiling {count}, ≈ {rest}"
 
 
@@ -101,7 +101,7 @@ def ended_text(planner: Planner) -> str:
 
 def last_slice() -> str:
     """Returns the slice that was planned last; empty if there is none, or this version does not know it."""
-    with suppress(OSError, UnicodeDecodeError, Invalid):
+    with suppress(OSError, UnicodeDecodeError, UserError):
         name = _path().read_text(encoding="ascii").strip()
         load_topology(name)
         return name

@@ -9,8 +9,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets.option_list import Option
 
-from ...engine.analysis.layout import dim_notations, shard_shape
-from ...engine.base import figures
+from ...engine.base import formatting
+from ...engine.hlo.layout import dim_notations, shard_shape
 from ...engine.wire.descriptions import ArrayInfo
 from ...engine.wire.events import PresetPreviewed
 from ..state.board_rows import percent
@@ -87,7 +87,7 @@ def cost_lines(rows: Sequence[Cost], limit: int | None, width: int) -> list[Cont
             )
         )
         if is_too_large:
-            lines.append(Content.styled(f"a device has {figures.size(limit or 0)}", "$error"))
+            lines.append(Content.styled(f"a device has {formatting.size(limit or 0)}", "$error"))
     return lines
 
 
@@ -99,7 +99,7 @@ def no_estimate_lines(previewed: PresetPreviewed, width: int) -> list[Content]:
 
 
 def _size(count: int | None) -> str:
-    return "–" if count is None else figures.size(count)
+    return "–" if count is None else formatting.size(count)
 
 
 def _ratio(row: Cost) -> tuple[str, str]:
@@ -149,7 +149,7 @@ def _shards(change: Change, previewed: PresetPreviewed) -> str:
     assert change.before and previewed.before.mesh and previewed.after.mesh
     before = shard_shape(change.before.shape, change.before.spec, previewed.before.mesh)
     after = shard_shape(change.after.shape, change.after.spec, previewed.after.mesh)
-    return f"  {figures.shape(before)} → {figures.shape(after)}" if before != after else "  on other devices"
+    return f"  {formatting.shape(before)} → {formatting.shape(after)}" if before != after else "  on other devices"
 
 
 class DraftPreview(Vertical):

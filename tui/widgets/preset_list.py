@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import ProgramsKept
@@ -169,13 +169,13 @@ def heading(group: str, count: int, is_folded: bool) -> Content:
 
 def programs_kept(kept: ProgramsKept) -> str:
     """Returns how many programs are kept in memory, and their bytes: `3 compiled ≈ 98 MB of 2 GB`."""
-    return f"{len(kept.presets)} compiled ≈ {figures.size(kept.bytes)} of {figures.size(kept.limit_bytes)}"
+    return f"{len(kept.presets)} compiled ≈ {formatting.size(kept.bytes)} of {formatting.size(kept.limit_bytes)}"
 
 
 def preset_row(info: PresetInfo, state: RunState, seconds: float | None, width: int) -> Content:
     """Returns one row: `● dp-tp2    4×2  212 ms`. A narrow row leaves out the time."""
     mark, style = state_mark(info, state)
-    step_time = (figures.seconds(seconds) if seconds else "").rjust(TIME_WIDTH) if width >= 32 else ""
+    step_time = (formatting.seconds(seconds) if seconds else "").rjust(TIME_WIDTH) if width >= 32 else ""
     mesh = "×".join(str(size) for size in info.mesh.values()).rjust(MESH_WIDTH)
     room = max(4, width - 2 - MESH_WIDTH - len(step_time))
     name = Content(info.name).truncate(room, ellipsis=True).pad_right(0)

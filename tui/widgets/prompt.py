@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.widgets import Input, Label
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.spec.preset import AXIS_NAME
 from ...engine.spec.preset_files import FILE_NAME
 from ...engine.spec.preset_reader import LARGEST_AXIS, REST
@@ -71,21 +71,21 @@ def editable_text(draft: Draft, row: Row) -> str | None:
 def with_text(draft: Draft, row: Row, text: str) -> Draft:
     """Returns the draft with the text as the row's value, even if the preset is then invalid.
 
-    Raises Invalid if the text cannot be a value of the row.
+    Raises UserError if the text cannot be a value of the row.
     """
     if row is NEW_AXIS:
         if not AXIS_NAME.fullmatch(text):
-            raise Invalid(f"{text!r}: an axis name has only letters, digits and _")
+            raise UserError(f"{text!r}: an axis name has only letters, digits and _")
         return draft.with_axis(text)
     match row.kind:
         case "name" if text and not FILE_NAME.fullmatch(text):
-            raise Invalid(f"{text!r}: a preset's name has 1 to 64 letters, digits, '.', '_' and '-'")
+            raise UserError(f"{text!r}: a preset's name has 1 to 64 letters, digits, '.', '_' and '-'")
         case "name":
             return draft.with_name(text)
         case "axis":
             size = int(text) if re.fullmatch(r"-1|\d{1,7}", text) else 0
             if size != REST and not 1 <= size <= LARGEST_AXIS:
-                raise Invalid(f"{text!r}: a size must be from 1 to {LARGEST_AXIS:,}, or -1 for the remaining devices")
+                raise UserError(f"{text!r}: a size must be from 1 to {LARGEST_AXIS:,}, or -1 for the remaining devices")
             return draft.with_size(row.key, size)
         case _:
             axes = tuple(filter(None, re.split(r"[\s,+]+", text)))

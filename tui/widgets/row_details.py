@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from textual.content import Content
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.planning.ranking import Row, StepCost
 from ..state import board_rows
 from ..state.step_words import overlap_words, pipeline_words
@@ -23,7 +23,7 @@ class RowDetails(Lines):
     def show_row(self, row: Row | None) -> None:
         """Shows a preset; None empties the panel."""
         self.row = row
-        set_titles(self, row.title if row else "preset", figures.axes(row.mesh) if row else "")
+        set_titles(self, row.title if row else "preset", formatting.axes(row.mesh) if row else "")
         self.draw()
 
     def on_resize(self) -> None:
@@ -71,22 +71,23 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
 
 
 def _memory(row: Row, cost: StepCost) -> str:
-    of = f" of {figures.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
+    of = f" of {formatting.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
     verdict = "" if cost.fits else f", {board_rows.verdict(row)}"
-    text = f"{figures.size(cost.peak_bytes)}{of}{verdict}, of which state + batch {figures.size(cost.argument_bytes)}"
+    own = formatting.size(cost.argument_bytes)
+    text = f"{formatting.size(cost.peak_bytes)}{of}{verdict}, of which state + batch {own}"
     errors = board_rows.errors(row)
     if errors is None or row.estimate is None:
         return f"{text}, {board_rows.by(cost)}"
-    estimated = f"{board_rows.by(row.estimate)} {figures.size(row.estimate.peak_bytes)}"
+    estimated = f"{board_rows.by(row.estimate)} {formatting.size(row.estimate.peak_bytes)}"
     return f"{text}; {estimated}, {board_rows.percent(errors.peak)}"
 
 
 def _times(cost: StepCost) -> str:
     parts = {"compute": cost.compute_seconds, "memory": cost.memory_seconds, "network": cost.network_seconds}
-    known = (f"{name} {figures.seconds(seconds)}" for name, seconds in parts.items() if seconds is not None)
-    rate = f"{figures.count(cost.tokens_per_second or 0)} tokens/s"
-    longest = f"{figures.seconds(cost.step_seconds or 0)}, the maximum of {', '.join(known)}, if fully overlapped"
-    return f"{longest}; {rate}, MFU {figures.percent(cost.flop_utilisation or 0)}"
+    known = (f"{name} {formatting.seconds(seconds)}" for name, seconds in parts.items() if seconds is not None)
+    rate = f"{formatting.count(cost.tokens_per_second or 0)} tokens/s"
+    longest = f"{formatting.seconds(cost.step_seconds or 0)}, the maximum of {', '.join(known)}, if fully overlapped"
+    return f"{longest}; {rate}, MFU {formatting.percent(cost.flop_utilisation or 0)}"
 
 
 def _axis(row: Row, axis: str) -> str:
@@ -106,14 +107,14 @@ def _combined_axes(row: Row) -> list[str]:
 
 def _sent(row: Row, axes: str) -> str:
     moved = board_rows.sent(row)
-    text = f"sends {figures.size(moved.sent_by_axis.get(axes, 0) if moved else 0)} per step"
+    text = f"sends {formatting.size(moved.sent_by_axis.get(axes, 0) if moved else 0)} per step"
     if moved is None or row.estimate is None or moved is row.estimate:
         return f"{text}, {board_rows.by(moved)}" if moved else text
-    return f"{text}; {board_rows.by(row.estimate)} {figures.size(row.estimate.sent_by_axis.get(axes, 0))}"
+    return f"{text}; {board_rows.by(row.estimate)} {formatting.size(row.estimate.sent_by_axis.get(axes, 0))}"
 
 
 def _collectives(row: Row) -> Iterator[tuple[str, str]]:
     moved = board_rows.sent(row)
     for flow in moved.collectives or () if moved else ():
-        times = f"{figures.ops(flow.count)} over {figures.over(flow.axes, flow.network)}"
-        yield flow.kind, f"{times}, {figures.in_step(flow.bytes_per_device)}"
+        times = f"{formatting.ops(flow.count)} over {formatting.over(flow.axes, flow.network)}"
+        yield flow.kind, f"{times}, {formatting.in_step(flow.bytes_per_device)}"

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.spec.preset import FOLLOWS, LOGICAL_AXES
 from ...engine.spec.preset_reader import REST
 from ..bindings import identified
@@ -148,7 +148,7 @@ def value_of(row: Row, draft: Draft) -> str:
             return f"like {FOLLOWS[row.key]}" if is_derived else draft.rule_words(row.key)
         case "override":
             override = draft.preset.overrides[row.key]
-            return figures.spec(override.spec) + (f", min_size {override.min_size:,}" if override.min_size else "")
+            return formatting.spec(override.spec) + (f", min_size {override.min_size:,}" if override.min_size else "")
         case "heading":
             return ""
 

@@ -9,7 +9,7 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets.option_list import Option
 
-from ...engine.base.invalid import Invalid
+from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import RunDirectory
 from ..state.run_summary import RUNS, RunSummary, newest_first, summarise
 from ..terminal.clean import printable
@@ -108,7 +108,7 @@ class RunList(Choices):
         for name, directory in list(self.runs.items()):
             try:
                 self.summaries[name] = await asyncio.to_thread(summarise, directory)
-            except Invalid as error:
+            except UserError as error:
                 self.problems[name] = printable("; ".join(error.problems))
             if name in self.runs:
                 self.draw()

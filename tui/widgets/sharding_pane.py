@@ -6,7 +6,7 @@ import msgspec
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from ...engine.analysis.layout import notation, parts
+from ...engine.hlo.layout import notation, parts
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..bindings import identified
 from ..messages import ShardChosen

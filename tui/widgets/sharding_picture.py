@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 from textual.content import Content
 
-from ...engine.analysis.layout import bytes_per_device, coordinates, dim_name, replicas, shard_shape
-from ...engine.base import figures
+from ...engine.base import formatting
+from ...engine.hlo.layout import bytes_per_device, coordinates, dim_name, replicas, shard_shape
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from .grid import FOLDED_CELL_WIDTH, Cell, Window, draw_grid, grid_capacity, window
 from .lines import cut
@@ -30,9 +30,11 @@ def with_cursor_moved(subject: Subject, down: int, right: int, width: int, heigh
 
 def size_summary(array: ArrayInfo, mesh: MeshInfo) -> str:
     copies = replicas(array.compiled_spec, mesh)
-    each = f"{figures.size(bytes_per_device(array, mesh))} per device"
-    shape = figures.shape(array.shape) if array.shape else "scalar"
-    return f"{array.dtype} {shape} · {figures.size(array.bytes)}, {each}, {copies} {'copies' if copies > 1 else 'copy'}"
+    each = f"{formatting.size(bytes_per_device(array, mesh))} per device"
+    shape = formatting.shape(array.shape) if array.shape else "scalar"
+    return (
+        f"{array.dtype} {shape} · {formatting.size(array.bytes)}, {each}, {copies} {'copies' if copies > 1 else 'copy'}"
+    )
 
 
 def draw_sharding(subject: Subject, width: int, height: int, with_cursor: bool = False) -> list[Content]:
@@ -147,7 +149,7 @@ def cursor_line(subject: Subject, width: int, height: int) -> Content:
     down, across = _windows(subject, width, height)
     folds = {subject.rows: down.fold, subject.columns: across.fold}
     ranges = [_range(subject, dim, folds.get(dim, 1)) for dim in range(len(array.shape)) if subject.counts[dim] > 1]
-    size = figures.size(bytes_per_device(array, subject.mesh))
+    size = formatting.size(bytes_per_device(array, subject.mesh))
     if down.fold * across.fold > 1:
         where = f"{down.fold * across.fold} shards, {size} each: z unfolds"
     else:

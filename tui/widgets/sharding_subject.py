@@ -2,7 +2,7 @@
 
 import msgspec
 
-from ...engine.analysis.layout import device_parts, parts
+from ...engine.hlo.layout import device_parts, parts
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 
 Part = tuple[int, ...]

@@ -2,7 +2,7 @@
 
 from textual.content import Content
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.spec.config import training_words
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
 from ..state.goodput import share_words
@@ -64,10 +64,10 @@ def _left(state: RunState) -> list[Content]:
     if state.preset:
         parts.append(Content.styled(state.preset, "bold"))
         if state.layout:
-            parts.append(Content(figures.axes(state.layout.mesh.axes)))
+            parts.append(Content(formatting.axes(state.layout.mesh.axes)))
     model = state.about.model_name if state.about else ""
     if state.ready:
-        parts.append(Content(f"{model} {figures.count(state.ready.parameters)}"))
+        parts.append(Content(f"{model} {formatting.count(state.ready.parameters)}"))
         device = state.ready.devices[0]
         simulated = " (simulated)" if state.ready.simulated else ""
         processes = f" in {len(state.ready.hosts)} processes" if state.ready.hosts else ""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from textual.content import Content
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.events import Profiled
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.account_sums import suggestion
@@ -80,9 +80,9 @@ class StepBar(Lines):
 def title(preset: str, account: StepBreakdown) -> str:
     """Returns `dp-tp2: a step of 212 ms, by the clock 213 ms`."""
     if account.predicted_for:
-        return f"{preset} on {account.predicted_for}: a step of {figures.seconds(account.step_seconds)}, predicted"
-    clock = f", by the clock {figures.seconds(account.clock_seconds)}" if account.clock_seconds else ""
-    return f"{preset}: a step of {figures.seconds(account.step_seconds)}{clock}"
+        return f"{preset} on {account.predicted_for}: a step of {formatting.seconds(account.step_seconds)}, predicted"
+    clock = f", by the clock {formatting.seconds(account.clock_seconds)}" if account.clock_seconds else ""
+    return f"{preset}: a step of {formatting.seconds(account.step_seconds)}{clock}"
 
 
 def bar_lines(account: StepBreakdown, width: int, rows: int, alternative: Alternative | None = None) -> list[Content]:
@@ -138,7 +138,7 @@ def _key(times: Mapping[str, float], step: float, width: int) -> list[Content]:
     for name, (sign, style) in PARTS.items():
         if not times[name]:
             continue
-        item = Content.assemble((sign, style), f" {name} {figures.percent(times[name] / step)}   ")
+        item = Content.assemble((sign, style), f" {name} {formatting.percent(times[name] / step)}   ")
         if line.cell_length + item.cell_length > width + 3:
             lines.append(line)
             line = Content()

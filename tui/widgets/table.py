@@ -39,7 +39,7 @@ SCALES = {
     "h": 3600.0,
     "%": 1.0,
 }
-"""Factor of each unit that `engine.base.figures` writes."""
+"""Factor of each unit that `engine.base.formatting` writes."""
 FIGURE = re.compile(r"[≈ ]*(?P<sign>[−+-]?)(?P<number>\d[\d,]*(?:\.\d+)?)(?:…[\d.]+)? ?(?P<unit>[a-zA-Zµ%]*)(?![\w.])")
 SHAPE = re.compile(r"\d+(?: ?× ?\d+)+")
 

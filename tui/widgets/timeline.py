@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.events import Click
 from textual.message import Message
 
-from ...engine.base import figures
+from ...engine.base import formatting
 from ...engine.wire.step_breakdown import TICKS, OperationTime, StepBreakdown
 from ..bindings import identified
 from ..state.timeline_spans import DeviceLanes, Shown, device_lanes, in_words, widest
@@ -98,7 +98,7 @@ several short operations, of which this one is the longest.
             set_titles(self, "timeline")
             self.show([Content("This account has no timeline.")])
             return
-        took = figures.seconds(timeline.seconds)
+        took = formatting.seconds(timeline.seconds)
         is_predicted = self.account and self.account.predicted_for
         set_titles(
             self, f"a step of {took}, predicted" if is_predicted else f"step {timeline.step:,}, which took {took}"
@@ -194,7 +194,7 @@ def lane_line(label: str, lane: Sequence[Shown], window: tuple[int, int], column
 
 def axis(window: tuple[int, int], tick: float, columns: int, cursor: int) -> Content:
     """Returns the line with the times at both ends of the window, and a mark below the cursor. `tick`: its seconds."""
-    left, right = (figures.seconds(end * tick) if end else "0" for end in window)
+    left, right = (formatting.seconds(end * tick) if end else "0" for end in window)
     room = max(0, columns - len(left) - len(right))
     cells = list(left + " " * room + right)[:columns]
     if len(left) < cursor < columns - len(right):

@@ -1,0 +1,116 @@
+"""Compiles an explained program, for its collectives and its involuntary full rematerializations.
+
+The compiler replicates a value if it cannot go from one layout to the other. Its warning has neither mesh axes nor a
+line of the user's.
+"""
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+from ..base import formatting
+from ..base.advice import first_line
+from ..base.user_error import UserError
+from ..hlo.device_groups import axes_of
+from ..hlo.program_text import read
+from ..program.inspection import compiler_output, rematerializations
+from ..wire.descriptions import RematerializationInfo
+from .explanation import CompiledProgram, Explanation, Rematerialization, ValueOrigin, differences
+from .graph import at
+
+TILES = re.compile(r"\{devices=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+"""Tiles of each dim (a last one may be replicas), then an iota of devices: its dims and their order."""
+NAMED = re.compile(r"\{mesh\[[^\]]*\], \[([^\]]*)\]")
+"""Dims, each with its mesh axes by name, as jax 0.12 has them: `{mesh['data'=4], [{'data'}, {}]}`."""
+DIM, AXIS = re.compile(r"\{([^{}]*)\}"), re.compile(r"'([^']+)'(:\(\d+\)\d+)?")
+MOST_DIMS = 16
+Layout = list[list[str]]
+
+
+def compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> CompiledProgram:
+    """Compiles the program for the devices that it was lowered for. Raises UserError if that fails."""
+    try:
+        with _uncached(), compiler_output() as output:
+            program = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise UserError(f"{explanation.program}: it does not compile: {first_line(str(error))}") from error
+    mesh, text = explanation.mesh, program.as_text() or ""
+    known = f"num_partitions={math.prod(mesh.values())}" in text.partition("\n")[0] or not mesh
+    found = read(text, mesh, ()).collectives if known else None
+    memory = program.memory_analysis()
+    return CompiledProgram(
+        collectives=found,
+        differs=differences(explanation.collectives, found or ()),
+        rematerializations=[
+            rematerialized(each, explanation) for each in rematerializations("\n".join(output), text) if known
+        ],
+        argument_bytes=memory.argument_size_in_bytes if memory else 0,
+        output_bytes=memory.output_size_in_bytes if memory else 0,
+        temporary_bytes=memory.temp_size_in_bytes if memory else 0,
+    )
+
+
+@contextlib.contextmanager
+def _uncached() -> Iterator[None]:
+    """Compiles anew: a program from the compilation cache comes without the compiler's warnings."""
+    is_enabled = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        jax.config.update("jax_enable_compilation_cache", False)
+        reset_cache()  # jax looks at the setting once
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", is_enabled)
+        reset_cache()
+
+
+def rematerialized(found: RematerializationInfo, explanation: Explanation) -> Rematerialization:
+    """Returns the value and the layouts of a compiler's warning, in terms of the explained program."""
+    before, after = (_layout(text, explanation.mesh) for text in (found.from_sharding, found.to_sharding))
+    rank = len(found.shape)
+    value = _value(found, explanation.values)
+    if value is None:
+        return Rematerialization(
+            value=found.op_name, before=before[:rank], after=after[:rank], source=found.source, because=[]
+        )
+    conflicts = [link for link in value.origin if link.kind == "conflict"]
+    ends = {link.axis: link for link in value.origin if link.kind != "conflict"}
+    return Rematerialization(
+        value=value.name,
+        before=before[:rank],
+        after=after[:rank],
+        source=next(filter(None, [value.source, *(link.source for link in conflicts)]), found.source),
+        because=[
+            *(f"{axis}: {end.what}{at(end.source)}" for axis, end in ends.items()),
+            *(f"dim {link.dim} not over {link.axis}: {link.what}{at(link.source)}" for link in conflicts),
+        ],
+    )
+
+
+def _layout(text: str, mesh: Mapping[str, int]) -> Layout:
+    if named := NAMED.match(text):
+        return [[name + part for name, part in AXIS.findall(dim)] for dim in DIM.findall(named[1])]
+    tiles = TILES.match(text)
+    if not tiles:
+        return [[] for _ in range(MOST_DIMS)]
+    counts, dims = ([int(size) for size in tiles[group].split(",")] for group in (1, 2))
+    order = [int(dim) for dim in tiles[3].split(",")] if tiles[3] else range(len(dims))
+    devices = np.arange(math.prod(dims)).reshape(dims).transpose(order).reshape(counts)
+    return [_axes(devices, dim, mesh) for dim in range(len(counts))]
+
+
+def _axes(devices: np.ndarray, dim: int, mesh: Mapping[str, int]) -> list[str]:
+    groups = np.moveaxis(devices, dim, -1).reshape(-1, devices.shape[dim])
+    return axes_of([tuple(map(int, group)) for group in groups], mesh)
+
+
+def _value(found: RematerializationInfo, values: Sequence[ValueOrigin]) -> ValueOrigin | None:
+    """The value of a warning: an argument by its name, else the last value of its line."""
+    same = (each for each in values if found.op_name == each.name and not each.source)
+    at_line = (each for each in values if found.source and each.source == found.source)
+    named = (each for each in values if formatting.op(found.op_name) == each.name)
+    return next(same, None) or next(at_line, None) or next(named, None)

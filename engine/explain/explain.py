@@ -1,0 +1,203 @@
+"""Explains the values and collectives of a lowered program, and its conflicts.
+
+A conflict: a mesh axis splits another value of the same operation, but not this dim.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..base import formatting
+from .chains import Chains, Reasons
+from .collective_reasons import collective_reasons
+from .explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
+from .graph import TRIVIAL, Axis, Graph, Operation, Seat, Tensor, layout, name_of, word
+from .partitioned import partition
+from .transfers import Transfer, read_transfers
+
+MOST_VALUES = 2000
+"""Values that are explained: a program may have thousands of lines."""
+MOST_PER_DIM = 2
+MOST_USES = 8
+
+
+class Conflict(NamedTuple):
+    """A dim that an axis could have split."""
+
+    dim: int
+    axis: Axis
+    operation: int
+    other: int
+    what: str
+
+
+def explain(
+    module: Any, program: str, names: Sequence[str] = (), reasons: Reasons | None = None, with_results: bool = True
+) -> Explanation:
+    """Explains a module of StableHLO, which stays as it is. `names`: of its arguments; jax's by default. Without
+    results, unnamed ones are left out. Raises UserError if Shardy's passes are missing or fail."""
+    with module.context:
+        partitioned = partition(module, records=True)
+        graph, transfers = partitioned.graph, list(read_transfers(partitioned))
+    for tensor, name in zip(graph.arguments, names, strict=False):
+        graph.tensors[tensor].names = [name]
+    chosen = _chosen(graph, with_results)
+    chains = Chains(graph, reasons or {}, _labels(chosen))
+    return Explanation(
+        program=program,
+        mesh=graph.mesh,
+        values=[_value(chains, transfers, index, name) for index, name in chosen],
+        collectives=_collectives(chains, transfers),
+    )
+
+
+def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
+    """The values to explain, with a name: arguments, named values, the last value of each line, results."""
+    chosen = {index: graph.tensors[index].names[0] for index in graph.arguments}
+    last: dict[tuple[str, bool], int] = {}
+    inner: dict[int, str] = {}
+    for operation in graph.operations:
+        for index in operation.results:
+            tensor, (op_name, source) = graph.tensors[index], operation.place
+            if tensor.names:
+                inner[index] = tensor.names[0]
+            if source and tensor.shape and operation.name not in TRIVIAL and not operation.name.endswith("constant"):
+                last[source, "transpose(" in op_name] = index
+    for index in last.values():
+        op = graph.operations[graph.tensors[index].operation or 0]
+        inner.setdefault(index, formatting.op(op.place.op_name) or word(op))
+    chosen |= {index: inner[index] for index in sorted(inner) if index not in chosen}
+    results = zip(graph.results, graph.result_names, strict=True) if with_results else ()
+    every = [*chosen.items(), *((index, name) for index, name in results if index not in graph.arguments)]
+    return every[:MOST_VALUES]
+
+
+def _labels(chosen: Sequence[tuple[int, str]]) -> dict[int, str]:
+    labels: dict[int, str] = {}
+    counts: dict[str, int] = {}
+    for index, name in chosen:
+        counts[name] = number = counts.get(name, 0) + 1
+        labels.setdefault(index, f"{name} #{number}" if number > 1 else name)
+    return labels
+
+
+def _value(chains: Chains, transfers: Sequence[Transfer], index: int, name: str) -> ValueOrigin:
+    graph = chains.graph
+    tensor = graph.tensors[index]
+    links = [link for axes in tensor.axes for axis in axes for link in chains.links(index, axis)]
+    links += [*chains.unsharded(index), *_conflicts(chains, transfers, index)]
+    source = graph.operations[tensor.operation].place.source if tensor.operation is not None else ""
+    return ValueOrigin(name=name, shape=tensor.shape, dtype=tensor.dtype, axes=tensor.axes, source=source, origin=links)
+
+
+def _conflicts(chains: Chains, transfers: Sequence[Transfer], index: int) -> Iterator[Link]:
+    graph = chains.graph
+    for conflict in conflicts(graph, index):
+        sides = (index, conflict.other)
+        moved = [each for each in transfers if each.consumer == conflict.operation and each.moved in sides]
+        became = "".join(f"; {_in_words(graph, each)}" for each in moved[:1])
+        yield Link(
+            dim=conflict.dim,
+            axis=conflict.axis,
+            kind="conflict",
+            what=conflict.what + became,
+            source=graph.operations[conflict.operation].place.source,
+            value=chains.labels.get(conflict.other, ""),
+        )
+
+
+def _in_words(graph: Graph, each: Transfer) -> str:
+    assert each.moved is not None
+    over, size = formatting.over(each.axes), formatting.size(each.bytes_each)
+    return f"there {name_of(graph, each.moved)} goes through an {each.kind} over {over}, {size}"
+
+
+def _collectives(chains: Chains, transfers: Sequence[Transfer]) -> list[CollectiveOrigin]:
+    """The collectives, equal ones joined, by falling bytes."""
+    groups: dict[tuple[str, tuple[str, ...], str, tuple[str, ...]], list[Transfer]] = {}
+    for each in transfers:
+        if each.axes:
+            why = collective_reasons(chains, each)
+            source = each.source or _source(chains.graph, each)
+            groups.setdefault((each.kind, tuple(each.axes), source, tuple(why)), []).append(each)
+    found = [_collective(*key, members) for key, members in groups.items()]
+    return sorted(found, key=lambda each: (-each.bytes, each.kind, each.axes, each.source))
+
+
+def _collective(
+    kind: str, axes: tuple[str, ...], source: str, why: tuple[str, ...], members: Sequence[Transfer]
+) -> CollectiveOrigin:
+    counts = [each.count for each in members]
+    known = None not in counts
+    total = sum(each.bytes_each * (1 if each.count is None else each.count) for each in members)
+    return CollectiveOrigin(
+        kind=kind,
+        axes=list(axes),
+        count=sum(filter(None, counts)) if known else None,
+        bytes=total,
+        source=source,
+        because=list(why),
+    )
+
+
+def _source(graph: Graph, transfer: Transfer) -> str:
+    sums = transfer.kind in ("all-reduce", "reduce-scatter")
+    places = (transfer.producer, transfer.consumer) if sums else (transfer.consumer, transfer.producer)
+    return next((graph.operations[each].place.source for each in places if each is not None), "")
+
+
+def conflicts(graph: Graph, index: int) -> list[Conflict]:
+    """Returns the conflicts of a tensor's dims, those at its own operation first."""
+    tensor = graph.tensors[index]
+    places = [*([tensor.operation] if tensor.operation is not None else []), *(use for use, _ in tensor.uses)]
+    found: dict[tuple[int, Axis], Conflict] = {}
+    for operation in dict.fromkeys(places[: MOST_USES + 1]):
+        for conflict in _at(graph, operation, index):
+            if sum(dim == conflict.dim for dim, _ in found) < MOST_PER_DIM:
+                found.setdefault((conflict.dim, conflict.axis), conflict)
+    return list(found.values())
+
+
+def _at(graph: Graph, operation: int, index: int) -> Iterator[Conflict]:
+    op = graph.operations[operation]
+    seats = op.seats
+    own = next((seat for seat in seats if seat.tensor == index), None)
+    if own is None:
+        return
+    for dim, factors in enumerate(own.factors):
+        for other in seats:
+            for axis in _axes_of(graph.tensors[other.tensor], other, factors):
+                if other.tensor != index and axis not in graph.tensors[index].axes[dim]:
+                    why = _why(graph, op, graph.tensors[index], dim, axis, seats)
+                    what = (
+                        f"{other.role} of the {word(op)}, {name_of(graph, other.tensor)}, is split over {axis}: {why}"
+                    )
+                    yield Conflict(dim, axis, operation, other.tensor, what)
+
+
+def _axes_of(tensor: Tensor, seat: Seat, factors: list[int]) -> Iterator[Axis]:
+    for dim, its in enumerate(seat.factors):
+        if set(its) & set(factors):
+            yield from tensor.axes[dim]
+
+
+def _why(graph: Graph, op: Operation, own: Tensor, dim: int, axis: Axis, seats: list[Seat]) -> str:
+    taken = own.dim_of(axis)
+    if taken is not None:
+        return f"{axis} already splits dim {taken} here"
+    parts = graph.parts([*own.axes[dim], axis])
+    if own.shape[dim] % parts:
+        return f"{own.shape[dim]} does not divide by {parts}"
+    seat = next(seat for seat in seats if graph.tensors[seat.tensor] is own)
+    if op.rule and set(seat.factors[dim]) & op.rule.whole:
+        return f"the {word(op)} needs this dim whole"
+    rivals = {
+        rival
+        for other in seats
+        for rival in _axes_of(graph.tensors[other.tensor], other, seat.factors[dim])
+        if rival != axis
+    }
+    if rivals:
+        return f"another of its values splits this dim over {', '.join(sorted(rivals))}"
+    if op.name == "sdy.sharding_constraint":
+        return f"the constraint asks for {layout(graph.tensors[op.results[0]])}"
+    return "its own layout was asked for"

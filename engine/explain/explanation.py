@@ -1,0 +1,175 @@
+"""Explanations and the requests for them: each value's layout, each collective, the chain of origins behind them.
+
+Plain values, no jax.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from ..base import formatting
+from ..spec.config import RunConfig, UserModel
+from ..wire.descriptions import CollectiveInfo
+
+LinkKind = Literal["input", "constraint", "shard_map", "operand", "conflict"]
+
+
+class ProgramRequest(Struct, frozen=True, kw_only=True):
+    """A user's function that lowers a program."""
+
+    function: UserModel
+    mesh: dict[str, int]
+    """Axis to size of the mesh in force while the function is called; empty for none."""
+    compiles: bool = False
+
+
+class StepRequest(Struct, frozen=True, kw_only=True):
+    config: RunConfig
+    rules: dict[str, list[str]] = {}
+    """Rules to try in place of the preset's: logical axis to mesh axes."""
+    compiles: bool = False
+    is_simulated: bool = False
+    """Use simulated devices, as another process may hold the platform's."""
+
+
+class KeptStepRequest(Struct, frozen=True, kw_only=True):
+    path: str
+
+
+class Link(Struct, frozen=True, kw_only=True):
+    """One link of a chain. A chain begins at a value and ends where the layout was asked for."""
+
+    dim: int
+    """The dim of the value that the chain is about."""
+    axis: str
+    """The mesh axis that splits the dim, or would have; empty if a preset leaves the dim unsharded."""
+    kind: LinkKind
+    """`operand`: taken over from another value of an operation; `input`: asked for by an argument's sharding;
+    `constraint`: by a sharding constraint or the sharding of a result; `shard_map`: by its specs; `conflict`: not taken
+    over, and why."""
+    what: str
+    """The link in words."""
+    source: str
+    """`file:line` of the operation; empty if unknown."""
+    value: str = ""
+    """The value that the link leads to: its `name` in `values`, followed by ` #2` for the second value of that name;
+    empty if it is not in `values`, or is the value that the chain begins at."""
+
+
+class ValueOrigin(Struct, frozen=True, kw_only=True):
+    """A value of the program: an argument, a result, a named value, or the last value that a line computes."""
+
+    name: str
+    """Name of the argument, the result or the named value, else of the operation."""
+    shape: list[int]
+    """Unsharded shape; inside a `shard_map` the shape of one device's part."""
+    dtype: str
+    """Its dtype."""
+    axes: list[list[str]]
+    """For each dim the mesh axes that split it, major first; `data:(1)2` is a part of `data`, of size 2."""
+    source: str
+    """`file:line` of its operation; empty for an argument."""
+    compiled_axes: list[list[str]] | None = None
+    """For each dim the mesh axes that split it in the compiled program; null unless that was asked for."""
+    origin: list[Link]
+    """A chain for each mesh axis that splits a dim, one after the other; then dims that the preset leaves unsharded;
+    then conflicts."""
+
+
+class CollectiveOrigin(Struct, frozen=True, kw_only=True):
+    """A collective that the partitioner would insert, or that the code calls."""
+
+    kind: str
+    """`all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all` or `collective-permute`."""
+    axes: list[str]
+    """The mesh axes it communicates over."""
+    count: int | None
+    """Executions per step, loop iterations included; null if that depends on data."""
+    bytes: int
+    """Estimated bytes on one device in all executions, as `inspect` counts them; of one execution if `count` is
+    null."""
+    source: str
+    """`file:line` of the operation that needs it; empty if unknown."""
+    because: list[str]
+    """Why it is needed, and the chains of the values involved."""
+
+
+class Rematerialization(Struct, frozen=True, kw_only=True):
+    """An "involuntary full rematerialization": the compiler replicates a value to get from one layout to another."""
+
+    value: str
+    """Name of the value; of its operation if it is not among the explained values."""
+    before: list[list[str]]
+    """For each dim the mesh axes that split it, in the order of the mesh."""
+    after: list[list[str]]
+    """For each dim the mesh axes that are to split it, in the order of the mesh."""
+    source: str
+    """`file:line` of its operation, for an argument of the operation that needs another layout; empty if unknown."""
+    because: list[str]
+    """Who asked for the mesh axes that it has, and what kept it from having others."""
+
+
+class CompiledProgram(Struct, frozen=True, kw_only=True):
+    """Collectives and memory of the compiled program."""
+
+    collectives: list[CollectiveInfo] | None
+    """Its collectives; null if its text cannot be read, or the mesh is unknown."""
+    differs: list[str]
+    """Kinds of collectives over the same axes whose bytes differ from the estimate, one line each."""
+    rematerializations: list[Rematerialization] = []
+    """Involuntary full rematerializations that the compiler warned of."""
+    argument_bytes: int
+    """Bytes of the arguments on one device."""
+    output_bytes: int
+    """Bytes of the results on one device."""
+    temporary_bytes: int
+    """Bytes of temporaries on one device."""
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a program is laid out as it is. An estimate: the compiler may choose other collectives."""
+
+    schema: int = 1
+    """Schema version; increases when a field changes its meaning or is removed."""
+    program: str
+    """The explained program: `FILE.py:FUNCTION`, or a preset."""
+    mesh: dict[str, int]
+    """Mesh axis to size, in order; empty if the program has no mesh."""
+    values: list[ValueOrigin]
+    """Arguments first, then values in the order of the program, then results."""
+    collectives: list[CollectiveOrigin]
+    """Estimated collectives, those that move most bytes first."""
+    compiled: CompiledProgram | None = None
+    """The compiled program; null unless it was asked for."""
+
+
+class Explained(Struct, frozen=True, kw_only=True):
+    """An explanation, or the reason that there is none."""
+
+    explanation: Explanation | None = None
+    problem: str | None = None
+
+
+def differences(estimated: Sequence[CollectiveOrigin], found: Sequence[CollectiveInfo]) -> list[str]:
+    """Returns a line for each kind of collective and mesh axes whose compiled bytes differ from the estimate."""
+    before, after = by_flow(estimated), by_flow(found)
+    return [
+        f"{kind} over {formatting.over(axes)}: estimated {formatting.size(before.get((kind, axes), 0))}, "
+        f"compiled {formatting.size(after.get((kind, axes), 0))}"
+        for kind, axes in sorted({*before, *after})
+        if before.get((kind, axes), 0) != after.get((kind, axes), 0)
+    ]
+
+
+def by_flow(collectives: Sequence[CollectiveOrigin | CollectiveInfo]) -> dict[tuple[str, tuple[str, ...]], int]:
+    """Returns the bytes of collectives by kind and mesh axes; of one execution if the count is unknown."""
+    sums: dict[tuple[str, tuple[str, ...]], int] = {}
+    for each in collectives:
+        if isinstance(each, CollectiveInfo):
+            size = each.bytes_each if each.bytes_per_device is None else each.bytes_per_device
+        else:
+            size = each.bytes
+        key = each.kind, tuple(sorted(each.axes))
+        sums[key] = sums.get(key, 0) + size
+    return sums

@@ -1,0 +1,265 @@
+"""Memory of a device at the peak of a step, from the partitioned program: nothing is compiled or scheduled.
+
+It follows what XLA's fusion and buffer assignment do in the main. Operations on single elements, and those that only
+move or repeat elements, become part of the operations that read their results, and need no memory. A loop keeps its
+state in place, and so does an update of a slice. All other results are written to memory, where they stay until the
+last operation that reads them, in the order of the program.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from ..base.formatting import maxima
+from ..hlo.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak
+from ..wire.descriptions import PeakBuffer, PeakMemory
+from .graph import Place, Places
+from .partitioned import CALLS, Partitioned, bytes_of, trip_count
+
+FUSED = re.compile(
+    r"stablehlo\.(abs|add|and|atan2|bitcast_convert|broadcast(_in_dim)?|cbrt|ceil|clamp|compare|complex|concatenate|"
+    r"constant|convert|cosine|divide|dynamic_slice|exponential(_minus_one)?|floor|imag|iota|is_finite|log(_plus_one)?|"
+    r"logistic|maximum|minimum|multiply|negate|not|or|pad|partition_id|popcnt|power|real|reduce_precision|remainder|"
+    r"reshape|reverse|round_nearest_(afz|even)|rsqrt|select|shift_(left|right_arithmetic|right_logical)|sign|sine|"
+    r"slice|sqrt|subtract|tanh?|transpose|xor)|sdy\.(all_slice|constant|propagation_barrier|sharding_constraint)"
+)
+"""Operations that are computed by those that read their results."""
+MANY = 3
+"""A value with several readers is written to memory if its sources take this many times its memory: fusion would keep
+those instead."""
+LANES = 128
+"""Elements in a row of a TPU's tiles, to which one dim of an array is padded; the best layout is assumed."""
+BACKWARD = "transpose("
+DTYPES = {"i1": "pred", "i": "s", "ui": "u"}
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    bytes: int
+    """0 for an argument, which stays."""
+    begin: int
+    """Time of the write, in operations; those in a loop count once."""
+    end: int
+    is_backward: bool
+    value: Any
+    """The value of jaxlib's MLIR bindings, or the wider one that it copies."""
+    op: Any
+
+    def is_live(self, time: int) -> bool:
+        return self.begin <= time <= self.end
+
+
+Sources = frozenset[Buffer]
+"""The memory that a value is computed from: its own, if it is written to memory."""
+
+
+class LiveMemory:
+    """Goes through a program once."""
+
+    def __init__(self, program: Partitioned, is_tpu: bool) -> None:
+        self.program = program
+        self.buffers: list[Buffer] = []
+        """Memory besides the arguments, in the order in which it is written."""
+        self.moved = 0
+        """Bytes that operations read from memory and write to it, in all runs of loops."""
+        self.now = 0
+        self.places = Places()
+        self._is_tpu = is_tpu
+        self._sources: dict[Any, Sources] = {}
+        self._reusable: list[tuple[Buffer, Buffer]] = []
+        """Memory, and what can take its place once nothing reads it any more."""
+        self._kept: dict[Buffer, Any] = {}
+        """Memory for a copy of a value that a loop keeps, and the body's argument for that value."""
+        self._is_backward = False
+        arguments = [Buffer(0, 0, 0, False, value, None) for value in program.main.arguments]
+        self._read(self._run(program.main, [frozenset([each]) for each in arguments], 1))
+        self._share()
+
+    @cached_property
+    def held(self) -> list[int]:
+        changes = Counter[int]()
+        for buffer in self.buffers:
+            changes[buffer.begin] += buffer.bytes
+            changes[buffer.end + 1] -= buffer.bytes
+        return list(accumulate(changes[time] for time in range(self.now + 2)))
+
+    @property
+    def peak(self) -> int:
+        return self.held.index(max(self.held))
+
+    @property
+    def at_peak(self) -> list[Buffer]:
+        at = self.peak
+        return [buffer for buffer in self.buffers if buffer.is_live(at)]
+
+    def share(self, time: int) -> float:
+        return round(min(time / max(1, self.now), 1.0), 4)
+
+    def padded(self, value: Any) -> int:
+        """Returns the bytes of a device's part of a value in memory; 0 for a token."""
+        if not isinstance(value.type, ir.RankedTensorType):
+            return 0
+        layout = self.program.layout(value)
+        size = self.program.bytes(value, layout)
+        ratios = [-(-dim // LANES) * LANES / dim for dim in self.program.part(value, layout) if dim]
+        return round(size * min(ratios, default=1)) if self._is_tpu else size
+
+    def _run(self, block: Any, given: Sequence[Sources], times: int) -> list[Sources]:
+        """Goes through a block, and returns the sources of its results. `given`: the sources of its arguments."""
+        self._sources.update(zip(block.arguments, given, strict=True))
+        read: list[Sources] = []
+        for operation in block.operations:
+            op = operation.operation
+            read = [self._sources[value] for value in op.operands]
+            if not op.name.endswith(".return"):
+                self._sources.update(zip(op.results, self._results(op, read, times), strict=True))
+        return read
+
+    def _results(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
+        outer = self._is_backward
+        self._is_backward = outer or BACKWARD in self.places.of(op.location).op_name
+        found = self._sources_of(op, read, times)
+        self._is_backward = outer
+        return found
+
+    def _sources_of(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
+        match op.name:
+            case "stablehlo.while":
+                return self._loop(op, read, times)
+            case "stablehlo.optimization_barrier":
+                return read
+            case name if FUSED.fullmatch(name):
+                found = [read[0] if name == "stablehlo.dynamic_slice" else frozenset[Buffer]().union(*read)]
+                if name == "stablehlo.convert":
+                    self._convert(op, *found)
+            case name if name in CALLS:
+                found = self._run(self.program.called(op), read, times)
+            case "sdy.manual_computation" | "sdy.named_computation":
+                found = self._run(op.regions[0].blocks[0], read, times)
+            case _:
+                return self._computed(op, read, times)
+        return [self._fused(*pair, times) for pair in zip(op.results, found, strict=True)]
+
+    def _fused(self, value: Any, sources: Sources, times: int) -> Sources:
+        """Writes a value with several readers to memory only if that takes less than to keep its sources."""
+        if len(list(value.uses)) < 2 or sum(each.bytes for each in sources) < MANY * self.padded(value):
+            return sources
+        self.now += 1
+        self._read([sources])
+        buffer = self._new(value, times)
+        self._reuse(sources, buffer)
+        return frozenset([buffer])
+
+    def _loop(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
+        """State that the body returns unchanged stays where it is; the rest has memory of its own."""
+        self.now += 1
+        self._read(read)
+        body = op.regions[1].blocks[0]
+        *_, end = body.operations
+        state: list[Sources] = []
+        for result, sources, given, after in zip(op.results, read, body.arguments, end.operands, strict=True):
+            buffer = self._new(result, 0)
+            if given == after:
+                buffer.bytes = 0  # unless `_convert` finds out that it is converted
+                self._kept[buffer] = given
+                state.append(sources | {buffer})
+            else:
+                self._reuse(sources, buffer)
+                state.append(frozenset([buffer]))
+        after = self._run(body, state, times * (trip_count(op) or 1))
+        self.now += 1
+        self._read([*after, *state])
+        return state
+
+    def _convert(self, op: Any, sources: Sources) -> None:
+        """Adds the copy of a value that a loop keeps, if its slices are converted to a narrower type: the compiler
+        converts all of it before the loop."""
+        for buffer in sources & self._kept.keys():
+            given = self._kept[buffer]
+            narrow, wide = _width(op.results[0]), _width(given)
+            if narrow < wide and self._sources[given] == sources:
+                buffer.bytes, buffer.value, buffer.op = self.padded(given) * narrow // wide, given, op
+
+    def _computed(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
+        self.now += 1
+        self._read(read)
+        for region in op.regions if op.name in ("stablehlo.case", "stablehlo.if") else ():
+            self._read(self._run(region.blocks[0], [], times))
+        if op.name == "stablehlo.dynamic_update_slice" and len(read[0]) == 1:
+            self.moved += times * self.padded(op.operands[1])
+            return [read[0]]
+        self.moved += times * sum(
+            self.padded(value) for value, sources in zip(op.operands, read, strict=True) if sources
+        )
+        return [frozenset([self._new(value, times)]) for value in op.results]
+
+    def _new(self, value: Any, times: int) -> Buffer:
+        buffer = Buffer(self.padded(value), self.now, self.now, self._is_backward, value, value.owner.operation)
+        self.buffers.append(buffer)
+        self.moved += times * buffer.bytes
+        return buffer
+
+    def _read(self, values: Iterable[Sources]) -> None:
+        for sources in values:
+            for buffer in sources:
+                buffer.end = self.now
+
+    def _reuse(self, sources: Sources, new: Buffer) -> None:
+        """Lets a value take the memory of one that it is computed from, if nothing reads that later."""
+        self._reusable += [(old, new) for old in sorted(sources, key=lambda each: each.begin)]
+
+    def _share(self) -> None:
+        """Decides, once all readers are known, which memory is reused."""
+        given, taken = set[Buffer](), set[Buffer]()
+        for old, new in self._reusable:
+            if old.bytes == new.bytes and old.begin < new.begin == old.end and old not in given and new not in taken:
+                given.add(old)
+                taken.add(new)
+                old.end -= 1
+                new.is_backward = old.is_backward
+
+
+def _width(value: Any) -> int:
+    return bytes_of(str(value.type.element_type))
+
+
+def live_peak(live: LiveMemory, names: Sequence[str]) -> Peak:
+    """Returns the peak of a step with its largest buffers. `names`: of the program's arguments, in order."""
+    program, at = live.program, live.peak
+    constant: dict[str, Any] = {"kind": "argument", "op_name": "", "source": "", "begin": 0.0, "end": 1.0}
+    given = [
+        _described(live, value, value, program.bytes(value, program.layout(value)), name=name, **constant)
+        for value, name in zip(program.main.arguments, names, strict=True)
+    ]
+    held = [sum(each.bytes for each in given) + size for size in live.held]
+    largest = sorted(filter(lambda buffer: buffer.bytes, live.at_peak), key=lambda buffer: -buffer.bytes)
+    running = next((buffer for buffer in live.buffers if buffer.begin == at), None)
+    place = live.places.of(running.op.location) if running else Place("", "")
+    temporaries = (_temporary(live, buffer) for buffer in largest[:MOST_BUFFERS])
+    buffers = sorted([*given, *temporaries], key=lambda each: -each.bytes)
+    curve = maxima(held[: live.now + 1], MOST_POINTS)
+    memory = PeakMemory(bytes=held[at], at=live.share(at), op_name=place.op_name, source=place.source, curve=curve)
+    return Peak(memory, buffers[:MOST_BUFFERS])
+
+
+def _temporary(live: LiveMemory, buffer: Buffer) -> PeakBuffer:
+    results = list(buffer.op.results)
+    typed = buffer.value if buffer.value in results else results[0]
+    op_name, source = live.places.of(buffer.op.location)
+    about = {"op_name": op_name, "source": source, "begin": live.share(buffer.begin), "end": live.share(buffer.end)}
+    return _described(live, buffer.value, typed, buffer.bytes, name="", kind="temporary", **about)
+
+
+def _described(live: LiveMemory, value: Any, typed: Any, size: int, **about: Any) -> PeakBuffer:
+    shape = live.program.part(value, live.program.layout(value))
+    dtype = str(ir.RankedTensorType(typed.type).element_type)
+    hlo = re.sub("^(i1$|ui|i)", lambda found: DTYPES[found[0]], dtype)
+    padding = size - math.prod(shape) * bytes_of(dtype)
+    return PeakBuffer(bytes=size, padding=padding, layout=f"{hlo}[{','.join(map(str, shape))}]", **about)

@@ -1,0 +1,173 @@
+"""A program after Shardy's passes: its collectives, and the part of each value on one device."""
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from .graph import Axis, Graph
+from .passes import insert_collectives, propagate
+from .reader import TAG, axes_of_dims, part_of_argument, read, shardings
+
+INSERTED = {
+    "sdy.all_reduce": ("all-reduce", "reduction_axes"),
+    "sdy.all_gather": ("all-gather", "gathering_axes"),
+    "sdy.reduce_scatter": ("reduce-scatter", "reduce_scatter_axes"),
+    "sdy.all_to_all": ("all-to-all", "params"),
+    "sdy.collective_permute": ("collective-permute", ""),
+    "sdy.all_slice": ("", ""),
+}
+"""Shardy's collectives to their kind and the attribute with their axes. A slice moves nothing."""
+CALLS = ("func.call", "call")
+BITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """A module with the collectives that the passes insert; its operations have the tags that `reader.read` gave."""
+
+    module: Any
+    graph: Graph
+
+    @cached_property
+    def _functions(self) -> dict[str, Any]:
+        top = (op.operation for op in self.module.regions[0].blocks[0].operations)
+        return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in top if op.name == "func.func"}
+
+    @property
+    def main(self) -> Any:
+        return self._functions["main"].regions[0].blocks[0]
+
+    def called(self, op: Any) -> Any:
+        return self._functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value].regions[0].blocks[0]
+
+    def layout(self, value: Any) -> list[list[Axis]]:
+        """Returns the mesh axes of each dim of a value, also if the passes changed what the operation computes."""
+        rank = len(ir.RankedTensorType(value.type).shape)
+        if not isinstance(value.owner, ir.Block):
+            op = value.owner.operation
+            if op.name in INSERTED:
+                return axes_of_dims(op.attributes["out_sharding"], rank)
+            if (sharding := shardings(op)[list(op.results).index(value)]) is not None:
+                return axes_of_dims(sharding, rank)
+        elif value.owner.owner.operation.name == "sdy.manual_computation":
+            return part_of_argument(value.owner.owner.operation, ir.BlockArgument(value).arg_number, rank)
+        tensor = self.tensor_of(value)
+        return self.graph.tensors[tensor].axes if tensor is not None else [[] for _ in range(rank)]
+
+    def part(self, value: Any, layout: list[list[Axis]]) -> list[int]:
+        counts = map(self.graph.parts, layout)
+        return [-(-size // count) for size, count in zip(ir.RankedTensorType(value.type).shape, counts, strict=True)]
+
+    def bytes(self, value: Any, layout: list[list[Axis]]) -> int:
+        return math.prod(self.part(value, layout)) * bytes_of(str(ir.RankedTensorType(value.type).element_type))
+
+    def tensor_of(self, value: Any) -> int | None:
+        """Returns the tensor of the graph that a value is, also after collectives; None if it is none."""
+        while not isinstance(value.owner, ir.Block):
+            op = value.owner.operation
+            if op.name not in INSERTED:
+                index = tag(op)
+                position = next(number for number, result in enumerate(op.results) if result == value)
+                return None if index is None else self.graph.operations[index].results[position]
+            value = op.operands[0]
+        parent, position = value.owner.owner.operation, ir.BlockArgument(value).arg_number
+        if parent.name == "func.func":
+            is_main = ir.StringAttr(parent.attributes["sym_name"]).value == "main"
+            return self.graph.arguments[position] if is_main else self._as_used(value)
+        index = tag(parent)
+        if index is None:
+            return None
+        found = self.graph.operations[index]
+        return (found.results if parent.name == "stablehlo.while" else found.operands)[position]
+
+    def _as_used(self, value: Any) -> int | None:
+        consumer, position = self.consumer(value)
+        return None if consumer is None else self.graph.operations[consumer].operands[position]
+
+    def consumer(self, value: Any) -> tuple[int | None, int]:
+        """Returns the operation that takes a value, also after further collectives, and as which operand."""
+        waiting = [value]
+        while waiting:
+            for use in waiting.pop().uses:
+                op = use.owner.operation
+                if op.name in INSERTED:
+                    waiting.append(op.results[0])
+                elif (index := tag(op)) is not None:
+                    return index, use.operand_number
+        return None, 0
+
+
+def partition(module: Any, records: bool = False) -> Partitioned:
+    """Runs Shardy's passes on a copy of a module. Raises UserError if they fail. `records`: origins of mesh axes."""
+    with module.context:
+        propagated = module.operation.clone()
+        propagate(propagated, records)
+        graph = read(propagated)
+        transformed = propagated.clone()
+        insert_collectives(transformed)
+        return Partitioned(transformed, graph)
+
+
+def tag(op: Any) -> int | None:
+    """Returns the index of an operation in the graph; None if a pass has made it."""
+    return ir.IntegerAttr(op.attributes[TAG]).value if TAG in op.attributes else None
+
+
+def bytes_of(dtype: str) -> int:
+    """Returns the bytes of an element of a StableHLO type: `f32`, `bf16`, `i1`, `complex<f32>`."""
+    found = BITS.search(dtype)
+    bits = int(found[0]) if found else 8
+    return max(1, bits // 8) * (2 if dtype.startswith("complex") else 1)
+
+
+def trip_count(loop: Any) -> int | None:
+    """Returns the iterations of a `stablehlo.while`; None if they depend on data."""
+    condition, body = (region.blocks[0] for region in loop.regions)
+    compared = _owner(_last(condition).operands[0])
+    if (
+        compared is None
+        or compared.name != "stablehlo.compare"
+        or "LT" not in str(compared.attributes["comparison_direction"])
+    ):
+        return None
+    counter, limit = compared.operands
+    if not isinstance(counter.owner, ir.Block):
+        return None
+    position = ir.BlockArgument(counter).arg_number
+    added = _owner(_last(body).operands[position])
+    if added is None or added.name != "stablehlo.add":
+        return None
+    first, last = _constant(loop.operands[position], loop), _constant(limit, loop)
+    steps = [step for value in added.operands if (step := _constant(value, loop)) is not None]
+    if first is None or last is None or len(steps) != 1 or steps[0] < 1:
+        return None
+    return max(0, -((first - last) // steps[0]))
+
+
+def _last(block: Any) -> Any:
+    *_, last = block.operations
+    return last.operation
+
+
+def _owner(value: Any) -> Any:
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def _constant(value: Any, loop: Any) -> int | None:
+    """The value of an integer constant, which a loop may carry unchanged."""
+    owner = _owner(value)
+    if owner is None:
+        position = ir.BlockArgument(value).arg_number
+        started = _owner(loop.operands[position]) if position < len(loop.operands) else None
+        kept = _last(loop.regions[1].blocks[0]).operands[position] == loop.regions[1].blocks[0].arguments[position]
+        owner = started if kept else None
+    if owner is None or owner.name not in ("stablehlo.constant", "sdy.constant"):
+        return None
+    try:
+        return int(ir.DenseIntElementsAttr(owner.attributes["value"])[0])
+    except ValueError:
+        return None

@@ -1,0 +1,156 @@
+"""Runs Shardy's passes, which jaxlib carries, on a program: its shardings and collectives without compiling it."""
+
+import math
+from typing import Any
+
+import jaxlib
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir.dialects import stablehlo
+
+from ..base.advice import first_line
+from ..base.user_error import UserError
+from .names import FRONTEND
+
+PIPELINE = "sdy-propagation-pipeline"
+PROPAGATE = "sdy-user-priority-propagate"
+INSERT = "sdy-insert-explicit-reshards"
+RECORD = ("debug-propagation-edge-sharding", "debug-sharding-origins")
+"""Options of passes: record from which value each mesh axis came, and where it was first asked for."""
+LEGALIZE = "func.func(chlo-legalize-to-stablehlo)"
+"""Writes CHLO's operations, such as `chlo.square`, in StableHLO, as the compiler does: no axis crosses them else."""
+RAGGED = "chlo.ragged_dot"
+NOT_REGISTERED = "sdy-save-module"
+CONSTRAIN = "sdy-apply-sharding-constraints"
+MANUAL = "sdy.manual_computation"
+"""A `shard_map`: with one, `CONSTRAIN` may end the process with SIGSEGV if it records (jaxlib 0.10.2 and 0.12.0)."""
+Operation = Any
+
+
+def propagate(module: Operation, records: bool) -> None:
+    """Decides the sharding of every value of a module, in place. Raises UserError. `records`: origins in attributes."""
+    for broadcast in _operations(module, "stablehlo.broadcast_in_dim"):
+        _normalize(broadcast)
+    for shard_map in _operations(module, MANUAL):
+        for product in _operations(shard_map, RAGGED):
+            _keep_opaque(product)
+    before, _ = _pipeline(module)
+    stablehlo.register_stablehlo_passes()
+    _run(module, [LEGALIZE, *(_recording(before, MANUAL in str(module)) if records else before)])
+
+
+def _recording(passes: list[str], has_manual: bool) -> list[str]:
+    for option in RECORD:
+        passes = [
+            each if has_manual and CONSTRAIN in each else each.replace(f"{option}=false", f"{option}=true")
+            for each in passes
+        ]
+    if not all(f"{option}=true" in passes[-1] for option in RECORD):
+        raise _missing(f"{PROPAGATE} records no origins")
+    return passes
+
+
+def insert_collectives(module: Operation) -> None:
+    """Inserts the collectives that a module needs after `propagate`. Raises UserError."""
+    _, after = _pipeline(module)
+    _run(
+        module,
+        [
+            "sdy-remove-propagation-debug-info",
+            *after,
+            f"func.func({INSERT}{{enable-full-version=true}})",
+            "func.func(sdy-reshard-to-collectives)",
+        ],
+    )
+
+
+def _pipeline(module: Operation) -> tuple[list[str], list[str]]:
+    """The passes of jaxlib's own pipeline until the propagation, and from there until reshards are inserted."""
+    with module.context:
+        try:
+            text = str(passmanager.PassManager.parse(f"builtin.module({PIPELINE})"))
+        except ValueError as error:
+            raise _missing(first_line(str(error))) from error
+    passes = [each for each in _split(text) if each != NOT_REGISTERED]
+    found = [next((index for index, each in enumerate(passes) if name in each), None) for name in (PROPAGATE, INSERT)]
+    if None in found or found != sorted(found):  # type: ignore[type-var]
+        raise _missing(f"{PIPELINE} has other passes")
+    propagates, inserts = found
+    return passes[: propagates + 1], passes[propagates + 1 : inserts]  # type: ignore[operator]
+
+
+def _split(text: str) -> list[str]:
+    """The passes of `builtin.module(a{…},func.func(b),c)`."""
+    passes, depth = [""], 0
+    for character in text.partition("(")[2].removesuffix(")"):
+        depth += (character in "({") - (character in ")}")
+        if character == "," and not depth:
+            passes.append("")
+        else:
+            passes[-1] += character
+    return passes
+
+
+def _run(module: Operation, passes: list[str]) -> None:
+    with module.context:
+        try:
+            manager = passmanager.PassManager.parse(f"builtin.module({','.join(passes)})")
+        except ValueError as error:
+            raise _missing(first_line(str(error))) from error
+        manager.enable_verifier(False)  # it refuses the origins of loops that the propagation itself records
+        try:
+            manager.run(module)
+        except Exception as error:  # MLIRError, which is not public
+            raise UserError(f"Shardy's passes fail on this program: {first_line(str(error))}") from error
+
+
+def _missing(why: str) -> UserError:
+    return UserError(
+        f"jaxlib {jaxlib.version.__version__} lacks the passes that explain a program: {why}: use a jaxlib that "
+        "shardtui was tested with (0.10.2, 0.12.0)"
+    )
+
+
+def _operations(operation: Operation, name: str) -> list[Operation]:
+    found: list[Any] = []
+
+    def visit(inner: Any) -> ir.WalkResult:
+        if inner.name == name:
+            found.append(inner)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit)
+    return found
+
+
+def _normalize(operation: Operation) -> None:
+    """Writes a broadcast as the compiler has it: a reshape, or a reshape and a broadcast of new dims. Shardy carries
+    axes across a reshape before those across a broadcast. Without this, a value may take an axis on a dim where the
+    compiler has it on another."""
+    value, result = operation.operands[0], operation.results[0]
+    before, after = (list(ir.RankedTensorType(each.type).shape) for each in (value, result))
+    dims = list(ir.DenseI64ArrayAttr(operation.attributes["broadcast_dimensions"]))
+    kept = [dim for dim, size in zip(dims, before, strict=True) if size == after[dim]]
+    if dims != sorted(dims) or (len(kept) == len(dims) and math.prod(before) != math.prod(after)):
+        return
+    with operation.location, ir.InsertionPoint(operation):
+        if math.prod(before) == math.prod(after):
+            new = stablehlo.reshape(result.type, value)
+        else:
+            element = ir.RankedTensorType(value.type).element_type
+            squeezed = ir.RankedTensorType.get([after[dim] for dim in kept], element)
+            new = stablehlo.broadcast_in_dim(result.type, stablehlo.reshape(squeezed, value), kept)
+    if FRONTEND in operation.attributes:
+        new.owner.attributes[FRONTEND] = operation.attributes[FRONTEND]
+    result.replace_all_uses_with(new)
+    operation.erase()
+
+
+def _keep_opaque(operation: Operation) -> None:
+    """Replaces a ragged product in a `shard_map` by a kernel's call, as the TPU compiler computes it. `LEGALIZE` would
+    write it as products with the kernels of all groups; here no axis has to cross it."""
+    result = operation.results[0]
+    with operation.location, ir.InsertionPoint(operation):
+        name: dict[str, ir.Attribute] = {"call_target_name": ir.StringAttr.get(RAGGED)}
+        new = ir.Operation.create("stablehlo.custom_call", [result.type], list(operation.operands), name)
+    result.replace_all_uses_with(new.results[0])
+    operation.erase()

@@ -1,0 +1,94 @@
+"""Programs of the user's: lowered by a function, or the step of an external loop, kept for another process."""
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import jax
+import msgspec
+from jax.interpreters import mlir
+from jax.stages import Lowered
+from jaxlib.mlir import ir
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..base.advice import first_line
+from ..base.regular_file import read_regular
+from ..base.user_error import UserError
+from ..models.user_code import errors_as_invalid, find_function, load_module, parameters_of, type_name
+from ..parallel.mesh import build_mesh
+from ..spec.config import SIMULATED_DEVICES
+from .explain import explain
+from .explanation import Explanation, KeptStepRequest, ProgramRequest
+from .names import kept_names
+
+LARGEST_CONSTANT = 16
+"""Elements; the values of larger constants are left out, which no layout depends on."""
+OPTION = "explain"
+EXPECTED = "return what jax.jit(f).lower(…) or .trace(…) gives, or a pair of jax.jit(f) and a tuple of its arguments"
+
+
+class KeptStep(Struct, frozen=True, kw_only=True):
+    """The step of an external loop as jax lowered it, with names of its arguments, empty for one without."""
+
+    names: list[str]
+    module: str
+
+
+def kept_step(lowered: Lowered, names: Sequence[str]) -> KeptStep:
+    module = lowered.compiler_ir("stablehlo")
+    assert module is not None
+    text = module.operation.get_asm(enable_debug_info=True, large_elements_limit=LARGEST_CONSTANT)
+    return KeptStep(names=list(names), module=text)
+
+
+def explain_kept(file: KeptStepRequest) -> Explanation:
+    path = Path(file.path)
+    try:
+        kept = msgspec.json.decode(read_regular(path), type=KeptStep)
+        with mlir.make_ir_context() as context:
+            module = ir.Module.parse(kept.module, context)
+    except (OSError, msgspec.MsgspecError, ir.MLIRError) as error:
+        raise UserError(f"{path}: the step cannot be read: {first_line(str(error))}") from error
+    return explain(module, path.parent.name, kept.names)
+
+
+def explain_program(program: ProgramRequest) -> Explanation:
+    lowered = lower(program)
+    found = explain(lowered.compiler_ir("stablehlo"), program.function.name)
+    if not program.compiles:
+        return found
+    from .compiled import compiled  # it imports flax and optax, which `watch` does not need
+
+    return replace(found, compiled=compiled(lowered, found))
+
+
+def lower(program: ProgramRequest) -> jax.stages.Lowered:
+    """Returns the `Lowered` of a program's function. Nothing may use jax's devices before. Raises UserError."""
+    jax.config.update("jax_num_cpu_devices", math.prod(program.mesh.values()) if program.mesh else SIMULATED_DEVICES)
+    model = program.function
+    what = f"{OPTION} {model.name}"
+    function = find_function(load_module(model, OPTION), model.function, model, OPTION)
+    needed = [name for name, each in parameters_of(function).items() if each.default is each.empty]
+    if needed:
+        raise UserError(f"{what}: it takes {', '.join(needed)}, but is called without arguments: give them defaults")
+    mesh = jax.set_mesh(build_mesh(program.mesh, jax.devices())) if program.mesh else nullcontext()
+    with errors_as_invalid(what, model.directory), mesh, kept_names():
+        return lowered(function(), what)
+
+
+def lowered(returned: Any, what: str) -> jax.stages.Lowered:
+    """Returns the `Lowered` in the return value of a user's function. Raises UserError if there is none."""
+    match returned:
+        case (jitted, tuple(arguments)) if hasattr(jitted, "lower"):
+            found = jitted.lower(*arguments)
+        case jax.stages.Traced():
+            found = returned.lower()
+        case _:
+            found = returned
+    found = getattr(found, "lowered", found)  # Equinox's and NNX's jit wrap jax's result
+    if not isinstance(found, jax.stages.Lowered):
+        raise UserError(f"{what}: it returns {type_name(returned)}: {EXPECTED}")
+    return found

@@ -1,0 +1,135 @@
+"""The collectives that Shardy's passes insert into a program, with their bytes."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..hlo.device_groups import axes_of
+from .graph import Axis, Places
+from .partitioned import CALLS, INSERTED, Partitioned, tag, trip_count
+from .reader import axes_in
+
+WRITTEN = {
+    f"stablehlo.{kind}": kind.replace("_", "-")
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute")
+}
+NAMED = re.compile(r'axis_ref<name = "([^"]+)"')
+ROW = re.compile(r"\[([\d, ]+)\]")
+GROUPS = ("replica_groups", "source_target_pairs")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    kind: str
+    axes: list[Axis]
+    count: int | None
+    """Executions per step; None if they depend on data."""
+    bytes_each: int
+    """On one device."""
+    source: str
+    moved: int | None
+    producer: int | None
+    consumer: int | None
+    position: int
+    before: list[list[Axis]]
+    """For each dim the mesh axes that split the tensor, and `after` the result; empty if the code calls it."""
+    after: list[list[Axis]]
+    written: bool
+
+
+def read_transfers(program: Partitioned) -> Iterator[Transfer]:
+    yield from _TransferReader(program).in_block(program.main, 1)
+
+
+class _TransferReader:
+    def __init__(self, program: Partitioned) -> None:
+        self._program, self._graph, self._places = program, program.graph, Places()
+        self._moves: dict[tuple[Any, str, str], Any] = {}
+        self._first: dict[Any, Any] = {}
+        """The result of a collective to the result of the first like it."""
+
+    def in_block(self, block: Any, times: int | None) -> Iterator[Transfer]:
+        for operation in block.operations:
+            op = operation.operation
+            if op.name in INSERTED:
+                if INSERTED[op.name][0] and not self._is_repeated(op):
+                    yield self._inserted(op, times)
+            elif op.name in WRITTEN:
+                yield self._called(op, times)
+            elif op.name in CALLS:
+                yield from self.in_block(self._program.called(op), times)
+            elif op.name == "stablehlo.while":
+                trips = trip_count(op)
+                for region, runs in zip(op.regions, (1, 0), strict=True):  # the condition is tested once more
+                    known = None if times is None or trips is None else times * (trips + runs)
+                    yield from self.in_block(region.blocks[0], known)
+            elif op.name in ("stablehlo.case", "stablehlo.if"):
+                for region in op.regions:
+                    yield from self.in_block(region.blocks[0], None)
+            elif op.name == "sdy.manual_computation":
+                yield from self.in_block(op.regions[0].blocks[0], times)
+
+    def _is_repeated(self, op: Any) -> bool:
+        """Whether another collective has moved the same value alike: the compiler merges the two."""
+        value = self._first.get(op.operands[0], op.operands[0])
+        key = value, op.name, str(op.attributes["out_sharding"])
+        first = self._moves.setdefault(key, op.results[0])
+        self._first[op.results[0]] = first
+        return first != op.results[0]
+
+    def _inserted(self, op: Any, times: int | None) -> Transfer:
+        kind, attribute = INSERTED[op.name]
+        value = op.operands[0]
+        after = self._program.layout(op.results[0])
+        axes = axes_in(op.attributes[attribute]) if attribute else self._changed(op)
+        local = self._program.bytes(value, after)
+        each = local * self._graph.parts(axes) if kind == "reduce-scatter" else local
+        consumer, position = self._program.consumer(op.results[0])
+        moved = self._program.tensor_of(value)
+        return Transfer(
+            kind=kind,
+            axes=axes,
+            count=times,
+            bytes_each=each,
+            source=self._places.of(op.location).source,
+            moved=moved,
+            producer=None if moved is None else self._graph.tensors[moved].operation,
+            consumer=consumer,
+            position=position,
+            before=self._program.layout(value),
+            after=after,
+            written=False,
+        )
+
+    def _called(self, op: Any, times: int | None) -> Transfer:
+        groups = next((str(op.attributes[name]) for name in GROUPS if name in op.attributes), "")
+        consumer, position = self._program.consumer(op.results[0])
+        value = op.results[0] if op.name == "stablehlo.all_gather" else op.operands[0]
+        return Transfer(
+            kind=WRITTEN[op.name],
+            axes=self._axes_of_groups(groups),
+            count=times,
+            bytes_each=self._program.bytes(value, self._program.layout(value)),
+            source=self._places.of(op.location).source,
+            moved=self._program.tensor_of(op.operands[0]),
+            producer=tag(op),
+            consumer=consumer,
+            position=position,
+            before=[],
+            after=[],
+            written=True,
+        )
+
+    def _axes_of_groups(self, text: str) -> list[Axis]:
+        """The mesh axes of `replica_groups`: axes by name, or lists of devices."""
+        if named := NAMED.findall(text):
+            return named
+        groups = [tuple(map(int, row.split(","))) for row in ROW.findall(text)]
+        return axes_of(groups, self._graph.mesh)
+
+    def _changed(self, op: Any) -> list[Axis]:
+        """The axes of a permutation: they split another dim before than after."""
+        sides = zip(self._program.layout(op.operands[0]), self._program.layout(op.results[0]), strict=True)
+        changed = (axis for a, b in sides if a != b for axis in (*a, *b))
+        return list(dict.fromkeys(changed))

@@ -1,0 +1,204 @@
+"""The collectives of a compiled program: their mesh axes, how often they run and the bytes they move."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..spec.topology import spans, within
+from ..wire.descriptions import CollectiveInfo
+from . import megascale
+from .dataflow import Dataflow
+from .device_groups import axes_of, grouping, groups_of
+from .execution_counts import CALLS, runs
+from .module import Arrays, Computation, Instruction, Module, arrays
+from .overlap import Schedule
+
+KINDS = {
+    opcode: kind
+    for kind in (
+        "all-reduce",
+        "all-gather",
+        "reduce-scatter",
+        "all-to-all",
+        "ragged-all-to-all",
+        "collective-permute",
+        "collective-broadcast",
+    )
+    for opcode in (kind, f"{kind}-start")
+}
+"""HLO opcode to the kind of collective. A `-done` is not a collective of its own."""
+WRITTEN = re.compile(
+    r"psum|pmax|pmin|pmean|all_gather|reduce_scatter|psum_scatter|all_to_all|ragged_all_to_all|ppermute|pbroadcast"
+)
+"""jax's collective primitives. The op name of a collective that the user's code calls ends in one of them."""
+
+MAX_GROUPINGS = 1000
+"""Distinct groupings that are shorter than the list of their devices. A program has a few per set of mesh axes."""
+MAX_NESTED = 10
+"""Fusions within each other: a valid program has two or three."""
+MAX_SHARED = 1000
+"""Characters per collective, on average, that may come from elsewhere: a text may give thousands one long name."""
+
+
+def inventory(module: Module, mesh: Mapping[str, int], arguments: Sequence[str] = ()) -> list[CollectiveInfo]:
+    """Returns the collectives of a program, those that move most bytes first.
+
+    Collectives that move nothing between devices are left out. `mesh`: axis to size, in the mesh's order; over several
+    TPU slices that of all. `arguments`: names of the program's arguments. Raises ValueError if the program is not one
+    for this mesh.
+    """
+    found = (info for info in Reader(module, mesh, arguments).collectives() if info.axes)
+    return sorted(found, key=lambda info: -info.least_bytes)
+
+
+class Reader:
+    """Reads the collectives of one module. What instructions share (types, groupings, operands) is parsed once."""
+
+    def __init__(self, module: Module, mesh: Mapping[str, int], arguments: Sequence[str] = ()) -> None:
+        self.module, self.arguments = module, arguments
+        self.slices = megascale.slices_of(module, math.prod(mesh.values()))
+        """Number of TPU slices that the mesh spans."""
+        self.mesh = within(mesh, self.slices)
+        """The mesh inside one slice, whose devices the groups count."""
+        self.spans = spans(mesh, self.slices)
+        """How many slices each mesh axis spans."""
+        self.flow = Dataflow(module) if arguments else None
+        self.callers = _callers(module)
+        self.runs = runs(module)
+        self.shared = 1000 * MAX_SHARED
+        """Characters that may still come from elsewhere, see `MAX_SHARED`."""
+        self.unlisted = 0
+        """Groupings so far that name more devices than their text has characters."""
+        self._groups: dict[str, tuple[list[str], int]] = {}
+        self._types: dict[str, Arrays] = {}
+        self._sums: dict[tuple[str, ...], tuple[int, str]] = {}
+        self._written: dict[str, bool] = {}
+        self._received: dict[str, dict[str, str]] = {}
+
+    def collectives(self) -> Iterator[CollectiveInfo]:
+        """Yields the collectives in the order of the text. Raises ValueError, naming the instruction."""
+        return (info for _, _, info in self.located())
+
+    def located(self) -> Iterator[tuple[Computation, Instruction, CollectiveInfo]]:
+        """Yields the collectives with their place in the text. Raises ValueError, naming the instruction."""
+        found = [
+            (where, each)
+            for where, each in self.module.instructions()
+            if each.opcode in KINDS or megascale.kind_of(each)
+        ]
+        schedule = Schedule(self.module, found)
+        overlapped = schedule.overlapped()
+        for where, instruction in found:
+            if schedule.is_repeated(where, instruction):
+                continue
+            try:
+                names = {(where.name, instruction.name), (where.name, "")}
+                yield where, instruction, self._describe(where, instruction, not names.isdisjoint(overlapped))
+            except ValueError as error:
+                raise ValueError(f"{instruction.name[:100]}: {error}") from error
+
+    def _describe(self, where: Computation, instruction: Instruction, overlapped: bool) -> CollectiveInfo:
+        transfer = megascale.kind_of(instruction)
+        kind = transfer or KINDS[instruction.opcode]
+        if kind == "all-reduce" and where.name.startswith("all-reduce-scatter"):
+            kind = "reduce-scatter"  # TPU: a fusion of an all-reduce and the slice of its own part
+        names = instruction.operands[:1] if transfer else instruction.operands  # a transfer also takes a token
+        axes, size = self._across(instruction) if transfer else self._grouping(grouping(instruction))
+        operands = [found for name in names if (found := where.instructions.get(name))]
+        bits, dtype = self._sum(tuple(operand.type for operand in operands))
+        each = bits // 8 * (size if kind == "all-gather" else 1)
+        count = self.runs[where.name]
+        others = [self.callers[where.name][1], *operands] if where.name in self.callers else operands
+        op_name = instruction.op_name or next((name for found in others if (name := found.op_name)), "")
+        if transfer and "/" not in op_name:  # the name of an argument
+            op_name = megascale.name_of(instruction)
+        source = next((line for found in (instruction, *others) if (line := self.module.source(found))), "")
+        outer = self.outermost(where, instruction)
+        self.shared += MAX_SHARED - len(source) - len(dtype) - (0 if instruction.op_name else len(op_name))
+        self.shared -= 0 if outer is instruction else len(outer.name)
+        if self.shared < 0:
+            raise ValueError("the collectives so far share names of over 1,000 characters each")
+        return CollectiveInfo(
+            kind=kind,
+            axes=axes,
+            group_size=size,
+            count=count,
+            bytes_each=each,
+            bytes_per_device=None if count is None else count * each,
+            dtype=dtype,
+            shapes=self._shapes(where, instruction),
+            op_name=op_name,
+            source=source,
+            written=self._is_written(op_name),
+            gathered=[self._argument(where, name) for name in names] if kind == "all-gather" else [],
+            multiplied=kind == "all-gather"
+            and self.flow is not None
+            and self.flow.is_multiplied(where, instruction.name),
+            overlapped=overlapped,
+            name=outer.name,
+            network="dcn" if transfer else "ici" if self.module.is_tpu else None,
+        )
+
+    def _across(self, transfer: Instruction) -> tuple[list[str], int]:
+        """The mesh axes of a transfer between slices, and the number of slices that exchange data."""
+        groups = megascale.groups_of(transfer)
+        return axes_of(groups, self.spans), max(map(len, groups), default=1)
+
+    def _shapes(self, where: Computation, instruction: Instruction) -> list[list[int]]:
+        """The shapes of the results; of a transfer, that of what it receives."""
+        if not megascale.kind_of(instruction):
+            return self._type(instruction.type).shapes
+        if where.name not in self._received:
+            self._received[where.name] = {sent: each for each, sent in megascale.received(where).items()}
+        result = where.instructions.get(self._received[where.name].get(instruction.name, ""))
+        return self._type(result.type).shapes[:1] if result else []
+
+    def outermost(self, where: Computation, instruction: Instruction) -> Instruction:
+        """Returns the fusion or asynchronous start around an instruction, or itself: traces name that."""
+        for _ in range(MAX_NESTED):
+            if where.name not in self.callers:
+                break
+            where, instruction = self.callers[where.name]
+        return instruction
+
+    def _argument(self, where: Computation, name: str) -> str:
+        at = self.flow.argument(where, name) if self.flow else None
+        return "" if at is None or at >= len(self.arguments) else self.arguments[at]
+
+    def _grouping(self, text: str) -> tuple[list[str], int]:
+        """The mesh axes of a grouping, and the number of devices in its largest group."""
+        if text not in self._groups:
+            groups = groups_of(text, math.prod(self.mesh.values()))
+            self.unlisted += sum(map(len, groups)) > len(text)
+            if self.unlisted > MAX_GROUPINGS:
+                raise ValueError(f"more than {MAX_GROUPINGS:,} different groupings")
+            self._groups[text] = axes_of(groups, self.mesh), max(map(len, groups), default=1)
+        return self._groups[text]
+
+    def _sum(self, types: tuple[str, ...]) -> tuple[int, str]:
+        """The total bits of some types, and their dtypes in words."""
+        if types not in self._sums:
+            each = [(self._type(text), times) for text, times in Counter(types).items()]
+            dtypes = dict.fromkeys(dtype for found, _ in each for dtype in found.dtypes)
+            self._sums[types] = sum(found.bits * times for found, times in each), ", ".join(dtypes)
+        return self._sums[types]
+
+    def _type(self, text: str) -> Arrays:
+        if text not in self._types:
+            self._types[text] = arrays(text)
+        return self._types[text]
+
+    def _is_written(self, op_name: str) -> bool:
+        if op_name not in self._written:
+            self._written[op_name] = bool(WRITTEN.search(re.split(r"\W", op_name)[-1]))
+        return self._written[op_name]
+
+
+def _callers(module: Module) -> dict[str, tuple[Computation, Instruction]]:
+    """The name of each computation of a fusion or an asynchronous start to that instruction and its place."""
+    return {
+        called: (where, instruction)
+        for where, instruction in module.instructions()
+        if " calls=" in instruction.rest and (called := instruction.attribute(CALLS))
+    }

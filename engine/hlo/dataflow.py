@@ -1,0 +1,190 @@
+"""Traces values of a compiled module to their origin and to their users.
+
+Values are followed through instructions that only move them or change their dtype, into and out of fusions and loops.
+"""
+
+import re
+from collections.abc import Iterator
+
+from .execution_counts import BODY, CALLS
+from .module import Computation, Instruction, Module, number
+
+APPLIED = r"\bto_apply=%?([\w.\-]+)"
+INDEX = r"\bindex=(\d+)"
+PARAMETER = re.compile(r"(\d{1,9})\)")
+MOVES = {
+    *("copy", "copy-start", "copy-done", "bitcast", "convert", "transpose", "reshape", "slice", "dynamic-slice"),
+    *("all-gather", "all-gather-start", "all-gather-done", "opt-barrier"),
+}
+"""Opcodes that only move or convert their first operand."""
+CALLERS = {"fusion": CALLS, "call": APPLIED, "while": BODY, "async-start": CALLS}
+"""Opcodes that call another computation with their operands, to the attribute that names it. A loop has one tuple."""
+LIBRARY_PRODUCT = re.compile(r'custom_call_target="__cu(?:blas\$(?:gemm|lt\$matmul)|dnn\$conv)')
+"""Matrix products and convolutions that GPU programs leave to cuBLAS and cuDNN, or on AMD's to hipBLAS and MIOpen."""
+MAX_STEPS = 1000
+"""Steps to follow one value: a module of nested loops could need any number."""
+
+Value = tuple[str, str]
+"""The names of a computation and of an instruction in it."""
+
+
+def is_product(instruction: Instruction) -> bool:
+    """Returns whether an instruction is a matrix product or a convolution."""
+    if instruction.opcode == "custom-call":
+        return bool(LIBRARY_PRODUCT.search(instruction.rest))
+    return instruction.opcode in ("dot", "convolution")
+
+
+class Dataflow:
+    """The flow of values through one module."""
+
+    def __init__(self, module: Module) -> None:
+        self._computations, self._entry = module.computations, module.entry
+        self.callers: dict[str, tuple[Computation, Instruction]] = {}
+        """Computation to an instruction that calls it, and the computation of that. One of several callers."""
+        for where, instruction in module.instructions():
+            role = CALLERS.get(instruction.opcode)
+            if role and (called := instruction.attribute(role)):
+                self.callers[called] = where, instruction
+        self._users: dict[str, dict[str, list[Instruction]]] = {}
+
+    def argument(self, where: Computation, name: str) -> int | None:
+        """Returns the index of the program's argument that a value is, or is a part of; None if it is computed."""
+        value: Value | int | None = where.name, name
+        for _ in range(MAX_STEPS):
+            if not isinstance(value, tuple):
+                return value
+            value = self._origin(*value)
+        return None
+
+    def is_multiplied(self, where: Computation, name: str) -> bool:
+        """Returns whether a matrix product takes the value, which may be moved on the way."""
+        waiting = [(where.name, name)]
+        seen = set(waiting)
+        while waiting and len(seen) < MAX_STEPS:
+            at, found = waiting.pop()
+            for user in self.users(at, found):
+                if is_product(user):
+                    return True
+                new = {*self._results(at, found, user)} - seen
+                waiting += new
+                seen |= new
+        return False
+
+    def users(self, where: str, name: str) -> list[Instruction]:
+        """Returns the instructions of the computation `where` that have `name` as an operand."""
+        if where not in self._users:
+            users = self._users[where] = dict[str, list[Instruction]]()
+            for instruction in self._computations[where].instructions.values():
+                for operand in dict.fromkeys(instruction.operands):
+                    users.setdefault(operand, []).append(instruction)
+        return self._users[where].get(name, [])
+
+    def _origin(self, where: str, name: str) -> Value | int | None:
+        """One step back: the value that this one is moved from, or an argument's index. None if it is computed."""
+        instruction = self._at(where, name)
+        if instruction is None:
+            return None
+        match instruction.opcode:
+            case "parameter":
+                index = _parameter(instruction)
+                if where == self._entry or index is None:
+                    return index
+                return self._passed(where, index)
+            case "get-tuple-element":
+                return self._element(where, instruction.operand, _index(instruction))
+            case "fusion" | "call":
+                return self._root(instruction)
+            case opcode:
+                return (where, instruction.operand) if opcode in MOVES else None
+
+    def _passed(self, where: str, index: int) -> Value | None:
+        """The operand that the caller of a computation passes as this parameter."""
+        caller = self.callers.get(where)
+        if caller is None or caller[1].opcode == "while":
+            return None
+        operands = caller[1].operands
+        return (caller[0].name, operands[index]) if index < len(operands) else None
+
+    def _element(self, where: str, name: str, index: int) -> Value | None:
+        """An element of a tuple. None if a loop changes it."""
+        for _ in range(MAX_STEPS):
+            instruction = self._at(where, name)
+            match instruction.opcode if instruction else None:
+                case "tuple" if instruction and index < len(instruction.operands):
+                    return where, instruction.operands[index]
+                case "opt-barrier" | "copy" if instruction:
+                    name = instruction.operand
+                case "fusion" | "call" if instruction and (root := self._root(instruction)):
+                    where, name = root
+                case "while" if instruction and self._is_kept(instruction.attribute(BODY) or "", index):
+                    name = instruction.operand
+                case "parameter" if where != self._entry and self._is_kept(where, index):
+                    caller, loop = self.callers[where]
+                    where, name = caller.name, loop.operand
+                case _:
+                    return None
+        return None
+
+    def _is_kept(self, body: str, index: int) -> bool:
+        """Whether a loop passes this element of its tuple on unchanged."""
+        found = self._computations.get(body)
+        root = found.root if found else None
+        if not found or not root or root.opcode != "tuple" or body not in self.callers or index >= len(root.operands):
+            return False
+        element = found.instructions.get(root.operands[index])
+        if not element or element.opcode != "get-tuple-element" or _index(element) != index:
+            return False
+        source = found.instructions.get(element.operand)
+        return source is not None and source.opcode == "parameter" and self.callers[body][1].opcode == "while"
+
+    def _results(self, where: str, name: str, user: Instruction) -> Iterator[Value]:
+        """One step forward: the values that `user` moves this one to."""
+        computation = self._computations[where]
+        if user.opcode in MOVES and user.operand == name:
+            yield where, user.name
+            if user.name in computation.roots and (caller := self.callers.get(where)):
+                yield caller[0].name, caller[1].name
+        elif user.opcode in ("fusion", "call"):
+            called = user.attribute(CALLERS[user.opcode]) or ""
+            taken = {index for index, operand in enumerate(user.operands) if operand == name}
+            for each in self._parameters(called):
+                if _parameter(each) in taken:
+                    yield called, each.name
+        elif user.opcode == "tuple":
+            taken = {index for index, operand in enumerate(user.operands) if operand == name}
+            for place, same in self._same_tuples(where, user):
+                for element in self.users(place, same):
+                    if element.opcode == "get-tuple-element" and _index(element) in taken:
+                        yield place, element.name
+
+    def _same_tuples(self, where: str, built: Instruction) -> Iterator[Value]:
+        """The tuple under its other names: in loops that start with it, and outside the fusion that returns it."""
+        for loop in self.users(where, built.name):
+            if loop.opcode == "while" and (body := loop.attribute(BODY)):
+                yield from ((body, each.name) for each in self._parameters(body))
+        if built.name in self._computations[where].roots and (caller := self.callers.get(where)):
+            yield caller[0].name, caller[1].name
+
+    def _parameters(self, computation: str) -> Iterator[Instruction]:
+        found = self._computations.get(computation)
+        for instruction in found.instructions.values() if found else ():
+            if instruction.opcode == "parameter":
+                yield instruction
+
+    def _root(self, caller: Instruction) -> Value | None:
+        called = self._computations.get(caller.attribute(CALLERS[caller.opcode]) or "")
+        return (called.name, called.root.name) if called and called.root else None
+
+    def _at(self, where: str, name: str) -> Instruction | None:
+        found = self._computations.get(where)
+        return found.instructions.get(name) if found else None
+
+
+def _parameter(instruction: Instruction) -> int | None:
+    found = PARAMETER.match(instruction.rest)
+    return int(found[1]) if found else None
+
+
+def _index(instruction: Instruction) -> int:
+    return number(instruction.attribute(INDEX) or "0")

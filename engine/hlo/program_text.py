@@ -1,0 +1,49 @@
+"""Reads collectives and matrix products from the text of a compiled program."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..wire.descriptions import CollectiveInfo, ProductInfo
+from .collectives import inventory
+from .module import Module, parse
+from .peak_memory import Peak, peak_memory
+from .products import products
+
+_logger = logging.getLogger("shardtui")
+
+
+class Described(NamedTuple):
+    """What the text of a program describes."""
+
+    collectives: list[CollectiveInfo] | None
+    """None if the text cannot be read."""
+    products: list[ProductInfo]
+    """Empty if the text cannot be read, or if `read` is not given `written`."""
+    peak: Peak | None
+    """What fills the memory at the peak; None if the text cannot be read, or is not in the order of a schedule."""
+
+
+def read(
+    text: str, mesh: Mapping[str, int], arguments: Sequence[str], written: Mapping[str, float | None] | None = None
+) -> Described:
+    """Reads the text of a program on a mesh (axis to size).
+
+    `arguments`: names of the program's arguments. `written`: scope to FLOPs of the code that was compiled. A text that
+    cannot be read must not end a run: it only logs a traceback.
+    """
+    try:
+        module = parse(text)
+        collectives = inventory(module, mesh, arguments)
+        return Described(collectives, products(module, written) if written else [], _peak(module, arguments))
+    except ValueError:
+        _logger.warning("the text of the compiled step cannot be parsed", exc_info=True)
+        return Described(None, [], None)
+
+
+def _peak(module: Module, arguments: Sequence[str]) -> Peak | None:
+    try:
+        return peak_memory(module, arguments)
+    except (ValueError, LookupError):
+        _logger.warning("the buffers of the compiled step cannot be followed", exc_info=True)
+        return None

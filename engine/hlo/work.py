@@ -1,0 +1,183 @@
+"""What an operation computes, and what it reads and writes in memory, each time it runs: from the types in the text.
+Also the cycles that the TPU compiler estimates for it.
+
+Bytes are counted as XLA does (`HloCostAnalysis`): a fusion that only takes a slice of an operand reads the slice, and
+one that updates a slice in place writes the slice.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from .dataflow import Dataflow, is_product
+from .execution_counts import CALLS, runs
+from .module import Computation, Instruction, Module, arrays
+from .products import product_flops
+
+ARRAY = re.compile(r"\b[a-z]\w*\[[\d,<=]*\](\{[^{}]*\})?")
+"""An array of a type, with its layout."""
+ELSEWHERE = re.compile(r"S\([1-9]")
+"""The layout of an array that is not in the device's main memory: on TPU, on the chip or on the host."""
+SLICES = {"slice", "dynamic-slice", "gather"}
+"""Opcodes that read as much of their first operand as they return."""
+RENAMES = {"bitcast", "reshape", "get-tuple-element", "opt-barrier"}
+"""Opcodes that move nothing."""
+UNKNOWN = {"infeed", "outfeed", "send", "recv"}
+"""Opcodes that move data while others run, or whose types do not say what they move; so do all `-start` and `-done`."""
+CONTAINERS = {"while", "call", "conditional"}
+"""Opcodes whose time and work are the sums over the operations inside."""
+FORMAL = {"parameter", "constant", "tuple", "get-tuple-element", "opt-barrier"}
+"""Opcodes that take no time."""
+NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id", "recv", "send-done"}
+"""Opcodes that are no operations of a device."""
+CALLED = re.compile(r"\b(?:to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
+"""The computations that a container calls."""
+CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+MAX_DEPTH = 20
+"""Renamings in a row that are followed: a valid program has a few."""
+
+
+class Work(NamedTuple):
+    """What an operation does each time it runs on a device."""
+
+    flops: float | None
+    """FLOPs of its matrix products; None if it has none, or their shapes are not known."""
+    bytes: int | None
+    """Bytes that it reads from and writes to the device's main memory; None if unknown."""
+
+
+class Works:
+    """The work of the operations of one module."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._flow = Dataflow(module)
+
+    def of(self, where: Computation, each: Instruction) -> Work:
+        """Returns the work of an instruction in the computation `where`, with the work of its fusion or container."""
+        if each.opcode in CONTAINERS:
+            return self._inside(where, each)
+        return Work(self._flops(where, each), self._bytes(where, each))
+
+    def inside(self, each: Instruction) -> Iterator[tuple[Computation, Instruction]]:
+        """Yields the instructions that a container runs, also in other containers, with their computations."""
+        seen, pending = set[str](), CALLED.findall(each.rest)
+        while pending:
+            name = pending.pop()
+            if name in seen or not (where := self._module.computations.get(name)):
+                continue
+            seen.add(name)
+            for inner in where.instructions.values():
+                yield where, inner
+                pending += CALLED.findall(inner.rest) if inner.opcode in CONTAINERS else ()
+
+    def _inside(self, where: Computation, each: Instruction) -> Work:
+        """The work of a container each time it runs; unknown if that depends on data."""
+        times = self._times[where.name]
+        flops, moved = 0.0, 0.0
+        for place, inner in self.inside(each):
+            ran = self._times[place.name]
+            if ran is None or not times:
+                return Work(None, None)
+            if inner.opcode not in CONTAINERS | NO_WORK:
+                found = self.of(place, inner)
+                flops += (found.flops or 0.0) * ran / times
+                moved += (found.bytes or 0.0) * ran / times
+        return Work(flops or None, round(moved))
+
+    @cached_property
+    def _times(self) -> dict[str, int | None]:
+        return runs(self._module)
+
+    def _flops(self, where: Computation, each: Instruction) -> float | None:
+        found = [product_flops(*product) for product in self._products(where, each)]
+        known = [flops for flops in found if flops is not None]
+        return sum(known) if found and len(known) == len(found) else None
+
+    def _products(self, where: Computation, each: Instruction) -> Iterator[tuple[Computation, Instruction]]:
+        """The matrix products of an operation: itself, or those in its fusion and in the fusions of that."""
+        seen, pending = set[str](), [(where, each)]
+        while pending:
+            place, found = pending.pop()
+            if is_product(found):
+                yield place, found
+            elif (body := self._body(found)) and body.name not in seen:
+                seen.add(body.name)
+                pending += [(body, inner) for inner in body.instructions.values()]
+
+    def _body(self, each: Instruction) -> Computation | None:
+        return self._module.computations.get(each.attribute(CALLS) or "") if each.opcode == "fusion" else None
+
+    def _bytes(self, where: Computation, each: Instruction) -> int | None:
+        if each.opcode in UNKNOWN or each.opcode.endswith(("-start", "-update", "-done")):
+            return None
+        if each.opcode == "dynamic-update-slice":
+            return 2 * self._size(where, each.operands[1]) if len(each.operands) > 1 else None
+        if each.opcode in SLICES:
+            return 2 * _main_bytes(each.type)
+        if each.opcode == "fusion":
+            body = self._body(each)
+            return self._read(where, each, body) + self._written(body) if body else None
+        return sum(self._size(where, name) for name in dict.fromkeys(each.operands)) + _main_bytes(each.type)
+
+    def _size(self, where: Computation, name: str) -> int:
+        found = where.instructions.get(name)
+        return _main_bytes(found.type) if found else 0
+
+    def _read(self, where: Computation, fusion: Instruction, body: Computation) -> int:
+        """Bytes that a fusion reads of its operands."""
+        parameters = [inner for inner in body.instructions.values() if inner.opcode == "parameter"]
+        by_index = {inner.rest.partition(")")[0]: inner for inner in parameters}
+        total = 0
+        for index, name in enumerate(fusion.operands):
+            whole = self._size(where, name)
+            inner = by_index.get(str(index))
+            total += min(whole, self._used(body, inner.name, whole, MAX_DEPTH)) if inner else whole
+        return total
+
+    def _used(self, body: Computation, name: str, whole: int, depth: int) -> int:
+        """Bytes of a value that a fused computation takes: slices, nothing where it is updated in place, or all."""
+        total = 0
+        for user in self._flow.users(body.name, name):
+            is_first = user.operand == name
+            if user.opcode in SLICES and is_first:
+                total += _main_bytes(user.type)
+            elif user.opcode in RENAMES and depth:
+                total += self._used(body, user.name, whole, depth - 1)
+            elif not (user.opcode == "dynamic-update-slice" and is_first):
+                return whole
+            if total >= whole:
+                return whole
+        return total
+
+    def _written(self, body: Computation) -> int:
+        """Bytes of a fusion's results: of those that it updates in place, the updates."""
+        root = body.root
+        if root is None:
+            return 0
+        return sum(self._result(body, name) for name in (root.operands if root.opcode == "tuple" else [root.name]))
+
+    def _result(self, body: Computation, name: str) -> int:
+        found = body.instructions.get(name)
+        for _ in range(MAX_DEPTH):
+            if found is None or found.opcode not in RENAMES:
+                break
+            found = body.instructions.get(found.operand)
+        if found and found.opcode == "dynamic-update-slice" and len(found.operands) > 1:
+            return self._size(body, found.operands[1])
+        return self._size(body, name)
+
+
+def _main_bytes(type_: str) -> int:
+    """Bytes of a type's arrays that are in the device's main memory."""
+    if "S(" not in type_:
+        return arrays(type_).bits // 8
+    main = (found[0] for found in ARRAY.finditer(type_) if not (found[1] and ELSEWHERE.search(found[1])))
+    return arrays(" ".join(main)).bits // 8
+
+
+def cycles_of(each: Instruction) -> int:
+    """Returns the cycles that the TPU compiler estimates for one execution; 0 if it estimates none."""
+    found = CYCLES.search(each.rest)
+    return int(found[1]) if found else 0

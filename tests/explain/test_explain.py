@@ -1,0 +1,274 @@
+"""Chains, conflicts and collectives of small programs, each with what follows from its code by hand."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from shardtui.engine.base.user_error import UserError
+from shardtui.engine.explain import passes
+from shardtui.engine.explain.compiled import compiled
+from shardtui.engine.explain.explain import explain
+from shardtui.engine.explain.explanation import Explanation, Link, ValueOrigin, by_flow
+from shardtui.engine.explain.names import kept_names
+
+from .one_collective import PROGRAMS, Program
+
+pytestmark = pytest.mark.usefixtures("mesh")
+Layout = tuple[tuple[int, ...], P]
+ROWS, COLUMNS = ((8, 16), P("data")), ((16, 32), P(None, "model"))
+
+
+def lower(function: Callable[..., Any], *layouts: Layout, **options: Any) -> jax.stages.Lowered:
+    mesh = jax.sharding.get_mesh()
+    arguments = [jax.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, spec)) for shape, spec in layouts]
+    with kept_names():
+        return jax.jit(function, **options).lower(*arguments)
+
+
+def explained(function: Callable[..., Any], *layouts: Layout, **options: Any) -> Explanation:
+    return explain(lower(function, *layouts, **options).compiler_ir("stablehlo"), "test")
+
+
+def value(found: Explanation, name: str) -> ValueOrigin:
+    return next(value for value in found.values if value.name == name)
+
+
+def chain(value: ValueOrigin, axis: str) -> list[tuple[str, str]]:
+    return [(link.kind, link.what) for link in value.origin if link.axis == axis and link.kind != "conflict"]
+
+
+def conflicts(value: ValueOrigin) -> list[Link]:
+    return [link for link in value.origin if link.kind == "conflict"]
+
+
+def line_of(function: Callable[..., Any], offset: int) -> str:
+    return f"{__file__}:{function.__code__.co_firstlineno + offset}"
+
+
+def test_an_operand_brings_an_axis_from_an_argument() -> None:
+    def program(x: jax.Array, w: jax.Array) -> jax.Array:
+        return checkpoint_name(x @ w, "hidden")
+
+    hidden = value(explained(program, ROWS, COLUMNS), "hidden")
+    assert hidden.axes == [["data"], ["model"]]
+    assert chain(hidden, "data") == [("operand", "operand 0 of the product, x"), ("input", "argument x")]
+    assert chain(hidden, "model") == [("operand", "operand 1 of the product, w"), ("input", "argument w")]
+    assert hidden.source == line_of(program, 1)
+
+
+def test_a_constraint_reaches_back_and_names_its_line() -> None:
+    def program(x: jax.Array) -> jax.Array:
+        first = checkpoint_name(jnp.sin(x), "first")
+        return jax.lax.with_sharding_constraint(first * 2, P(None, "model"))
+
+    found = explained(program, ((8, 16), P()))
+    *_, end = [link for link in value(found, "first").origin if link.axis == "model"]
+    assert (end.kind, end.what, end.source) == ("constraint", "constraint to (–, model)", line_of(program, 2))
+
+
+def test_the_layout_of_a_result_is_a_constraint() -> None:
+    out = NamedSharding(jax.sharding.get_mesh(), P("data"))
+
+    def program(x: jax.Array) -> jax.Array:
+        return checkpoint_name(jnp.sin(x), "first") * 2
+
+    found = explained(program, ((8, 16), P()), out_shardings=out)
+    assert value(found, "first").axes == [["data"], []]
+    assert chain(value(found, "first"), "data")[-1] == ("constraint", "the sharding asked for result")
+
+
+@jax.custom_vjp
+def doubled(x: jax.Array) -> jax.Array:
+    return x * 2
+
+
+doubled.defvjp(lambda x: (x * 2, None), lambda _, gradient: (gradient * 2,))
+
+
+def in_scan(x: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda carry, _: (checkpoint_name(jnp.sin(carry), "inner"), None), x, None, length=3)[0]
+
+
+def in_while(x: jax.Array) -> jax.Array:
+    return jax.lax.while_loop(lambda carry: carry[0, 0] < 1, lambda carry: checkpoint_name(jnp.sin(carry), "inner"), x)
+
+
+def in_cond(x: jax.Array) -> jax.Array:
+    return jax.lax.cond(x[0, 0] > 0, lambda x: checkpoint_name(jnp.sin(x), "inner"), lambda x: x, x)
+
+
+def in_remat(x: jax.Array) -> jax.Array:
+    return jax.grad(jax.checkpoint(lambda x: jnp.sin(checkpoint_name(jnp.sin(x), "inner")).sum()))(x)
+
+
+def in_custom_vjp(x: jax.Array) -> jax.Array:
+    return jax.grad(lambda x: jnp.sin(doubled(checkpoint_name(jnp.sin(x), "inner"))).sum())(x)
+
+
+def in_nested_jit(x: jax.Array) -> jax.Array:
+    return jax.jit(lambda x: checkpoint_name(jnp.sin(x), "inner"))(x) + 1
+
+
+def in_square(x: jax.Array) -> jax.Array:
+    return checkpoint_name(jnp.square(x), "inner") + 1
+
+
+@pytest.mark.parametrize("program", [in_scan, in_while, in_cond, in_remat, in_custom_vjp, in_nested_jit, in_square])
+def test_chains_cross_control_flow(program: Callable[[jax.Array], jax.Array]) -> None:
+    inner = value(explained(program, ROWS), "inner")
+    assert inner.axes == [["data"], []]
+    assert chain(inner, "data")[-1] == ("input", "argument x")
+
+
+def test_a_shard_map_ends_a_chain() -> None:
+    def program(x: jax.Array) -> jax.Array:
+        @partial(jax.shard_map, in_specs=P("data", "model"), out_specs=P("data"))
+        def total(part: jax.Array) -> jax.Array:
+            return jax.lax.psum(part, "model")
+
+        return checkpoint_name(total(jnp.sin(x)) * 2, "after")
+
+    found = explained(program, ((8, 16), P()))
+    assert chain(value(found, "after"), "data")[-1] == ("shard_map", "out_specs of the shard_map")
+    (written,) = [each for each in found.collectives if each.kind == "all-reduce"]
+    assert (written.axes, written.count, written.bytes) == (["model"], 1, 8 // 4 * 16 // 2 * 4)
+    assert written.because == [f"the code calls it at test_explain.py:{program.__code__.co_firstlineno + 3}"]
+
+
+def test_a_sum_over_a_split_dim_needs_an_all_reduce() -> None:
+    def program(x: jax.Array, w: jax.Array) -> jax.Array:
+        return x @ w
+
+    found = explained(program, ((8, 16), P("data", "model")), ((16, 32), P("model")))
+    (reduced,) = found.collectives
+    assert (reduced.kind, reduced.axes, reduced.count, reduced.bytes) == ("all-reduce", ["model"], 1, 8 // 4 * 32 * 4)
+    at = f"test_explain.py:{program.__code__.co_firstlineno + 1}"
+    assert reduced.because == [
+        f"the product at {at} sums over dim 1 of operand 0, x, which is split over model",
+        f"the product at {at} sums over dim 0 of operand 1, w, which is split over model",
+        "x has model from argument x",
+        "w has model from argument w",
+    ]
+
+
+def test_both_sides_of_a_conflict_are_named_with_what_became_of_the_loser() -> None:
+    """Fully sharded: batch and weights are split over one axis, so the weights are gathered."""
+
+    def program(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(checkpoint_name(x @ w, "hidden"), P("data"))
+
+    found = explained(program, ((64, 16), P("data")), ((16, 32), P(None, "data")))
+    hidden = value(found, "hidden")
+    assert hidden.axes == [["data"], []]
+    (conflict,) = conflicts(hidden)
+    assert (conflict.dim, conflict.axis) == (1, "data")
+    assert conflict.what == (
+        "operand 1 of the product, w, is split over data: data already splits dim 0 here; "
+        "there w goes through an all-gather over data, 2.05 kB"
+    )
+    (gathered,) = found.collectives
+    assert (gathered.kind, gathered.axes, gathered.bytes) == ("all-gather", ["data"], 16 * 32 * 4)
+    assert "data splits dim 0 of operand 0 (argument x)" in gathered.because[0]
+
+
+def test_a_collective_in_a_loop_counts_each_iteration() -> None:
+    def program(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda carry, w: (jnp.tanh(carry @ w), None), x, w)[0]
+
+    found = explained(program, ((8, 16), P("data", "model")), ((5, 16, 16), P(None, "model")))
+    reduced = next(each for each in found.collectives if each.kind in ("all-reduce", "reduce-scatter"))
+    assert reduced.count == 5
+
+
+def test_a_collective_in_a_loop_of_unknown_length_has_no_count() -> None:
+    def program(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda carry: carry[0, 0] < 1, lambda carry: jnp.tanh(carry @ w), x)
+
+    found = explained(program, ((8, 16), P("data", "model")), ((16, 16), P("model")))
+    assert any(each.count is None for each in found.collectives)
+
+
+ONE_COLLECTIVE = {
+    "gradient of weights": (lambda x, g: x.T @ g, (((8, 16), P("data")), ((8, 32), P("data")))),
+    "softmax": (lambda x: jax.nn.softmax(x), (((8, 16), P(None, "model")),)),
+    "two uses": (lambda x, w: x @ w + jnp.sin(x) @ w, (((64, 16), P("data")), ((16, 32), P(None, "data")))),
+    "loop": (lambda x, w: jax.lax.scan(lambda x, w: (x @ w, None), x, w)[0], (ROWS, ((3, 16, 16), P(None, "data")))),
+}
+
+
+@pytest.mark.parametrize("name", ONE_COLLECTIVE)
+def test_estimated_bytes_are_those_of_the_compiler(name: str) -> None:
+    function, layouts = ONE_COLLECTIVE[name]
+    lowered = lower(function, *layouts)
+    found = explain(lowered.compiler_ir("stablehlo"), name)
+    program = compiled(lowered, found)
+    assert found.collectives
+    assert by_flow(found.collectives) == by_flow(program.collectives or ())
+    assert program.differs == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_one_collective_is_estimated_to_the_byte(program: Program) -> None:
+    lowered = program.lower()
+    found = explain(lowered.compiler_ir("stablehlo"), program.name)
+    assert by_flow(found.collectives) == {(program.kind, program.axes): program.bytes}
+    assert compiled(lowered, found).differs == []
+
+
+def test_a_saved_activation_keeps_the_layout_that_was_asked_for_it() -> None:
+    """What a loop saves for the backward pass is a broadcast to one layer, across which Shardy carries axes late."""
+
+    def program(x: jax.Array, weights: jax.Array) -> jax.Array:
+        def loss(weights: jax.Array) -> jax.Array:
+            def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+                x = jax.lax.with_sharding_constraint(jnp.tanh(x), P("data"))
+                return jax.lax.with_sharding_constraint(x @ w, P("data")), None
+
+            return jax.lax.scan(layer, x, weights)[0].sum()
+
+        return jax.lax.with_sharding_constraint(jax.grad(loss)(weights), P(None, "data"))
+
+    lowered = lower(program, ((32, 16), P("data")), ((3, 16, 16), P(None, "data")))
+    found = explain(lowered.compiler_ir("stablehlo"), "test")
+    assert not [each for each in found.collectives if each.kind == "all-to-all"]
+    assert compiled(lowered, found).differs == []
+
+
+def test_an_involuntary_rematerialization_is_named_with_its_line_and_both_layouts() -> None:
+    def program(x: jax.Array) -> jax.Array:
+        hidden = checkpoint_name(jnp.sin(x), "hidden")
+        return jax.lax.with_sharding_constraint(hidden, P(None, "model"))
+
+    lower(program, ((64, 32), P("data"))).compile()
+    jax.clear_caches()  # the compilation cache still has the program, without its warnings
+    lowered = lower(program, ((64, 32), P("data")))
+    found = explain(lowered.compiler_ir("stablehlo"), "test")
+    (each,) = compiled(lowered, found).rematerializations
+    assert (each.value, each.before, each.after) == ("x", [["data"], []], [[], ["model"]])
+    assert each.source == line_of(program, 1)
+    assert "data: argument x" in each.because
+    assert any("the sine, hidden, is split over model" in reason for reason in each.because)
+    because = [reason for collective in found.collectives for reason in collective.because]
+    asked = f"the constraint at test_explain.py:{program.__code__.co_firstlineno + 2} asks for (–, model)"
+    assert f"hidden comes as (data, model), and {asked}" in because
+
+
+def test_passes_that_are_missing_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "PIPELINE", "sdy-no-such-pipeline")
+    with pytest.raises(UserError, match=r"^jaxlib \S+ lacks the passes that explain a program: ") as error:
+        explained(lambda x: x + 1, ROWS)
+    assert len(error.value.problems) == 1
+    assert "\n" not in error.value.problems[0]
+
+
+def test_explaining_leaves_the_program_as_it_was() -> None:
+    lowered = lower(lambda x, w: x @ w, ROWS, COLUMNS)
+    before = lowered.as_text()
+    explain(lowered.compiler_ir("stablehlo"), "test")
+    assert lowered.as_text() == before

@@ -1,0 +1,279 @@
+"""The inventory of collectives, against programs whose traffic is known by calculation."""
+
+import contextlib
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import AxisType, Mesh
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.device_groups import Groups, axes_of, grouping, groups_of
+from shardtui.engine.hlo.module import Instruction, Module, parse
+from shardtui.engine.hlo.program_text import read as read_text
+from shardtui.engine.models.task import Task
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import Program as CompiledPreset
+from shardtui.engine.program.program import compile_program
+from shardtui.engine.spec.preset_reader import read_preset
+from shardtui.engine.wire.descriptions import CollectiveInfo
+from shardtui.engine.wire.events import PresetCompiled
+
+from ..collective_programs import LAYERS, WIDTH, Program, lower_fsdp
+from ..collective_programs import programs as hand_written
+from ..conftest import BATCHES, WIDE, tiny_config
+
+MESH = {"data": 4, "model": 2}
+TEXTS = Path(__file__).parents[1] / "hlo"
+LINE = str(Path(__file__).parents[1] / "collective_programs.py")
+
+ACTIVATION = BATCHES.batch_size * BATCHES.seq_len * WIDE.embed * 4
+"""Bytes of the residual stream of the global batch, float32."""
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Mesh:
+    return Mesh(np.array(jax.devices()).reshape(4, 2), tuple(MESH), axis_types=(AxisType.Auto,) * 2)
+
+
+def read(name: str) -> Module:
+    return parse((TEXTS / f"tpu {name}.hlo".replace(" ", "-")).read_text())
+
+
+def summary(infos: list[CollectiveInfo]) -> list[tuple[str, list[str], int | None, int]]:
+    return [(info.kind, info.axes, info.count, info.bytes_each) for info in infos]
+
+
+@pytest.mark.parametrize("program", list(hand_written()), ids=lambda program: program.name)
+def test_hand_written_programs_on_cpu(program: Program, mesh: Mesh) -> None:
+    found = inventory(parse(program.lower(mesh).compile().as_text() or ""), MESH)
+    assert summary(found) == [program.traffic]
+    assert found[0].written
+    assert found[0].source.startswith(f"{LINE}:")
+    times, each = program.traffic[2:]
+    assert found[0].bytes_per_device == (None if times is None else times * each)
+
+
+@pytest.mark.parametrize("program", list(hand_written()), ids=lambda program: program.name)
+def test_hand_written_programs_compiled_for_tpu(program: Program) -> None:
+    """Reads the texts that `tests/long/tpu_texts.py` writes: v5e, 2 × 4 chips."""
+    found = inventory(read(program.name), MESH)
+    assert summary(found) == [program.traffic]
+    assert found[0].written
+    assert found[0].source.startswith("/home/me/shardtui/tests/collective_programs.py:")
+
+
+def total(infos: list[CollectiveInfo], kind: str, *axes: str) -> int:
+    return sum(info.bytes_per_device or 0 for info in infos if (info.kind, info.axes) == (kind, list(axes)))
+
+
+def test_collectives_that_the_compiler_inserts_for_fsdp(mesh: Mesh) -> None:
+    """Each layer is gathered forward and backward, and its gradient is reduced once.
+
+    On TPU gathers are bf16, asynchronous fusions repeat their gather, and the reduction is a scatter in a fusion.
+    """
+    weights = LAYERS * WIDTH * WIDTH * 4
+    cpu = inventory(parse(lower_fsdp(mesh).compile().as_text() or ""), MESH)
+    assert total(cpu, "all-gather", "data") == 2 * weights
+    assert total(cpu, "all-reduce", "data") == weights + 4  # and the loss
+    tpu = inventory(read("fsdp"), MESH)
+    assert {info.dtype for info in tpu if info.kind == "all-gather"} == {"bf16"}
+    assert total(tpu, "all-gather", "data") == 2 * weights // 2
+    assert total(tpu, "reduce-scatter", "data") == weights
+    assert total(tpu, "all-reduce", "data") == 4
+    assert not any(info.written for info in [*cpu, *tpu])
+
+
+@pytest.mark.slow
+def test_a_pipeline_of_one_stage_has_no_permutation(tmp_path: Path) -> None:
+    """The compiler leaves a permutation without pairs in the program."""
+    path = tmp_path / "one.toml"
+    path.write_text('[mesh]\ndata = -1\npipeline = 1\n[rules]\nbatch = "data"\nlayers = "pipeline"\n')
+    task = Task(tiny_config(), "cpu")
+    program = compile_program(task, place(task, read_preset(path), jax.devices()))
+    assert {(info.kind, *info.axes) for info in program.description.collectives or ()} == {("all-reduce", "data")}
+
+
+def parameter_bytes(program: PresetCompiled) -> int:
+    return sum(array.bytes for array in program.arrays if array.kind == "parameter")
+
+
+def test_data_parallel_reduces_the_gradients_once(programs: dict[str, CompiledPreset]) -> None:
+    program = programs["dp"].description
+    assert program.collectives
+    assert {(info.kind, *info.axes) for info in program.collectives} == {("all-reduce", "data")}
+    assert total(program.collectives, "all-reduce", "data") == pytest.approx(parameter_bytes(program), rel=0.01)
+
+
+def test_tensor_parallel_has_the_all_reduces_of_megatron(programs: dict[str, CompiledPreset]) -> None:
+    """Each layer has two all-reduces of activations forward and two backward (Shoeybi et al. 2019, section 3)."""
+    program = programs["tp"].description
+    assert program.collectives
+    layers = [info for info in program.collectives if "(blocks)" in info.op_name and "while" in info.op_name]
+    forward = [info for info in layers if "transpose" not in info.op_name]
+    backward = [info for info in layers if "transpose" in info.op_name]
+    for side in (forward, backward):
+        assert summary(side) == [("all-reduce", ["model"], WIDE.layers, ACTIVATION)] * 2
+    sources = {info.source.rpartition("/")[2].partition(":")[0] for info in layers}
+    assert sources == {"attention.py", "blocks.py"}
+
+
+def test_fsdp_gathers_and_reduces_the_bytes_of_the_formulas(programs: dict[str, CompiledPreset]) -> None:
+    """Split parameters of blocks are gathered forward and backward, embeddings once.
+
+    On CPU gradients are all-reduced and then cut.
+    """
+    program = programs["fsdp"].description
+    assert program.collectives
+    split = [array for array in program.arrays if array.kind == "parameter" and any(array.compiled_spec)]
+    gathered = sum(array.bytes * (1 if "embedding" in array.name else 2) for array in split)
+    assert total(program.collectives, "all-gather", "fsdp") == pytest.approx(gathered, rel=0.01)
+    assert total(program.collectives, "all-reduce", "fsdp") == pytest.approx(parameter_bytes(program), rel=0.01)
+
+
+def groups(attributes: str, devices: int) -> Groups:
+    instruction = Instruction("x", "f32[8]", "all-reduce", f"%p), channel_id=1, {attributes}, to_apply=%add")
+    return groups_of(grouping(instruction), devices)
+
+
+@given(st.permutations([2, 2, 4]), st.permutations([0, 1, 2]), st.sampled_from([1, 2, 4, 8, 16]))
+def test_iota_groups_are_those_of_numpy(dims: list[int], order: list[int], size: int) -> None:
+    text = f"replica_groups=[{16 // size},{size}]<=[{','.join(map(str, dims))}]T({','.join(map(str, order))})"
+    expected = np.arange(16).reshape(dims).transpose(order).reshape(-1, size)
+    assert groups(text, 16) == [tuple(group) for group in expected.tolist()]
+
+
+def test_one_grouping_in_all_forms() -> None:
+    for text in (
+        "replica_groups={{0,2,4,6},{1,3,5,7}}",
+        "replica_groups=[2,4]<=[4,2]T(1,0)",
+        "replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0'}",
+        "replica_groups=mesh['axis_0'=8] {'axis_0':(1)4}, use_global_device_ids=true",
+        "replica_groups=mesh['axis_0'=2,'axis_1'=4], device_ids=([4,2]T(1,0)) {'axis_1'}",
+    ):
+        found = groups(text, 8)
+        if ":(1)4" in text:
+            assert sorted(map(sorted, found)) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+        assert axes_of(found, MESH) == ["data"], text
+
+
+def test_groups_over_several_axes_parts_of_axes_and_pairs() -> None:
+    cube = {"a": 2, "b": 2, "c": 2}
+    assert axes_of(groups("replica_groups={{0,1,4,5},{2,3,6,7}}", 8), cube) == ["a", "c"]
+    assert axes_of(groups("replica_groups={}", 8), cube) == ["a", "b", "c"]
+    half = groups("replica_groups={{0,4},{2,6},{1,5},{3,7}}", 8)
+    assert (axes_of(half, MESH), max(map(len, half))) == (["data"], 2)
+    assert groups("source_target_pairs={{0,0},{0,1},{1,0}}", 8) == [(0, 1), (1, 0)]
+
+
+ASYNCHRONOUS = """\
+HloModule m, num_partitions=8
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+%wrapped (p: f32[16]) -> f32[8] {
+  %p = f32[16]{0} parameter(0)
+  ROOT %rs = f32[8]{0} reduce-scatter(%p), channel_id=3, replica_groups=[4,2]<=[8], dimensions={0}, to_apply=%add
+}
+
+ENTRY %main (x: f32[8], y: bf16[4]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  %y = bf16[4]{0} parameter(1)
+  %ags = (f32[8]{0}, f32[16]{0}) all-gather-start(%x), channel_id=1, replica_groups=[4,2]<=[8], dimensions={0}
+  %agd = f32[16]{0} all-gather-done(%ags)
+  %ars = (f32[8]{0}, bf16[4]{0}) all-reduce-start(%x, %y), channel_id=2, replica_groups={}, to_apply=%add
+  %ard = (f32[8]{0}, bf16[4]{0}) all-reduce-done(%ars)
+  %rss = ((f32[16]{0}), f32[8]{0}) async-start(%agd), calls=%wrapped
+  %rsu = ((f32[16]{0}), f32[8]{0}) async-update(%rss), calls=%wrapped
+  ROOT %rsd = f32[8]{0} async-done(%rsu), calls=%wrapped
+}
+"""
+
+
+def test_start_and_done_count_once_and_tuples_are_summed() -> None:
+    assert sorted(summary(inventory(parse(ASYNCHRONOUS), MESH))) == [
+        ("all-gather", ["model"], 1, 64),
+        ("all-reduce", ["data", "model"], 1, 40),
+        ("reduce-scatter", ["model"], 1, 64),
+    ]
+
+
+ASYNCHRONOUS_ACROSS_A_LOOP = """\
+HloModule m, num_partitions=8
+
+%start_fusion (p: f32[8]) -> (f32[8], f32[16]) {
+  %p = f32[8]{0} parameter(0)
+  %ag = f32[16]{0} all-gather(%p), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
+  ROOT %start = (f32[8]{0}, f32[16]{0}) custom-call(%ag), custom_call_target="AsyncCollectiveStart"
+}
+
+%continue_fusion (p.1: f32[8]) -> f32[16] {
+  %p.1 = f32[8]{0} parameter(0)
+  ROOT %ag.1 = f32[16]{0} all-gather(%p.1), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
+}
+
+%done_fusion (p.2: f32[8]) -> f32[16] {
+  %p.2 = f32[8]{0} parameter(0)
+  ROOT %ag.2 = f32[16]{0} all-gather(%p.2), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}
+}
+
+%body (b: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %b = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%b), index=0
+  %v = f32[8]{0} get-tuple-element(%b), index=1
+  %part = f32[16]{0} fusion(%v), kind=kLoop, calls=%continue_fusion
+  ROOT %next = (s32[], f32[8]{0}) tuple(%i, %v)
+}
+
+%condition (c: (s32[], f32[8])) -> pred[] {
+  %c = (s32[], f32[8]{0}) parameter(0)
+  ROOT %go = pred[] constant(true)
+}
+
+ENTRY %main (x: f32[8]) -> (s32[], f32[8]) {
+  %x = f32[8]{0} parameter(0)
+  %first = (f32[8]{0}, f32[16]{0}) fusion(%x), kind=kLoop, calls=%start_fusion
+  %zero = s32[] constant(0)
+  %state = (s32[], f32[8]{0}) tuple(%zero, %x)
+  %loop = (s32[], f32[8]{0}) while(%state), condition=%condition, body=%body, \
+backend_config={"known_trip_count":{"n":"9"}}
+  %last = f32[16]{0} fusion(%x), kind=kLoop, calls=%done_fusion
+  ROOT %result = (s32[], f32[8]{0}) tuple(%zero, %x)
+}
+"""
+
+
+def test_an_asynchronous_collective_that_spans_a_loop_counts_once() -> None:
+    assert summary(inventory(parse(ASYNCHRONOUS_ACROSS_A_LOOP), MESH)) == [("all-gather", ["model"], 1, 64)]
+
+
+def test_a_branch_that_may_not_be_taken_has_no_known_count(mesh: Mesh) -> None:
+    def either(x: jax.Array) -> jax.Array:
+        return jax.lax.cond(x.sum() > 0, lambda x: jax.lax.psum(x, "data"), lambda x: x, x)
+
+    program = Program("cond", either, jax.P("data", "model"), ("all-reduce", ["data"], None, 262144))
+    assert summary(inventory(parse(program.lower(mesh).compile().as_text() or ""), MESH)) == [program.traffic]
+
+
+@pytest.mark.parametrize("text", ["", "not HLO", "HloModule m\n", "HloModule m\n\n%a (p: f32[]) -> f32[] {\n"])
+def test_text_that_is_not_a_module_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match=r"HloModule|ENTRY"):
+        parse(text)
+
+
+def test_a_program_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert read_text("not HLO", MESH, []) == (None, [], None)
+    assert "ValueError" in caplog.text
+    assert read_text("HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n}\n", MESH, [])[:2] == ([], [])
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read_as_a_module_or_rejected(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        inventory(parse(f"HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {{\n  {text}\n}}\n"), MESH)

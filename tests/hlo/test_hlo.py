@@ -1,0 +1,223 @@
+"""Module texts that no compiler prints are read correctly or rejected, in time linear in their length."""
+
+import faulthandler
+import itertools
+import json
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from shardtui.engine.base.directories import CONSTRAINTS
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.device_groups import axes_of
+from shardtui.engine.hlo.execution_counts import runs
+from shardtui.engine.hlo.module import LIBRARIES, arrays, closing, parse
+from shardtui.engine.models import decoder
+from shardtui.engine.parallel import constraints
+from shardtui.engine.wire.descriptions import CollectiveInfo
+from shardtui.tui.cli.main import main
+
+from ..hlo_texts import HOSTILE, MESH, chain, collectives, loops, module, nested, reduced, repeated
+
+SIZE = 300_000
+TIMEOUT = 11
+"""Seconds, for a busy machine: a text takes half of one. Reading in quadratic time would take a minute."""
+TEXTS = Path(__file__).parents[1] / "hlo"
+Inspect = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def inspect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Inspect]:
+    """Runs the command in this process: exit code, stdout and stderr. The process ends if it takes too long."""
+
+    def inspected(text: str, *options: str) -> tuple[int, str, str]:
+        path = tmp_path / "module.hlo"
+        path.write_text(text)
+        code = main(["inspect", f"--hlo={path}", "--mesh=data=4,model=2", *options])
+        return code, *capsys.readouterr()
+
+    faulthandler.dump_traceback_later(TIMEOUT, exit=True, file=sys.__stderr__)
+    yield inspected
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_text_is_read_or_rejected_in_linear_time(name: str, inspect: Inspect) -> None:
+    code, printed, said = inspect(HOSTILE[name](SIZE))
+    assert code in (0, 2)
+    assert len(said) < 1000
+    assert len(printed) < SIZE
+    assert code == 0 or "not the text of a compiled module" in said
+
+
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ("replica_groups=mesh[aaaa", "cannot parse its groups: replica_groups=mesh"),
+        ("replica_groups=mesh[aaaa] {'a'}", "cannot parse its mesh: aaaa"),
+        ("replica_groups={{0,1},{2,3},{4,5},{6,7},{0,1}}", "its groups list 10 devices, but the mesh has 8"),
+        ("replica_groups={{0,8}}", "its groups name a device outside the mesh of 8"),
+        ("replica_groups=[1,100000000]<=[100000000]", r"groups of \[1,100000000\] devices, but the mesh has 8"),
+        ("replica_groups=[1,100000000]<=[8]", r"groups of \[1,100000000\] devices, but the mesh has 8"),
+        ("replica_groups=[4,2]<=[4,4]", r"an iota \[4, 4\] in order \[0, 1\] for 8 devices"),
+        ("replica_groups=[4,2]<=[4,2]T(1,1)", r"in order \[1, 1\]"),
+        ("replica_groups=mesh['a'=4] {'a'}", "an iota .4. in order .0. for 8 devices"),
+        ("replica_groups={{" + "9" * 5000 + "}}", "a number of 5,000 digits"),
+        ("source_target_pairs={{0,1},{2}}", "cannot parse its pairs"),
+        ("source_target_pairs={" + "{0,1}," * 65 + "{1,0}}", "it has 66 source-target pairs for 8 devices"),
+    ],
+)
+def test_invalid_groups_are_rejected_with_the_name_of_the_instruction(attributes: str, says: str) -> None:
+    with pytest.raises(ValueError, match=rf"^r\.7: .*{says}"):
+        inventory(parse(module([reduced("%p", attributes, 7)])), MESH)
+
+
+def test_arrays_too_large_for_any_device_are_rejected() -> None:
+    huge = module([reduced("%p", "replica_groups={}", type_=f"f32[{2**62},8]")])
+    with pytest.raises(ValueError, match=r"r\.0: an array of f32 in 2 dims takes more than 2⁶³ bytes"):
+        inventory(parse(huge), MESH)
+    assert arrays(f"(f32[{2**62},8,0], s4[3]{{0}}, bf16[<=2], pred[])") == (
+        12 + 32 + 8,
+        ["f32", "s4", "bf16", "pred"],
+        [[2**62, 8, 0], [3], [2], []],
+    )
+
+
+@pytest.mark.parametrize("path", sorted(TEXTS.glob("*.hlo")), ids=lambda path: path.stem)
+def test_uncalled_copies_of_a_module_add_no_collectives(path: Path) -> None:
+    """Copies that nothing calls run 0 times and are otherwise equal to the original."""
+    text = path.read_text()
+    alone, among = (inventory(parse(each), MESH) for each in (text, repeated(text, 200_000)))
+    assert [info for info in among if info.count != 0] == [info for info in alone if info.count != 0]
+    assert len(among) % len(alone) == 0
+
+
+def test_thousands_of_collectives_are_all_read() -> None:
+    total = 5000
+    found = inventory(parse(collectives(total)), MESH)
+    assert found == [
+        CollectiveInfo(
+            kind="all-reduce",
+            axes=["model"],
+            group_size=2,
+            count=1,
+            bytes_each=32,
+            bytes_per_device=32,
+            dtype="f32",
+            shapes=[[8]],
+            op_name="jit(step)/jvp(blocks)/while/body/mlp/dot_general",
+            source="",
+            written=False,
+            name=f"r.{at}",
+        )
+        for at in range(total)
+    ]
+
+
+def test_the_table_shows_the_largest_collectives_and_json_all(inspect: Inspect) -> None:
+    text = collectives(2000).replace("%p)", "%large)", 1).replace("  %r.0 =", "  %large = f32[16] sine(%p)\n  %r.0 =")
+    _, shown, _ = inspect(text)
+    assert "and 1,500 more, none larger: --json lists all" in shown
+    assert shown.count("dot_general") == 500
+    assert "64 B" in shown
+    assert len(json.loads(inspect(text, "--json")[1])["collectives"]) == 2000
+
+
+def test_memory_is_a_small_multiple_of_the_text() -> None:
+    text = collectives(5000)
+    tracemalloc.start()
+    inventory(parse(text), MESH)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 15 * len(text)
+
+
+def counted(text: str, name: str) -> int | None:
+    return runs(parse(text))[name]
+
+
+def test_counters_with_long_chains_of_instructions_are_followed() -> None:
+    assert counted(loops(chain(5000, "copy({})", "add({}, %one)"), 1), "body") == 9
+    assert counted(loops(chain(1, "add({0}, {0})", "subtract({}, %i)").replace("%last", "%y"), 1), "body") is None
+    row = chain(40, "fusion({}), calls=%n.0", "add({}, %one)")
+    assert counted(loops(row, 1, nested(1, "  ROOT %c = s32[] copy(%q)\n")), "body") == 9
+    assert counted(loops(chain(1, "copy({})", "add({}, %one)"), 3000), "body") == 27_000
+
+
+def test_counters_that_do_not_advance_evenly_are_unknown() -> None:
+    for name in ("a counter doubled many times", "a counter squared many times", "a counter of itself"):
+        assert counted(HOSTILE[name](2000), "body") is None, name
+    assert counted(HOSTILE["many loops of a long body"](SIZE), "body") is None
+
+
+def test_long_chains_of_calls_are_counted() -> None:
+    calls = nested(5000, "  ROOT %c = s32[] call(%q), to_apply=%n.{}\n")
+    assert counted(module(["  %c = s32[] call(%p), to_apply=%n.4999\n"], calls), "n.0") == 1
+    twice = nested(100, "  %c = s32[] call(%q), to_apply=%n.{0}\n  ROOT %d = s32[] call(%q), to_apply=%n.{0}\n")
+    found = runs(parse(module(["  %c = s32[] call(%p), to_apply=%n.99\n"], twice)))
+    assert [found[f"n.{n}"] for n in (99, 98, 37, 36, 0)] == [1, 2, 2**62, None, None]
+
+
+def test_a_computation_that_calls_itself_has_no_known_count() -> None:
+    found = runs(parse(HOSTILE["a computation that calls itself"](0)))
+    assert (found["e"], found["n"]) == (1, None)
+
+
+def frames(parents: list[int], files: list[str]) -> str:
+    listed = "".join(f'{n} "{file}"\n' for n, file in enumerate(files, 1))
+    places = "".join(f"{n} {{file_name_id={n} line={n}0}}\n" for n in range(1, len(files) + 1))
+    stack = "".join(f"{n} {{file_location_id={n} parent_frame_id={p}}}\n" for n, p in enumerate(parents, 1))
+    return f"FileNames\n{listed}\nFileLocations\n{places}\nStackFrames\n{stack}\n"
+
+
+def test_the_source_is_the_innermost_line_outside_libraries() -> None:
+    files = ["/u/main.py", "/x-packages/jax/a.py", "/u/own.py", "/x-packages/flax/b.py", "/x-packages/optax/c.py"]
+    tables = frames([1, 2, 3, 4, 1], files)
+    lines = [reduced("%p", f"replica_groups={{}}, metadata={{stack_frame_id={n}}}", n) for n in range(1, 7)]
+    found = inventory(parse(module(lines, tables=tables)), MESH)
+    assert [info.source for info in found] == [
+        "/u/main.py:10",
+        "/u/main.py:10",
+        "/u/own.py:30",
+        "/u/own.py:30",
+        "/x-packages/optax/c.py:50",
+        "",
+    ]
+
+
+@given(st.text("()a", max_size=40))
+def test_closing_finds_the_matching_parenthesis(text: str) -> None:
+    depths = [1 + text[:end].count("(") - text[:end].count(")") for end in range(1, len(text) + 1)]
+    assert closing(text) == (depths.index(0) if 0 in depths else len(text))
+
+
+def places(mesh: dict[str, int]) -> Iterator[dict[str, int]]:
+    for number in range(8):
+        rest, place = number, {}
+        for axis, size in reversed(mesh.items()):
+            rest, place[axis] = divmod(rest, size)
+        yield place
+
+
+@given(st.permutations(range(8)), st.lists(st.integers(0, 8), max_size=3), st.sampled_from([(8,), (4, 2), (2, 2, 2)]))
+def test_axes_of_groups_are_those_along_which_members_differ(
+    members: list[int], cuts: list[int], sizes: tuple[int, ...]
+) -> None:
+    mesh = dict(zip("abc", sizes, strict=False))
+    ends = [0, *sorted(cuts), 8]
+    groups = [tuple(members[start:end]) for start, end in itertools.pairwise(ends)]
+    place = list(places(mesh))
+    assert axes_of(groups, mesh) == [
+        axis for axis in mesh if any(place[a][axis] != place[b][axis] for group in groups for a in group for b in group)
+    ]
+
+
+def test_constraints_are_no_line_of_a_reader() -> None:
+    assert Path(constraints.__file__).parent.samefile(CONSTRAINTS)
+    assert LIBRARIES.search(constraints.__file__)
+    assert LIBRARIES.search("/elsewhere/site-packages/shardtui/engine/parallel/constraints.py")
+    assert not LIBRARIES.search(decoder.__file__)

@@ -1,0 +1,206 @@
+"""Which collectives are overlapped with computation, in hand-written schedules and in those of the TPU compiler."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.module import parse
+from shardtui.engine.hlo.traffic import flows, overlapped_share
+from shardtui.engine.parallel.mesh import build_mesh
+from shardtui.engine.planning.ahead_of_time import find_slice
+from shardtui.engine.spec.topology import load_topology
+from shardtui.engine.wire.descriptions import CollectiveInfo
+
+MESH = {"data": 4, "model": 2}
+TEXTS = Path(__file__).parents[1] / "hlo"
+
+HEAD = """\
+HloModule m, is_scheduled=true, num_partitions=8
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %s = f32[] add(%a, %b)
+}
+
+%doubled (d: f32[8]) -> f32[8] {
+  %d = f32[8]{0} parameter(0)
+  ROOT %sum = f32[8]{0} add(%d, %d)
+}
+
+"""
+ENTRY = "ENTRY %main (x: f32[8]) -> f32[8] {\n  %x = f32[8]{0} parameter(0)\n"
+START = (
+    "  %ags = (f32[8]{0}, f32[16]{0}) all-gather-start(%x), channel_id=1, replica_groups=[4,2]<=[8], dimensions={0}\n"
+)
+DONE = "  %agd = f32[16]{0} all-gather-done(%ags)\n"
+FUSION = "  %f = f32[8]{0} fusion(%x), kind=kLoop, calls=%doubled\n"
+PRODUCT = "  %p = f32[] dot(%x, %x), lhs_contracting_dims={0}, rhs_contracting_dims={0}\n"
+KERNEL = '  %k = f32[8]{0} custom-call(%x), custom_call_target="tpu_custom_call"\n'
+MOVES = '  %c = f32[8]{0} copy(%x)\n  %w = f32[8]{0} custom-call(), custom_call_target="AllocateBuffer"\n'
+SYNCHRONOUS = "  %ar = f32[8]{0} all-reduce(%x), channel_id=2, replica_groups=[2,4]<=[4,2]T(1,0), to_apply=%add\n"
+END = "  ROOT %r = f32[8]{0} copy(%x)\n}\n"
+SENT = 32
+"""Bytes that a device sends to gather 64 bytes from groups of two."""
+
+
+def read(text: str) -> list[CollectiveInfo]:
+    return inventory(parse(text), MESH)
+
+
+def overlapped(text: str) -> dict[str, int]:
+    """Returns the bytes overlapped by kind of collective."""
+    found = flows(read(text))
+    return {flow.kind: flow.bytes_overlapped or 0 for flow in found}
+
+
+@pytest.mark.parametrize("between", [FUSION, PRODUCT, KERNEL, MOVES + FUSION])
+def test_computation_between_start_and_done_overlaps(between: str) -> None:
+    assert overlapped(HEAD + ENTRY + START + between + DONE + END) == {"all-gather": SENT}
+
+
+@pytest.mark.parametrize("between", ["", MOVES, SYNCHRONOUS])
+def test_without_computation_between_nothing_overlaps(between: str) -> None:
+    found = overlapped(HEAD + ENTRY + FUSION + START + between + DONE + PRODUCT + END)
+    assert set(found.values()) == {0}
+
+
+def test_a_synchronous_collective_does_not_overlap() -> None:
+    found = read(HEAD + ENTRY + START + FUSION + SYNCHRONOUS + DONE + END)
+    assert {info.kind: info.overlapped for info in found} == {"all-gather": True, "all-reduce": False}
+    reduced = 2 * 32 * 3 // 4
+    assert overlapped_share(flows(found)) == SENT / (SENT + reduced)
+
+
+def test_a_module_without_a_schedule_says_nothing() -> None:
+    text = HEAD.replace("is_scheduled=true, ", "") + ENTRY + START + FUSION + DONE + END
+    assert overlapped(text) == {"all-gather": 0}
+
+
+def test_two_that_cross_each_end_by_their_own_done() -> None:
+    other = (
+        START.replace("ags", "other")
+        .replace("channel_id=1", "channel_id=3")
+        .replace("[4,2]<=[8]", "[2,4]<=[4,2]T(1,0)")
+    )
+    text = HEAD + ENTRY + START + other + DONE + FUSION + "  %od = f32[32]{0} all-gather-done(%other)\n" + END
+    assert {info.group_size: info.overlapped for info in read(text)} == {2: False, 4: True}
+
+
+WRAPPED = """\
+%wrapped (p: f32[16]) -> f32[8] {
+  %p = f32[16]{0} parameter(0)
+  ROOT %rs = f32[8]{0} reduce-scatter(%p), channel_id=3, replica_groups=[4,2]<=[8], dimensions={0}, to_apply=%add
+}
+
+"""
+
+
+@pytest.mark.parametrize(("place", "expected"), [(1, 0), (2, 32), (3, 32), (4, 0)])
+def test_async_start_runs_until_its_done_beyond_updates(place: int, expected: int) -> None:
+    lines = [
+        "  %w = f32[16]{0} concatenate(%x, %x), dimensions={0}\n",
+        "  %s = ((f32[16]{0}), f32[8]{0}) async-start(%w), calls=%wrapped\n",
+        "  %u = ((f32[16]{0}), f32[8]{0}) async-update(%s), calls=%wrapped\n",
+        "  %d = f32[8]{0} async-done(%u), calls=%wrapped\n",
+    ]
+    lines.insert(place, FUSION)
+    assert overlapped(HEAD + WRAPPED + ENTRY + "".join(lines) + END) == {"reduce-scatter": expected}
+
+
+LOOP = """\
+%body (b: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %b = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%b), index=0
+  %one = s32[] constant(1)
+  %j = s32[] add(%i, %one)
+  %x = f32[8]{0} get-tuple-element(%b), index=1
+BODY
+  ROOT %next = (s32[], f32[8]{0}) tuple(%j, %x)
+}
+
+%until (c: (s32[], f32[8])) -> pred[] {
+  %c = (s32[], f32[8]{0}) parameter(0)
+  %n = s32[] get-tuple-element(%c), index=0
+  %last = s32[] constant(5)
+  ROOT %less = pred[] compare(%n, %last), direction=LT
+}
+
+"""
+WHILE = """\
+  %zero = s32[] constant(0)
+  %state = (s32[], f32[8]{0}) tuple(%zero, %x)
+  %loop = (s32[], f32[8]{0}) while(%state), condition=%until, body=%body
+"""
+
+
+def test_in_a_loop_every_trip_counts() -> None:
+    body = LOOP.replace("BODY\n", START + FUSION + DONE)
+    assert overlapped(HEAD + body + ENTRY + WHILE + END) == {"all-gather": 5 * SENT}
+
+
+@pytest.mark.parametrize(("body", "expected"), [(FUSION, SENT), (MOVES, 0)])
+def test_a_loop_between_start_and_done_overlaps_if_it_computes(body: str, expected: int) -> None:
+    text = HEAD + LOOP.replace("BODY\n", body) + ENTRY + START + WHILE + DONE + END
+    assert overlapped(text) == {"all-gather": expected}
+
+
+GATHER = "all-gather(%p), channel_id=7, replica_groups=[4,2]<=[8], dimensions={0}"
+FUSIONS = f"""\
+%starting (p: f32[8]) -> (f32[8], f32[16]) {{
+  %p = f32[8]{{0}} parameter(0)
+  %ag = f32[16]{{0}} {GATHER}
+  ROOT %start = (f32[8]{{0}}, f32[16]{{0}}) custom-call(%ag), custom_call_target="AsyncCollectiveStart"
+}}
+
+%continuing (p: f32[8]) -> (f32[16], f32[]) {{
+  %p = f32[8]{{0}} parameter(0)
+  %ag = f32[16]{{0}} {GATHER}
+  %product = f32[] dot(%p, %p), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  ROOT %both = (f32[16]{{0}}, f32[]) tuple(%ag, %product)
+}}
+
+%ending (p: f32[8]) -> f32[16] {{
+  %p = f32[8]{{0}} parameter(0)
+  %ag = f32[16]{{0}} {GATHER}
+  ROOT %done = f32[16]{{0}} custom-call(%p, %ag), custom_call_target="AsyncCollectiveDone"
+}}
+
+"""
+CONTINUED = "  %part = (f32[16]{0}, f32[]) fusion(%x), kind=kOutput, calls=%continuing\n"
+
+
+@pytest.mark.parametrize(("between", "expected"), [("", 0), (MOVES, 0), (CONTINUED, SENT), (FUSION, SENT)])
+def test_fusions_of_the_tpu_compiler_that_start_continue_and_end(between: str, expected: int) -> None:
+    first = "  %first = (f32[8]{0}, f32[16]{0}) fusion(%x), kind=kCustom, calls=%starting\n"
+    last = "  %last = f32[16]{0} fusion(%x), kind=kCustom, calls=%ending\n"
+    assert overlapped(HEAD + FUSIONS + ENTRY + first + between + last + END) == {"all-gather": expected}
+
+
+def test_a_program_of_the_tpu_compiler() -> None:
+    """Its backward pass gathers layers of 2 MiB by fusions, in 4 trips and groups of 4, during the product before."""
+    found = read((TEXTS / "tpu-fsdp.hlo").read_text())
+    assert [(info.kind, "transpose" in info.op_name) for info in found if info.overlapped] == [("all-gather", True)]
+    gathers = next(flow for flow in flows(found) if flow.kind == "all-gather")
+    assert (gathers.bytes_sent, gathers.bytes_overlapped) == (2 * 4 * 2**21 * 3 // 4, 4 * 2**21 * 3 // 4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+def test_the_tpu_compiler_permutes_parts_of_a_kernel_while_it_multiplies() -> None:
+    """A product with a kernel that is split over 8 chips: chips pass parts on by permutations, in several steps."""
+    mesh = build_mesh({"model": 8}, find_slice(load_topology("v5e:2x4")))
+    rows, split = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("model", None), (None, "model")))
+    x = jax.ShapeDtypeStruct((65_536, 8_192), jnp.bfloat16, sharding=rows)
+    kernel = jax.ShapeDtypeStruct((8_192, 8_192), jnp.bfloat16, sharding=split)
+    compiled = jax.jit(jnp.matmul, out_shardings=split).lower(x, kernel).compile()
+    found = flows(inventory(parse(compiled.as_text() or ""), dict(mesh.shape)))
+    (permutes,), part = found, 8_192 * 8_192 * 2
+    assert permutes.kind == "collective-permute"
+    assert permutes.count
+    assert permutes.bytes_sent == permutes.count * part
+    assert permutes.bytes_overlapped == permutes.bytes_sent - part, "one, outside the products, has nothing between"

@@ -1,0 +1,249 @@
+"""FLOPs of matrix products in compiled texts and in traced programs, against counts by hand and by other readers."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from shardtui.engine.hlo.dataflow import Dataflow
+from shardtui.engine.hlo.module import Module, parse
+from shardtui.engine.hlo.products import Dim, multiplied, products, scope
+from shardtui.engine.hlo.program_text import read
+from shardtui.engine.models.flops import flops_by_scope
+
+from ..collective_programs import LAYERS, WIDTH
+from ..hlo_texts import HOSTILE, MESH, loops, module
+
+TEXTS = Path(__file__).parents[1] / "hlo"
+PRODUCT = "  %y = f32[8,4] dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+OPERANDS = "  %x = f32[8,16] parameter(1)\n  %w = f32[16,4] parameter(2)\n"
+
+
+def counted(text: str, written: dict[str, float | None]) -> dict[str, float]:
+    return {info.scope: info.flops_per_device for info in products(parse(text), written)}
+
+
+@given(
+    *(st.integers(1, 9), st.integers(1, 5), st.integers(1, 9), st.integers(-3, 5)),
+    *(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)),
+)
+def test_multiplications_of_a_convolution(
+    taken: int, kernel: int, made: int, pad: int, stride: int, dilation: int, kernel_dilation: int
+) -> None:
+    places = (at * kernel_dilation - pad + n * stride for at, n in itertools.product(range(kernel), range(made)))
+    met = sum(place % dilation == 0 and 0 <= place // dilation < taken for place in places)
+    assert multiplied(Dim(taken, kernel, made, pad, stride, dilation, kernel_dilation)) == met
+
+
+def test_op_names_become_scopes() -> None:
+    name = (
+        "jit(step)/transpose(jvp(blocks))/while/body/closed_call/checkpoint/rematted_computation/attention/vmap(BN,S)"
+    )
+    assert scope(name, {"blocks", "attention"}) == "blocks/attention"
+    assert scope("jvp()/jit(_einsum)") == ""
+    assert scope("vmap(jvp(encoder))/block.3") == "encoder/block.3"
+
+
+@pytest.mark.parametrize(
+    ("product", "flops"),
+    [
+        (PRODUCT, 2 * 8 * 4 * 16),
+        ("  %y = f32[8,4] convolution(%x, %w), dim_labels=bf_io->bf", 2 * 8 * 4 * 16),
+        (
+            '  %y = (f32[8,4], s8[64]) custom-call(%x, %w), custom_call_target="__cublas$gemm", backend_config='
+            '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}',
+            2 * 8 * 4 * 16,
+        ),
+        ("  %y = f32[8,4] dot(%x, %w), lhs_contracting_dims={7}, rhs_contracting_dims={0}", 0),
+        ("  %y = f32[8,4] dot(%x), lhs_contracting_dims={1}", 0),
+        ("  %y = f32[8,4] convolution(%x, %w), dim_labels=b0f_io->bf", 0),
+        ('  %y = f32[8,4] custom-call(%x, %w), custom_call_target="__other"', 0),
+    ],
+)
+def test_each_kind_of_product(product: str, flops: float) -> None:
+    named = f'{product}, metadata={{op_name="jit(step)/mlp/dot_general"}}\n'
+    assert counted(module([OPERANDS, named]), {"mlp": 1.0}) == {"mlp": flops}
+
+
+@pytest.mark.parametrize(
+    ("target", "operands", "result"),
+    [
+        ("Forward", ("[1,3,8]", "[5,3,4]"), "[1,5,5]"),
+        ("BackwardInput", ("[1,5,5]", "[5,3,4]"), "[1,3,8]"),
+        ("BackwardFilter", ("[1,3,8]", "[1,5,5]"), "[5,3,4]"),
+    ],
+)
+def test_a_convolution_of_a_library_and_its_gradients(target: str, operands: tuple[str, str], result: str) -> None:
+    inputs = "".join(f"  %p{at} = f32{shape} parameter({at})\n" for at, shape in enumerate(operands))
+    call = f"  %y = (f32{result}, u8[9]) custom-call(%p0, %p1), window={{size=4}}, dim_labels=bf0_oi0->bf0, "
+    named = f'custom_call_target="__cudnn$conv{target}", metadata={{op_name="jit(step)/mlp/conv"}}\n'
+    assert counted(module([inputs, call + named]), {"mlp": 1.0}) == {"mlp": 2 * 4 * 5 * 5 * 3}
+
+
+def test_a_product_in_nested_loops_counts_every_iteration() -> None:
+    inside = f'{OPERANDS}{PRODUCT}, metadata={{op_name="jit(step)/mlp/dot_general"}}\n'
+    body = f"{inside}  %last = s32[] add(%i, %one)\n"
+    assert counted(loops(body, 2), {"mlp": 1.0}) == {"mlp": 2 * 9 * 1024}
+    assert counted(loops(body.replace("add(", "divide("), 1), {"mlp": 1.0}) == {"mlp": 0}, "the trip count is unknown"
+
+
+def test_a_product_with_only_an_outer_scope_makes_that_scope_one_part() -> None:
+    lines = [
+        OPERANDS,
+        f'{PRODUCT}, metadata={{op_name="jit(step)/blocks/mlp/dot_general"}}\n',
+        PRODUCT.replace("%y", "%z"),
+        '\n  %b = f32[32] bitcast(%z), metadata={op_name="jit(step)/blocks/add_any"}\n',
+    ]
+    written: dict[str, float | None] = {"blocks/mlp": 1024.0, "blocks/attention": 1024.0, "logits": 3.0}
+    assert counted(module(lines), written) == {"blocks": 2048, "logits": 0}
+    assert counted(module(lines), {**written, "blocks/attention": None}) == {"logits": 0}
+    assert counted(module(lines[:2]), {"mlp": None, "logits": 3.0}) == {"logits": 0}
+
+
+def test_a_program_compiled_for_tpu() -> None:
+    """Its products are convolutions in fusions."""
+    text = (TEXTS / "tpu-fsdp.hlo").read_text()
+    (found,) = products(parse(text), {"": 1.0})
+    assert found.flops_per_device == LAYERS * 3 * 2 * 128 * WIDTH * WIDTH
+    assert found.source.startswith("/home/me/shardtui/tests/collective_programs.py:")
+
+
+def test_flops_of_the_traced_and_the_compiled_program_are_equal() -> None:
+    """Scans, remat, scopes, convolutions and their gradients, split over eight devices."""
+    mesh = Mesh(np.array(jax.devices()), ("data",), axis_types=(AxisType.Auto,))
+    images = jax.ShapeDtypeStruct((16, 9, 9, 3), "float32", sharding=NamedSharding(mesh, P("data")))
+    weights = {"kernel": (3, 3, 3, 4), "w": (2, 4, 4)}
+    given = {name: jax.ShapeDtypeStruct(s, "float32", sharding=NamedSharding(mesh, P())) for name, s in weights.items()}
+
+    def loss(weights: Any, x: jax.Array) -> jax.Array:
+        with jax.named_scope("stem"):
+            x = jax.lax.conv_general_dilated(
+                x, weights["kernel"], (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+
+        @jax.checkpoint
+        def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+            return jnp.tanh(x @ w), None
+
+        with jax.named_scope("layers"):
+            return jax.lax.scan(layer, x, weights["w"])[0].sum()
+
+    traced = jax.jit(jax.grad(loss)).trace(given, images)
+    written = flops_by_scope(traced.jaxpr)
+    found = products(parse(traced.lower().compile().as_text() or ""), written)
+    rows = 2 * 16 * 5 * 5 * 4 * 4
+    assert written["layers"] == 2 * 4 * rows, "forward, recomputed, and twice backward"
+    assert {info.scope: 8 * info.flops_per_device for info in found} == written
+
+
+def test_flops_that_depend_on_data_are_unknown() -> None:
+    x, mesh = jnp.ones((4, 4)), Mesh(np.array(jax.devices()), ("data",))
+
+    def step(x: jax.Array) -> jax.Array:
+        with jax.named_scope("choice"):
+            x = jax.lax.cond(x.sum() > 0, lambda x: x @ x, lambda x: x, x)
+        with jax.named_scope("until"):
+            x = jax.lax.while_loop(lambda x: x.sum() > 0, lambda x: x @ x, x)
+        with jax.named_scope("ragged"):
+            x = jax.lax.ragged_dot(x, jnp.ones((2, 4, 4)), jnp.array([1, 3]))
+        with jax.named_scope("parts"):
+            return jax.shard_map(lambda x: x @ x, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)(x)
+
+    assert flops_by_scope(jax.make_jaxpr(step)(x)) == {"choice": None, "until": None, "ragged": None, "parts": 8 * 128}
+
+
+def gathers(text: str) -> list[tuple[int | None, bool]]:
+    """For each gather, the index of the argument that it gathers, and whether a product takes it."""
+    found: Module = parse(text)
+    flow = Dataflow(found)
+    return [
+        (flow.argument(where, each.operand), flow.is_multiplied(where, each.name))
+        for where, each in found.instructions()
+        if each.opcode == "all-gather"
+    ]
+
+
+GATHER = "  %g = f32[16,4] all-gather({}), replica_groups=[4,2]<=[8], dimensions={{0}}\n"
+FUSED = """\
+%fused (a: f32[8,4], i: s32[]) -> f32[8,4] {
+  %i = s32[] parameter(1)
+  %a = f32[2,8,4] parameter(0)
+  %s = f32[1,8,4] dynamic-slice(%a, %i, %i, %i), dynamic_slice_sizes={1,8,4}
+  ROOT %b = f32[8,4] bitcast(%s)
+}
+
+%multiplied (x: f32[8,16], w: f32[16,4]) -> f32[8,4] {
+  %x = f32[8,16] parameter(0)
+  %w = f32[16,4] parameter(1)
+  %t = f32[16,4] copy(%w)
+  ROOT %y = f32[8,4] dot(%x, %t), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%scaled (x: f32[16,4]) -> f32[16,4] {
+  %x = f32[16,4] parameter(0)
+  ROOT %y = f32[16,4] multiply(%x, %x)
+}
+
+"""
+
+
+def test_a_gather_is_traced_into_fusions() -> None:
+    lines = [
+        "  %x = f32[8,16] parameter(1)\n  %w = f32[2,8,4] parameter(2)\n  %i = s32[] constant(0)\n",
+        "  %part = f32[8,4] fusion(%w, %i), kind=kLoop, calls=%fused\n",
+        GATHER.format("%part"),
+        "  %y = f32[8,4] fusion(%x, %g), kind=kOutput, calls=%multiplied\n",
+    ]
+    assert gathers(module(lines, FUSED)) == [(2, True)]
+    lines[-1] = "  %y = f32[16,4] fusion(%g), kind=kLoop, calls=%scaled\n"
+    assert gathers(module(lines, FUSED)) == [(2, False)]
+    lines[1] = "  %part = f32[8,4] fusion(%w), kind=kLoop, calls=%scaled\n"
+    assert gathers(module(lines, FUSED)) == [(None, False)], "the gathered value is computed"
+
+
+LOOP = """\
+%body (t: (s32[], f32[8,4], f32[8,4])) -> (s32[], f32[8,4], f32[8,4]) {
+  %t = (s32[], f32[8,4], f32[8,4]) parameter(0)
+  %n = s32[] get-tuple-element(%t), index=0
+  %kept = f32[8,4] get-tuple-element(%t), index=1
+  %old = f32[8,4] get-tuple-element(%t), index=2
+  %new = f32[8,4] add(%old, %old)
+  %x = f32[8,16] constant(0)
+  GATHER
+  %y = f32[8,4] dot(%x, %g), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %next = (s32[], f32[8,4], f32[8,4]) tuple(%n, %kept, %new)
+}
+
+"""
+
+
+@pytest.mark.parametrize(("operand", "argument"), [("%kept", 3), ("%old", None), ("%new", None)])
+def test_a_gather_is_traced_out_of_a_loop_that_passes_its_operand_on(operand: str, argument: int | None) -> None:
+    lines = [
+        "  %w = f32[8,4] parameter(3)\n  %zero = s32[] constant(0)\n",
+        "  %s = (s32[], f32[8,4], f32[8,4]) tuple(%zero, %w, %w)\n",
+        "  %l = (s32[], f32[8,4], f32[8,4]) while(%s), condition=%until, body=%body\n",
+    ]
+    assert gathers(module(lines, LOOP.replace("  GATHER\n", GATHER.format(operand)))) == [(argument, True)]
+
+
+def test_gathers_compiled_for_tpu() -> None:
+    """One of the forward pass, and one that overlaps the backward pass: nothing takes the value where it starts."""
+    assert gathers((TEXTS / "tpu-fsdp.hlo").read_text())[:2] == [(0, True), (0, False)]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_text_raises_nothing(name: str) -> None:
+    read(HOSTILE[name](20_000), MESH, ["p"], {"": 1.0})
+
+
+@given(st.text(max_size=300))
+def test_any_text_raises_nothing(text: str) -> None:
+    read(f"HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {{\n  {text}\n}}\n", MESH, ["p"], {"": 1.0})
