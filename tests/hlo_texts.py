@@ -106,9 +106,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "mesh of many parts": lambda size: grouped("mesh['b'=8] {" + "'b':(1)1," * (size // 9) + "'b'}"),
     "lists that do not end": lambda size: grouped("{" + "{0,1}," * (size // 6)),
     "lists of too many": lambda size: grouped("{" + "{0,1}," * (size // 6) + "{2,3}}"),
-    "pairs that do not end": lambda size: module(
-        [reduced("%p", "source_target_pairs={" + "{0,1}," * (size // 6))],
-    ),
+    "pairs that do not end": lambda size: module([reduced("%p", "source_target_pairs={" + "{0,1}," * (size // 6))]),
     "iota of many devices": lambda _: grouped("[1,100000000]<=[100000000]"),
     "iota of large groups": lambda _: grouped("[1,100000000]<=[8]"),
     "iota of many dims": lambda size: grouped("[4,2]<=[" + "1," * (size // 2) + "8]"),
@@ -124,7 +122,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "a type of many arrays": lambda size: module([reduced("%p", SHORT, type_=f"({'f32[1], ' * (size // 8)}f32[1])")]),
     "a type of many dims": lambda size: module([reduced("%p", SHORT, type_=f"f32[{'1,' * (size // 2)}1]")]),
     "a type of huge dims": lambda size: module(
-        [reduced("%p", SHORT, type_=f"f32[{('9' * 4000 + ',') * (size // 4000)}1]")],
+        [reduced("%p", SHORT, type_=f"f32[{('9' * 4000 + ',') * (size // 4000)}1]")]
     ),
     "a type that does not end": lambda size: module([reduced("%p", SHORT, type_="(" + "f32[1" * (size // 5))]),
     "a type that ends repeatedly": lambda size: module([f"  %a = ({') a' * (size // 3)}\n"]),
@@ -147,7 +145,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "parentheses": lambda size: module([reduced("(" * (size // 2) + ")" * (size // 2), SHORT)]),
     "parentheses that do not close": lambda size: module([reduced("(" * size, SHORT)]),
     "branches that do not end": lambda size: module(
-        [f"  %c = f32[8] conditional(%p){', branch_computations={' * (size // 24)}\n"],
+        [f"  %c = f32[8] conditional(%p){', branch_computations={' * (size // 24)}\n"]
     ),
     "instructions that are one long word": lambda size: module(["  " + "a" * size + "\n", "  %a = b" * (size // 8)]),
     "blanks": lambda size: module([" " * size + "\n", "  %a =" + " " * size + "\n"]),
@@ -156,8 +154,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
         [], "".join(f"%{n:x} () {{\n a = b c(d)\n}}\n" for n in range(size // 26))
     ),
     "computations that call one another in a row": lambda size: module(
-        ["  %c = s32[] call(%p), to_apply=%n.0\n"],
-        nested(size // 80, "  ROOT %c = s32[] call(%q), to_apply=%n.{}\n"),
+        ["  %c = s32[] call(%p), to_apply=%n.0\n"], nested(size // 80, "  ROOT %c = s32[] call(%q), to_apply=%n.{}\n")
     ),
     "computations that call the one before twice": lambda size: module(
         [f"  %c = s32[] call(%p), to_apply=%n.{size // 130 - 1}\n"],
@@ -177,7 +174,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
         ),
     ),
     "a trip count of thousands of digits": lambda size: module(
-        [f'  %w = s32[] while(%p), body=%add, condition=%add, {{"known_trip_count":{{"n":"{"9" * size}"}}}}\n'],
+        [f'  %w = s32[] while(%p), body=%add, condition=%add, {{"known_trip_count":{{"n":"{"9" * size}"}}}}\n']
     ),
     "a counter copied many times": lambda size: loops(chain(size // 30, "copy({})", "add({}, %one)"), 1),
     "a counter doubled many times": lambda size: loops(chain(size // 40, "add({0}, {0})", "add({}, %one)"), 1),
@@ -202,7 +199,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "frames upon frames of libraries": _frames,
     "a file of a long name": lambda size: _frames(size // 2).replace("/x-packages/", f"/{'x' * (size // 2)}-packages/"),
     "numbers of thousands of digits": lambda size: module(
-        [reduced("%p", f"{SHORT}, channel_id={'9' * (size // 3)}, stack_frame_id={'9' * (size // 3)}")],
+        [reduced("%p", f"{SHORT}, channel_id={'9' * (size // 3)}, stack_frame_id={'9' * (size // 3)}")]
     ),
     "a fusion of many collectives": _carried,
 }

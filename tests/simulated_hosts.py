@@ -32,11 +32,7 @@ class Hosts:
         }
         with (self.folder / f"host-{rank}.log").open("a") as log:
             self.supervisors[rank] = subprocess.Popen(
-                [*command, f"--checkpoint-dir={self.folder}/shared"],
-                stdout=log,
-                stderr=log,
-                env=environment,
-                text=True,
+                [*command, f"--checkpoint-dir={self.folder}/shared"], stdout=log, stderr=log, env=environment, text=True
             )
 
     def kill(self, rank: int) -> None:

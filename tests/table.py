@@ -28,12 +28,7 @@ class Table:
     """As a context: what it holds at the end is recorded, if it `records`, but not after an exception."""
 
     def __init__(
-        self,
-        name: str,
-        columns: dict[str, str],
-        records: bool = False,
-        command: str = "",
-        out: TextIO = sys.stdout,
+        self, name: str, columns: dict[str, str], records: bool = False, command: str = "", out: TextIO = sys.stdout
     ) -> None:
         self.name, self.columns, self.records, self.out = name, columns, records, out
         self.command = command or _command()

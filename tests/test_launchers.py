@@ -95,11 +95,7 @@ def test_an_indexed_job_starts_a_supervisor_in_each_pod(started: list[list[str]]
     assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (HOSTS, HOSTS, "Indexed")
     pod = spec["template"]["spec"]
     assert service["metadata"]["name"] == pod["subdomain"] == job["metadata"]["name"] == "big"
-    assert service["spec"] == {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": {"job-name": "big"},
-    }
+    assert service["spec"] == {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job-name": "big"}}
     (container,) = pod["containers"]
     rules = json.dumps(spec["podFailurePolicy"])
     assert container["name"] in rules

@@ -46,11 +46,7 @@ def _refused(task: Task, preset: Preset, sizes: dict[str, int], state: TrainStat
         return task.train_step(arrays, inputs, gradients)
 
     try:
-        with (
-            jax.sharding.use_abstract_mesh(mesh),
-            nnx.logical_axis_rules(rules),
-            activation_rules(mesh, preset.rules),
-        ):
+        with jax.sharding.use_abstract_mesh(mesh), nnx.logical_axis_rules(rules), activation_rules(mesh, preset.rules):
             jax.eval_shape(step, arrays, inputs)
     except UserError as error:
         return list(error.problems)

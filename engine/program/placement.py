@@ -191,7 +191,5 @@ def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Tree) 
 def with_shardings(tree: Any, shardings: Any) -> Any:
     """Returns `tree` as `ShapeDtypeStruct`s with shardings."""
     return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        tree,
-        shardings,
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree, shardings
     )

@@ -23,12 +23,7 @@ PRESETS = 8
 
 def run() -> list[Figure]:
     """Measures steady output, views over a slow line, and key latency."""
-    return [
-        *_steady((140, 40), 5000),
-        *_steady((80, 24), 2000),
-        _slow_line(),
-        *_keys(),
-    ]
+    return [*_steady((140, 40), 5000), *_steady((80, 24), 2000), _slow_line(), *_keys()]
 
 
 @contextmanager

@@ -27,14 +27,7 @@ from ..suite import own_directories
 from .living import Living, living_engine
 from .row import Row
 
-COMMANDS: tuple[AnyCommand, ...] = (
-    SwitchPreset("fsdp"),
-    InspectPreset("tp"),
-    Pause(),
-    Resume(),
-    StepOnce(),
-    Stop(),
-)
+COMMANDS: tuple[AnyCommand, ...] = (SwitchPreset("fsdp"), InspectPreset("tp"), Pause(), Resume(), StepOnce(), Stop())
 NAMES = (
     *("../dp", "/etc/passwd", "dp/../../x.toml", "", "a" * 65, "x\0", "dp\n", "$(id)", "\x1b[31m", "~/x.toml", "ｄｐ"),
 )
@@ -87,10 +80,7 @@ def run(times: int) -> list[Row]:
     """Injects `times` as many inputs as the short form."""
     chance = random.Random(times)
     with own_directories(), living_engine("fuzzed") as engine:
-        rows = [
-            *_frames(engine, chance, times),
-            *_connections(engine, times),
-        ]
+        rows = [*_frames(engine, chance, times), *_connections(engine, times)]
     with own_directories():
         return [*rows, _presets(chance, 1000 * times), _modules(chance, times)]
 

@@ -283,11 +283,7 @@ def _arrays(arrays: list, texts: Texts) -> list:
     )
     return [
         msgspec.structs.replace(
-            array,
-            name=name,
-            dtype=dtype,
-            logical_axes=[axis] * len(array.shape),
-            reasons=[reason] * len(array.shape),
+            array, name=name, dtype=dtype, logical_axes=[axis] * len(array.shape), reasons=[reason] * len(array.shape)
         )
         for array, name, dtype, axis, reason in kinds
     ]
@@ -295,11 +291,7 @@ def _arrays(arrays: list, texts: Texts) -> list:
 
 def _collectives(compiled: msgspec.Struct, texts: Texts) -> list[CollectiveInfo]:
     kinds = zip(
-        cycle(compiled.collectives),
-        texts.of("collectives"),
-        texts.of("operations"),
-        texts.of("sources"),
-        strict=False,
+        cycle(compiled.collectives), texts.of("collectives"), texts.of("operations"), texts.of("sources"), strict=False
     )
     return [
         msgspec.structs.replace(info, kind=kind, op_name=op, source=source, axes=[kind], dtype=op)

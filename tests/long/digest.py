@@ -22,11 +22,7 @@ from tests.table import Table, arguments
 TRIES = 10_000
 """Of each change of each dtype."""
 ELEMENTS = 2**25
-COLUMNS = {
-    "change": "",
-    "arrays changed": "{:,}",
-    "missed": "{:,}",
-}
+COLUMNS = {"change": "", "arrays changed": "{:,}", "missed": "{:,}"}
 ODDS = {
     "elements": "",
     "each changed by": "",

@@ -197,10 +197,7 @@ def test_a_preset_may_be_a_file(home: Path) -> None:
         (["--topology=v9:4x4"], ["--topology v9:4x4: no such devices: give a TPU generation or GPU"]),
         (["--topology=v5p:4x4"], ["2 dims, but a v5p slice has 3: give 4x4x4"]),
         ([V5E, "--model=nope"], ["--model nope: no such model"]),
-        (
-            [V5E, "--batch-size=0", "--seq-len=-1"],
-            ["--batch-size 0: must be at", "--seq-len -1: must"],
-        ),
+        ([V5E, "--batch-size=0", "--seq-len=-1"], ["--batch-size 0: must be at", "--seq-len -1: must"]),
         ([V5E, "--slices=0"], ["--slices 0: must be at least 1"]),
         (["--topology=v4:2x2x2", "--slices=2"], ["no bandwidth between v4 slices is published"]),
         (
@@ -211,23 +208,14 @@ def test_a_preset_may_be_a_file(home: Path) -> None:
         (["--topology=v5e:9", "--preset=nope", "--set=layers=0"], ["1 dim,", "no such preset", "layers 0: must be"]),
         ([V5E, "--preset=own.toml"], ["own.toml: no such file"]),
         ([], ["the following arguments are required: --topology"]),
-        (
-            [V5E, "--minutes=5", "--goal=least-traffic"],
-            ["--minutes 5", "--goal least-traffic: applies to a search"],
-        ),
+        ([V5E, "--minutes=5", "--goal=least-traffic"], ["--minutes 5", "--goal least-traffic: applies to a search"]),
         ([V5E, "--search", "--minutes=0"], ["'0' is not a number of minutes, such as 10"]),
         ([V5E, "--search", "--goal=fastest"], ["invalid choice: 'fastest'"]),
-        (
-            [V5E, "--search", "--goal=fits-largest-batch", "--batch-size=8"],
-            ["the search chooses the batch: omit"],
-        ),
+        ([V5E, "--search", "--goal=fits-largest-batch", "--batch-size=8"], ["the search chooses the batch: omit"]),
         ([V5E, "--search", "--save=a b"], ["--save a b: give a name of 1 to 64 letters"]),
         ([V5E, "--search", "--save=x", "--topology=v4:2x2x1"], ["--save x: each topology has a preset of its own"]),
         ([V5E, "--fit"], ["--fit compiles up to 16 programs for a preset: name one with --preset"]),
-        (
-            [V5E, "--fit", "--preset=dp", "--search"],
-            ["settings of the presets alone: leave out --search"],
-        ),
+        ([V5E, "--fit", "--preset=dp", "--search"], ["settings of the presets alone: leave out --search"]),
         ([V5E, "--fit", "--preset=dp", "--estimate"], ["--fit needs the compiler: leave out --estimate"]),
     ],
     ids=lambda value: " ".join(value),

@@ -95,9 +95,7 @@ def test_the_work_by_the_text_is_what_ran(measured: tuple[Program, StepBreakdown
     assert sum(each or 0 for each in others) == pytest.approx(moved, rel=0.05)
 
 
-def test_the_parts_of_each_device_add_up_to_the_step(
-    measured: tuple[Program, StepBreakdown],
-) -> None:
+def test_the_parts_of_each_device_add_up_to_the_step(measured: tuple[Program, StepBreakdown]) -> None:
     _, account = measured
     assert len(account.devices) == 8
     for device in account.devices:
@@ -106,9 +104,7 @@ def test_the_parts_of_each_device_add_up_to_the_step(
     assert account.skipped == []
 
 
-def test_the_sums_of_collectives_are_those_of_traffic_and_of_the_parts(
-    measured: tuple[Program, StepBreakdown],
-) -> None:
+def test_the_sums_of_collectives_are_those_of_traffic_and_of_the_parts(measured: tuple[Program, StepBreakdown]) -> None:
     program, account = measured
     parts = {part.name: part.seconds for part in account.parts}
     sums = {(flow.kind, tuple(flow.axes)): flow for flow in flow_times(account)}
@@ -120,9 +116,7 @@ def test_the_sums_of_collectives_are_those_of_traffic_and_of_the_parts(
         assert parts.get(f"{name}: exposed", 0.0) == pytest.approx(found.exposed_seconds)
 
 
-def test_devices_wait_no_longer_than_others_are_late(
-    measured: tuple[Program, StepBreakdown],
-) -> None:
+def test_devices_wait_no_longer_than_others_are_late(measured: tuple[Program, StepBreakdown]) -> None:
     _, account = measured
     waiting = sum(each.waiting_seconds for each in account.collectives) * len(account.devices)
     late = sum(wait.seconds for wait in account.waits) * (len(account.devices) - 1)

@@ -88,9 +88,7 @@ def described() -> list[Inspection]:
 
 
 def over(
-    directory: RunDirectory,
-    scenario: Callable[[ShardtuiApp, Pilot], object],
-    size: tuple[int, int] = (140, 40),
+    directory: RunDirectory, scenario: Callable[[ShardtuiApp, Pilot], object], size: tuple[int, int] = (140, 40)
 ) -> None:
     async def run() -> None:
         async with shown(directory, False, size) as (app, pilot):

@@ -87,10 +87,7 @@ async def answers(directory: RunDirectory, *commands: AnyCommand) -> list[AnyEve
 
 @pytest.mark.parametrize(
     ("commands", "says"),
-    [
-        ([Hello(VERSION - 1)], "update shardtui here"),
-        ([Hello(VERSION + 1)], "restart the run with this version"),
-    ],
+    [([Hello(VERSION - 1)], "update shardtui here"), ([Hello(VERSION + 1)], "restart the run with this version")],
     ids=["older", "newer"],
 )
 def test_a_viewer_of_another_version_learns_which_side_to_update(

@@ -27,16 +27,7 @@ from .run_screen import RunScreen
 
 NAME_COLUMNS = ("preset", "mesh")
 WIDE_COLUMNS = {
-    counted: (
-        *NAME_COLUMNS,
-        "step time",
-        "middle 50 %",
-        f"{counted}/s",
-        "in use",
-        "state + batch",
-        "peak",
-        "sent",
-    )
+    counted: (*NAME_COLUMNS, "step time", "middle 50 %", f"{counted}/s", "in use", "state + batch", "peak", "sent")
     for counted in ("tokens", "examples")
 }
 NARROW_COLUMNS = (*NAME_COLUMNS, "step", "in use", "peak", "sent")
@@ -69,12 +60,7 @@ one. A run in an external loop has one layout, and nothing is measured in it.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = identified(
-        "compare",
-        [
-            ("m", "measure", "Measure"),
-            ("minus", "leave_out", "Leave out"),
-            ("escape", "cancel", "Cancel"),
-        ],
+        "compare", [("m", "measure", "Measure"), ("minus", "leave_out", "Leave out"), ("escape", "cancel", "Cancel")]
     )
     needs_estimates = True
 

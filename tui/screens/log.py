@@ -104,11 +104,7 @@ protection against tampering.
 """
     AUTO_FOCUS: ClassVar[str | None] = "Choices"
     BINDINGS: ClassVar[list[BindingType]] = identified(
-        "log",
-        [
-            ("slash", "filter", "Filter"),
-            Binding("escape", "no_filter", "No filter", show=False),
-        ],
+        "log", [("slash", "filter", "Filter"), Binding("escape", "no_filter", "No filter", show=False)]
     )
 
     def __init__(self) -> None:

@@ -157,9 +157,7 @@ def operation_columns(account: StepBreakdown) -> list[Column[OperationTime]]:
 
     def wait(name: str, seconds: Callable[[CollectiveTime], float]) -> Column[OperationTime]:
         return figure(
-            name,
-            lambda each: formatting.seconds(seconds(waits[each.name])) if each.name in waits else "",
-            WIDEST_FROM,
+            name, lambda each: formatting.seconds(seconds(waits[each.name])) if each.name in waits else "", WIDEST_FROM
         )
 
     columns: list[Column[OperationTime]] = [

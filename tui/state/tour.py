@@ -151,16 +151,8 @@ LESSONS = (
         "that many make.",
         Open("watch"),
     ),
-    Lesson(
-        "Pitfalls",
-        "It is in the group of pitfalls, at the end of the list.",
-        SwitchTo("pitfall-same-axis"),
-    ),
-    Lesson(
-        "Pitfalls",
-        "The loss is right, as before: what is wrong shows only in the compiled step.",
-        Open("lint"),
-    ),
+    Lesson("Pitfalls", "It is in the group of pitfalls, at the end of the list.", SwitchTo("pitfall-same-axis")),
+    Lesson("Pitfalls", "The loss is right, as before: what is wrong shows only in the compiled step.", Open("lint")),
     Lesson(
         "Pitfalls",
         "Batch and weights are split over the same axis, so the devices along the other one repeat each other's work. "

@@ -21,13 +21,7 @@ from ..state.run_state import RunState
 from .choices import Choices
 from .lines import set_titles
 
-BY_AXIS = {
-    "pipeline": "pipeline",
-    "expert": "experts",
-    "seq": "sequence",
-    "fsdp": "fully sharded",
-    "model": "tensor",
-}
+BY_AXIS = {"pipeline": "pipeline", "expert": "experts", "seq": "sequence", "fsdp": "fully sharded", "model": "tensor"}
 """Group by mesh axis; the first that a preset has decides."""
 DATA, PITFALLS, YOURS, UNFIT = "data", "pitfalls", "yours", "do not fit"
 ORDER = (DATA, "tensor", "fully sharded", "pipeline", "sequence", "experts", YOURS, PITFALLS, UNFIT)
