@@ -72,7 +72,7 @@ def wrong_value(error: msgspec.ValidationError, *structs: type[Struct]) -> str:
     """Returns msgspec's message with the key as files and options spell it, and its values in `structs`."""
     text = str(error).replace(" - at `$", " at `")
     found = KEY.search(text)
-    if "UserError enum value" not in text or found is None:
+    if "Invalid enum value" not in text or found is None:
         return text
     hints = {name: hint for struct in structs for name, hint in get_type_hints(struct).items()}
     return f"{text}: choose from {', '.join(map(str, get_args(hints.get(found[1]))))}"

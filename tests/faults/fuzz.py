@@ -73,7 +73,7 @@ NASTY = (
     "#" * (2**20 + 1),
     "\ufeff[mesh]\ndata = -1\n",
 )
-"""UserError presets that mutation does not produce."""
+"""Invalid presets that mutation does not produce."""
 
 
 def run(times: int) -> list[Row]:
