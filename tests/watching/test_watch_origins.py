@@ -1,6 +1,6 @@
 """The origin dialog over a watched run: a real engine process explains the step that `watch` kept."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,14 @@ from textual.widgets import OptionList
 from ..tui.test_app import until
 from ..tui.test_origin import explained, open_array, put_on, texts
 from ..tui.test_views import over, press
+
+
+@pytest.fixture(autouse=True)
+def programs_of_these_lines() -> Iterator[None]:
+    """A program that was compiled when this file had other lines is not used again."""
+    jax.config.update("jax_compilation_cache_include_metadata_in_key", True)
+    yield
+    jax.config.update("jax_compilation_cache_include_metadata_in_key", False)
 
 
 def watched(given: Callable[[Any, Any, Any], dict[str, Any]]) -> None:
