@@ -47,7 +47,7 @@ def is_key(name: str) -> bool:
 
 
 def every_binding() -> Iterator[tuple[str, Binding]]:
-    """Yields all bindings with the scope of their id: the app's, which is empty, and those of views and widgets."""
+    """Yields all bindings with the scope of their id: empty for the app's, else the view or widget."""
     yield from (("", binding) for _, binding in BindingsMap(KEYS))
     for package in (screens, widgets):
         for info in iter_modules(package.__path__):

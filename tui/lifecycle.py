@@ -75,7 +75,7 @@ class Lifecycle:
         self._app.post_message(EventsArrived([failed]))
 
     def _follow(self) -> None:
-        """Follows one engine's events, in place of those of the previous engine."""
+        """Follows one engine's events, in place of the previous engine's."""
         self._app.run_worker(self._report_events(), exclusive=True, group="follow")
 
     async def _report_events(self) -> None:

@@ -21,7 +21,7 @@ class ProgramApp(App[UserError]):
     """Explains the program behind the first frame. It returns why that failed, if it did."""
 
     TITLE = "shardtui explain"
-    CSS_PATH = ["app.tcss", "views.tcss"]  # Textual loads no styles of a default screen
+    CSS_PATH = "views.tcss"  # Textual loads no styles of a default screen
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = identified(
         "", [("question_mark", "help", "Help"), Binding("q,ctrl+q,ctrl+c", "quit", "Quit")]

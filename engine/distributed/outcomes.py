@@ -85,7 +85,7 @@ def unsuccessful(error: Exception) -> Exception:
 
 
 def worst(outcomes: Iterable[Outcome]) -> Kind:
-    """Returns the worst outcome of all processes, which becomes that of each. Failed is worse than damaged: a process
+    """Returns the worst outcome of all processes, which each then has. Failed is worse than damaged: a process
     that ran out of memory does not know whether its file is damaged."""
     kinds = {outcome.kind for outcome in outcomes}
     order: tuple[Kind, ...] = ("failed", "damaged", "refused", "done")

@@ -146,7 +146,7 @@ class Reader:
         return axes_of(groups, self.spans), max(map(len, groups), default=1)
 
     def _shapes(self, where: Computation, instruction: Instruction) -> list[list[int]]:
-        """The shapes of the results; of a transfer, that of what it receives."""
+        """The shapes of the results; for a transfer, the received shape."""
         if not megascale.kind_of(instruction):
             return self._type(instruction.type).shapes
         if where.name not in self._received:

@@ -32,9 +32,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     name: str
     """The name of the code in `RULES`, such as `replicated-parameter`."""
     message: str
-    """What is wrong, with the numbers."""
+    """The problem, with its numbers."""
     fix: str
-    """What to do about it."""
+    """The remedy."""
     arrays: list[str] = []
     """Names of the arrays that it is about."""
     bytes_per_device: int = 0

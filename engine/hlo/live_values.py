@@ -51,9 +51,9 @@ class Value:
     where: Computation
     """The computation that it is in."""
     instruction: Instruction
-    """What computes it."""
+    """The instruction that computes it."""
     begin: int
-    """When its memory is taken. Times count the instructions of the schedule, those of a loop once."""
+    """When its memory is taken. Times count the instructions of the schedule, each loop body once."""
     end: int
     """When the last instruction that reads it has begun."""
     argument: int | None = None
@@ -229,7 +229,7 @@ class Schedule:
             value.end = max(value.end, self.now)
 
     def _keep(self, values: Values, state: Values) -> None:
-        """What a loop's state becomes: in the same memory, until now."""
+        """Keeps a loop's state in the same memory until now."""
         self._read(values)
         for value, before in zip(values, state, strict=False):
             _share(value, before)
@@ -256,7 +256,7 @@ def _element(where: Computation, each: Instruction, flat: Values) -> Values:
 
 @lru_cache(4096)
 def leaves(type_: str) -> tuple[str, ...]:
-    """Returns the arrays of a type, those of nested tuples in order."""
+    """Returns the arrays of a type in order, nested tuples flattened."""
     return tuple(LEAF.findall(type_))
 
 

@@ -1,6 +1,6 @@
 """Transfers between TPU slices in a compiled program, which has them as pairs of a `send` and a `recv` of the host.
 
-The program is that of one slice: `num_partitions` and the groups of other collectives count the devices of one slice,
+The program is for one slice: `num_partitions` and the groups of other collectives count the devices of one slice,
 in the mesh's order. A collective over several slices is hierarchical: of an all-reduce, a reduce-scatter inside the
 slice, a transfer of each device's part, and an all-gather.
 """
@@ -21,14 +21,14 @@ KINDS = {
 TYPE = r'_xla_megascale_transfer_type="(\w+)"'
 RENDEZVOUS = r'_xla_host_transfer_rendezvous="([^"]*)"'
 TARGET = re.compile(r'_xla_megascale_target=(?:"\{(?P<slices>[\d,]{1,9999})\}x|(?P<devices>\{[\d,{}>-]*\}))')
-"""What a transfer connects: slices `"{1,2}x{0:7}"`, or groups or pairs of devices `{{100000->200000},…}`."""
+"""The ends of a transfer: slices `"{1,2}x{0:7}"`, or groups or pairs of devices `{{100000->200000},…}`."""
 GROUP = re.compile(r"\{([\d,>-]+)\}")
 IDS_PER_SLICE = 100_000
 """The devices of slice k, counted from 1, have ids from k times this."""
 
 
 class WrongSlices(ValueError):
-    """A program is for other slices than those of the mesh."""
+    """A program is for other slices than the mesh."""
 
 
 def kind_of(instruction: Instruction) -> str | None:
@@ -49,7 +49,7 @@ def name_of(transfer: Instruction) -> str:
 
 
 def received(where: Computation) -> dict[str, str]:
-    """Returns the name of each `recv` from other slices, to that of its `send`. Both are in one computation."""
+    """Maps the name of each `recv` from other slices to its `send`. Both are in one computation."""
     sent = {rendezvous(each): each.name for each in where.instructions.values() if kind_of(each)}
     return {
         each.name: sent[key]

@@ -1,6 +1,6 @@
 """Parses the text of a compiled module: its instructions, and the source line of each.
 
-Plain text in, plain Python out, no jax: it also reads modules of other programs. The grammar is that of XLA's
+Plain text in, plain Python out, no jax: it also reads modules of other programs. The grammar is XLA's
 `HloModule::ToString`, as CPU, GPU and TPU print it after compilation.
 
 The text is not trusted: the time to read it must be linear in its length, whatever it contains. So no pattern here may
@@ -88,7 +88,7 @@ class Instruction(Struct, frozen=True, dict=True):
 
 
 class Arrays(NamedTuple):
-    """The arrays of a type: one array, or those of a tuple."""
+    """The arrays of a type: one, or the elements of a tuple."""
 
     bits: int
     """Bits of all arrays, without the padding of tiled layouts."""

@@ -21,7 +21,7 @@ PARALLELISM = {
     "keys": "sequence",
 }
 """Logical axis to the parallelism of a mesh axis that splits it. Its collectives are in every layer, before the next
-operation can begin; those of a batch axis are of the gradients, once per step."""
+operation can begin; a batch axis carries gradients, once per step."""
 
 
 def repeated_products(subject: Subject) -> Iterator[Finding]:

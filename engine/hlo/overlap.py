@@ -22,7 +22,7 @@ NO_KERNELS = {START, DONE, "AllocateBuffer", "ConcatBitcast", "GatherScatterIndi
 Found = tuple[Computation, Instruction]
 """A collective and the computation that it is in."""
 Value = tuple[str, str]
-"""The name of a computation and that of a collective in it, or an empty string for all collectives in it."""
+"""The names of a computation and of a collective in it; empty for all collectives in it."""
 
 
 class Schedule:

@@ -1,4 +1,4 @@
-"""What fills the memory of a device at the peak of a step, from the order of its compiled program."""
+"""The contents of a device's memory at the peak of a step, from the order of its compiled program."""
 
 import re
 from collections.abc import Iterator, Sequence

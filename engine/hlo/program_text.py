@@ -14,14 +14,14 @@ _logger = logging.getLogger("shardtui")
 
 
 class Described(NamedTuple):
-    """What the text of a program describes."""
+    """The contents of a program's text."""
 
     collectives: list[CollectiveInfo] | None
     """None if the text cannot be read."""
     products: list[ProductInfo]
     """Empty if the text cannot be read, or if `read` is not given `written`."""
     peak: Peak | None
-    """What fills the memory at the peak; None if the text cannot be read, or is not in the order of a schedule."""
+    """The memory at the peak; None if the text cannot be read, or is not in the order of a schedule."""
 
 
 def read(

@@ -28,7 +28,7 @@ class Flow(Struct, frozen=True, kw_only=True):
     bytes_overlapped: int | None = None
     """Bytes of `bytes_sent` that are sent while the device computes; null for a flow by formula."""
     network: Network | None = None
-    """What carries it; null if unknown, as on simulated devices."""
+    """The network; null if unknown, as on simulated devices."""
 
 
 class FlowChange(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class FlowChange(Struct, frozen=True, kw_only=True):
     other_bytes_per_device: int | None
     """Bytes per device in a step of the other preset; None if unknown."""
     network: Network | None = None
-    """What carries it; null if unknown, as on simulated devices."""
+    """The network; null if unknown, as on simulated devices."""
 
 
 def flows(collectives: Sequence[CollectiveInfo]) -> list[Flow]:

@@ -1,4 +1,4 @@
-"""What an operation computes, and what it reads and writes in memory, each time it runs: from the types in the text.
+"""The FLOPs of an operation and the bytes that it reads and writes each time it runs, from the types in the text.
 Also the cycles that the TPU compiler estimates for it.
 
 Bytes are counted as XLA does (`HloCostAnalysis`): a fusion that only takes a slice of an operand reads the slice, and
@@ -39,7 +39,7 @@ MAX_DEPTH = 20
 
 
 class Work(NamedTuple):
-    """What an operation does each time it runs on a device."""
+    """The work of an operation each time it runs on a device."""
 
     flops: float | None
     """FLOPs of its matrix products; None if it has none, or their shapes are not known."""

@@ -83,7 +83,7 @@ class StepCost(Struct, frozen=True, kw_only=True):
     """The peak of the memory, rebuilt from the order of the compiled program, or of the partitioned one from a trace;
     null by formula, for a program that is too large, and if its text cannot be read."""
     peak_buffers: list[PeakBuffer] = []
-    """What fills the memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
+    """The memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
     account: StepBreakdown | None = None
     """Where the time of a step goes by the compiler's schedule and estimates; null unless `plan --profile` asks for
     it, by formula, and for a program that is too large."""

@@ -72,7 +72,7 @@ class StepMemory:
     @property
     def saved_bytes(self) -> float:
         """Bytes that all layers save for the backward pass: the input of each block with remat, else its residuals. A
-        pipeline stage saves those of its layers in every tick, and without remat also its input. One residual stream
+        pipeline stage saves its layers' in every tick, and without remat also its input. One residual stream
         waits in its first stage for the first or the next pass."""
         step = self.step
         if not step.pipeline:

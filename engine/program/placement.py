@@ -87,7 +87,7 @@ class Placement:
         )
 
     def describe_all(self, task: Task, shardings: Tree) -> list[ArrayInfo]:
-        """Describes all arrays of state and batch; `shardings` are those of the compiled program, in the same order."""
+        """Describes all arrays of state and batch; `shardings`: the compiled program's, in the same order."""
         decisions = jax.tree.leaves((self.state, self.batch))
         return [
             self.describe(array, decision, sharding)

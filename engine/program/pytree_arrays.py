@@ -47,7 +47,7 @@ class Leaf:
 
     @property
     def kind(self) -> Literal["parameter", "moment", "scalar"]:
-        """What the array is, by its position in the tree. Running statistics of a model count as parameters."""
+        """The kind of array, by its position in the tree. Running statistics of a model count as parameters."""
         is_counter = len(self.shape) < 2 and not jnp.issubdtype(self.dtype, jnp.inexact)  # or a random key
         if not self.shape or is_counter:
             return "scalar"

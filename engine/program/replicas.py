@@ -9,7 +9,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 
 class Differing(NamedTuple):
-    """Devices whose shards differ from those of their replicas."""
+    """Devices whose shards differ from their replicas."""
 
     devices: list[int]
     """Their places in the mesh, in row-major order."""

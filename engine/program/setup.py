@@ -39,9 +39,9 @@ def simulated_task(config: RunConfig, platform: str = "", devices: int = SIMULAT
 
 
 def simulated_devices_and_task(config: RunConfig) -> tuple[list[jax.Device], Task]:
-    """Returns what `devices_and_task` does, but simulated devices in place of those of the config's platform.
+    """Like `devices_and_task`, with simulated devices in place of the config's platform.
 
-    The task is that of the platform. For a process that compiles and runs nothing, while another holds the devices.
+    The task is the platform's. For a process that compiles and runs nothing, while another holds the devices.
     """
     task = simulated_task(config, devices=config.devices or SIMULATED_DEVICES)
     return jax.devices(), task

@@ -28,7 +28,7 @@ class UserModel(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, t
     reference: str
     """`package.module:function`, or `/path/to/file.py:function`."""
     directory: str
-    """The directory to import from: that of the file, or the working directory if a module is named."""
+    """The directory to import from: the file's, or the working directory for a module."""
     arguments: dict[str, Setting] = {}
     """Arguments of the function, and of the optional functions next to it in the same module."""
 
@@ -80,7 +80,7 @@ class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     decay_mask: Literal["all", "matrices"] = "all"
     """The parameters that decay; `matrices` leaves out biases and the scales of norms."""
     moment_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """The dtype of the first moment; `auto`: that of the parameter, which second moments always have. `adafactor` has
+    """The dtype of the first moment; `auto`: the parameter's, which second moments always have. `adafactor` has
     no first moment."""
     grad_clip: float = 1.0
     """The global norm that gradients are clipped to."""
@@ -89,7 +89,7 @@ class TrainingConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     "PaLM", section 5, use 1e-4). The reported loss is without it."""
     accumulate_steps: int = 1
     """Micro-batches of a step: gradients are summed over them before one update, so that a device holds the activations
-    of one. Losses are those of the whole batch up to rounding."""
+    of one. Losses equal the whole batch's up to rounding."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -185,7 +185,7 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     preset_files: tuple[str, ...] = ()
     """Files of presets that the run may switch to, in addition to those in the preset directories."""
     evaluation: EvaluationConfig | None = None
-    """What is held out and how often it is evaluated; None for no evaluation."""
+    """The held-out data and how often it is evaluated; None for no evaluation."""
     checkpoints: CheckpointConfig = CheckpointConfig()
     """When and where checkpoints are saved."""
     check_devices: int | None = None
@@ -197,7 +197,7 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     stop_seconds: float | None = STOP_SECONDS
     """Seconds after a stop command until the run ends, even without its last checkpoint; None for no limit."""
     sampling: Sampling | None = None
-    """What to sample every so many steps; None for nothing."""
+    """Text to sample every so many steps; None for none."""
     device_memory: int | None = None
     """Bytes that a device may use; a preset whose predicted peak is higher is rejected. None for all it has."""
 

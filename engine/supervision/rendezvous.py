@@ -59,7 +59,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     left_out: list[int] = []
     """Ranks whose process kept ending at once, or whose devices were wrong."""
     lost: LostProcess | None = None
-    """What ended the attempt before; null if hosts were taken in."""
+    """The end of the attempt before; null if hosts were taken in."""
     problem: str = ""
     """Why there is no attempt: the run is given up. Empty if there is one."""
 

@@ -23,13 +23,13 @@ from ..spec.preset_reader import load_preset, name_of
 
 @dataclass(frozen=True)
 class Fitted:
-    """A run on the devices that are left. Batches and losses are those of the run on all of its devices."""
+    """A run on the devices that are left. Batches and losses stay the same as on all devices."""
 
     config: RunConfig
     warnings: list[str] = field(default_factory=list)
-    """What differs from the run on all of its devices, and why."""
+    """Differences from the run on all of its devices, with reasons."""
     replaced: Mapping[str, str] = field(default_factory=dict)
-    """The preset in use, by name, to that of the run; empty if the run keeps its own."""
+    """The preset in use, by name, to the run's preset; empty if the run keeps its own."""
     devices: int | None = None
 
 
@@ -97,7 +97,7 @@ class _Search:
         return estimate_row(self._task, self.own.shrunk(devices), devices, None).problems
 
     def words(self, chosen: Preset, devices: int) -> Iterator[str]:
-        """Yields how the chosen preset differs from that of the run, if it does."""
+        """Yields the differences between the chosen preset and the run's, if any."""
         own, mesh = self.own, formatting.axes(chosen.shrunk(devices).sizes(devices))
         if chosen.name != own.name:
             why = "; ".join(self.problems(devices)) or "its memory, by formula"

@@ -45,7 +45,7 @@ class Request:
 @dataclass(frozen=True)
 class Tracing:
     request: Request
-    """What is traced, from the step on with which it began."""
+    """The steps to trace, from the one with which it began."""
     waited: float
     """When training first waited for it, by the engine's clock."""
     began: float
@@ -179,7 +179,7 @@ class Profiler:
 
     def _recording(self, program: Program) -> Recording:
         mesh = program.placement.mesh
-        text = program.step.as_text() or ""  # a trace lacks that of a program from the compilation cache
+        text = program.step.as_text() or ""  # traces lack the text of programs from the compilation cache
         return read_recording(self._newest(), dict(mesh.shape), text, _places(mesh))
 
     def _newest(self) -> Path:
@@ -227,6 +227,6 @@ def _common_steps(cluster: Cluster, recording: Recording) -> list[int]:
 
 
 def _sums(recording: Recording, clocks: Clocks, process: int) -> Sums:
-    """The sums of this process, whose devices wait for those of the others, too."""
+    """The sums of this process, whose devices wait for other processes' devices, too."""
     clocks.add_arrivals(recording.arrivals, process)
     return recording.sums(clocks.by_clock(process, clocks.window), clocks.by_clock(process, clocks.shown))

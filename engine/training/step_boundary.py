@@ -1,4 +1,4 @@
-"""What happens between two steps: the commands that process 0 broadcasts, and the switches that are due."""
+"""The boundary between two steps: commands that process 0 broadcasts, and switches that are due."""
 
 import os
 from collections.abc import Callable
@@ -54,7 +54,7 @@ StepCommand = AnyCommand | SwitchNow | ReadPreset | MeasureParts
 
 
 class StepCommands(Struct, frozen=True):
-    """What every process carries out before the same step, as process 0 broadcasts it."""
+    """Commands that every process carries out before the same step, as process 0 broadcasts them."""
 
     commands: list[StepCommand]
     stride: int

@@ -48,7 +48,7 @@ class CheckpointFailed(Event, frozen=True):
     step: int
     """Number of completed steps when the state was copied."""
     problems: list[str]
-    """What went wrong, one line each."""
+    """The problems, one line each."""
 
     @property
     def line(self) -> str:
@@ -126,7 +126,7 @@ class RestoreFailed(Event, frozen=True):
     step: int
     """Step of the checkpoint."""
     problems: list[str]
-    """What went wrong, one line each."""
+    """The problems, one line each."""
 
     @property
     def line(self) -> str:

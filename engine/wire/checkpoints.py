@@ -1,4 +1,4 @@
-"""What is reported of checkpoints."""
+"""Descriptions of checkpoints."""
 
 import math
 

@@ -35,8 +35,8 @@ class MeshInfo(Struct, frozen=True):
 
 
 Network = Literal["ici", "dcn", "nvlink", "network"]
-"""What carries a collective: `ici` the links inside a TPU slice, `dcn` the data center network between slices, `nvlink`
-the links inside a GPU host, `network` what connects GPU hosts."""
+"""The network of a collective: `ici` the links inside a TPU slice, `dcn` the data center network between slices,
+`nvlink` the links inside a GPU host, `network` between GPU hosts."""
 
 ArrayKind = Literal["parameter", "moment", "variable", "scalar", "batch", "gradient", "activation"]
 
@@ -111,7 +111,7 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     name: str = ""
     """Name of the instruction, as traces have it: of a collective inside a fusion, the fusion."""
     network: Network | None = None
-    """What carries it; null if the program's text does not tell, as on simulated devices."""
+    """The network; null if the program's text does not tell, as on simulated devices."""
 
     @property
     def least_bytes(self) -> int:
@@ -176,7 +176,7 @@ class PeakBuffer(Struct, frozen=True, kw_only=True):
     layout: str
     """Dtype, shape on one device and layout, as the compiler prints them; without a layout if nothing is compiled."""
     op_name: str
-    """Name that jax gave the operation that computes it, or that of the instruction; empty for an argument."""
+    """Name that jax gave the operation that computes it, or the instruction's name; empty for an argument."""
     source: str
     """`file:line` of that operation; empty for an argument, or if the compiler does not report it."""
     begin: float
@@ -224,9 +224,9 @@ class PresetInfo(Struct, frozen=True, kw_only=True):
     name: str
     """The name that commands use."""
     summary: str
-    """What it does, in one line."""
+    """A summary, in one line."""
     teaches: str
-    """What it teaches."""
+    """Its lesson."""
     source: str
     """Path of its file, or `built-in`."""
     mesh: dict[str, int]

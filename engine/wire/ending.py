@@ -24,7 +24,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     lost: dict[int, str] = {}
     """Why other processes were lost, by process index."""
     fits: int | None = None
-    """Number of processes on which a preset fits, if none fits on those of this attempt; else null."""
+    """Number of processes on which a preset fits, if none fits on this attempt's; else null."""
     wrong: dict[int, list[int]] = {}
     """Ids of devices that do not hold what their replicas hold, by process index: the run goes on without them."""
 
@@ -34,7 +34,7 @@ class Ending(Struct, frozen=True, kw_only=True):
 
     @property
     def fault(self) -> tuple[str, ...]:
-        """What endings have in common if the same fault repeats: not the line and seconds of one that is stuck."""
+        """The part that endings share if the same fault repeats: without the line and seconds of a stuck one."""
         return (self.kind,) if self.kind == "stuck" else (self.kind, *self.problems)
 
     @property

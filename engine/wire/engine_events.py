@@ -66,7 +66,7 @@ class EngineReady(Event, frozen=True):
     tokens_per_step: int | None
     """Tokens, or examples (see `counted`), in the global batch; null if unknown."""
     flops_per_step: float | None
-    """Model FLOPs, by formula, or counted in the jaxpr of a user's model; not those of the compiled program."""
+    """Model FLOPs, by formula, or counted in the jaxpr of a user's model; not the compiled program's."""
     corpus: CorpusInfo | None
     """Where batches come from; null if unknown."""
     presets: list[PresetInfo]
@@ -76,7 +76,7 @@ class EngineReady(Event, frozen=True):
     hosts: list[HostInfo] = []
     """The processes if there are several; else empty."""
     counted: Literal["tokens", "examples"] = "tokens"
-    """What `tokens_per_step` counts: `examples` if a user's function makes the batches."""
+    """The unit of `tokens_per_step`: `examples` if a user's function makes the batches."""
     held_out: CorpusInfo | None = None
     """The held-out data; null if there are none."""
 
@@ -100,7 +100,7 @@ class Failed(Event, frozen=True):
     LEVEL = Level.ERROR
 
     problems: list[str]
-    """What went wrong, one line each."""
+    """The problems, one line each."""
     refused: bool
     """True if the request was invalid, so that nothing was started."""
     by_supervisor: bool = False

@@ -1,4 +1,4 @@
-"""What all events of a run have, and the version of the protocol that carries them."""
+"""The base of all events of a run, and the version of their protocol."""
 
 from enum import StrEnum
 from typing import ClassVar

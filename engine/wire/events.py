@@ -13,4 +13,4 @@ if TYPE_CHECKING:
     AnyEvent = Event
 else:
     AnyEvent = Union[tuple(Event.__subclasses__())]  # noqa: UP007
-    """What a decoder needs to know."""
+    """All events, for decoders."""

@@ -1,4 +1,4 @@
-"""What is reported of the processes of a run on several hosts."""
+"""The state of the processes of a run on several hosts."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ class HostInfo(Struct, frozen=True):
 
 
 class Activity(Struct, frozen=True, kw_only=True):
-    """What the training thread of a process does."""
+    """The activity of a process's training thread."""
 
     step: int = 0
     """Number of steps begun."""
@@ -51,7 +51,7 @@ class HostStatus(Struct, frozen=True):
     problem: str = ""
     """Why it failed, which ends the run; else empty."""
     activity: Activity = Activity()
-    """What its training thread does."""
+    """The activity of its training thread."""
     verdict: Literal["", "waiting", "stuck"] = ""
     """`stuck`: the run hangs, and the others wait for it; `waiting`: it waits for another; empty while any process
     makes progress. Concluded from what all have reported."""

@@ -96,7 +96,7 @@ class PresetCompiled(Event, frozen=True):
     """The peak of a device's memory, predicted from the order of the program; null with an external loop, and if the
     HLO cannot be parsed."""
     peak_buffers: list[PeakBuffer] = []
-    """What fills the memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
+    """The memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
 
     @property
     def line(self) -> str:
@@ -125,7 +125,7 @@ class ProgramsKept(Event, frozen=True):
 
 
 class PresetInspected(Event, frozen=True):
-    """What a separate compilation reports: layouts inside the step, and the compiler's warnings."""
+    """Results of a separate compilation: layouts inside the step, and the compiler's warnings."""
 
     LEVEL = Level.DETAIL
 
@@ -230,7 +230,7 @@ class SwitchFailed(Event, frozen=True):
     step: int
     """Number of completed steps."""
     problems: list[str]
-    """What went wrong, one line each."""
+    """The problems, one line each."""
     preset: str
     """The active preset."""
 
@@ -251,7 +251,7 @@ class SwitchCancelled(Event, frozen=True):
 
 
 class Inspection(Struct, frozen=True, kw_only=True):
-    """What `shardtui inspect` reports about one preset on some devices, without training; not an event."""
+    """The report of `shardtui inspect` on one preset on some devices, without training; not an event."""
 
     devices: list[DeviceInfo]
     """Devices of the mesh."""

@@ -75,7 +75,7 @@ class ProfileFailed(Event, frozen=True):
     step: int
     """Number of completed steps."""
     problems: list[str]
-    """What went wrong, one line each."""
+    """The problems, one line each."""
 
     @property
     def line(self) -> str:

@@ -93,9 +93,9 @@ class Sampled(Event, frozen=True):
     number: int
     """That of the command; 0 for a sample that was due."""
     sampling: Sampling
-    """What was to be sampled."""
+    """The request."""
     text: str
-    """What follows the prompt; bytes that are not UTF-8 are replaced. Empty with a problem."""
+    """The text after the prompt; bytes that are not UTF-8 are replaced. Empty with a problem."""
     seconds: float
     """Seconds that training waited, without compiling."""
     compile_seconds: float

@@ -161,6 +161,4 @@ def test_invalid_axis_types(task: Task) -> None:
     )
     with pytest.raises(UserError) as error:
         parse_preset(Path("x.toml"), 'axis_types = "manual"\n[mesh]\ndata = -1\n')
-    assert error.value.problems == (
-        "x.toml: Invalid enum value 'manual' at `.axis_types`: choose from auto, explicit",
-    )
+    assert error.value.problems == ("x.toml: Invalid enum value 'manual' at `.axis_types`: choose from auto, explicit",)

@@ -63,7 +63,7 @@ def export_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--dtype",
         choices=get_args(Dtype),
-        help="default: that of the weights that the run began with, else float32, in which parameters are trained",
+        help="default: the dtype of the weights that the run began with, else float32, in which parameters are trained",
     )
     add_json_option(parser)
 

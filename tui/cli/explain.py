@@ -38,7 +38,7 @@ ESTIMATE = "an estimate by Shardy's passes, not compiled: the compiler may choos
 
 
 class ExplanationDiff(Struct, frozen=True, kw_only=True):
-    """What changed in a program since an explanation of it was saved."""
+    """Changes in a program since an explanation of it was saved."""
 
     schema: int = 1
     """Schema version; increases when a field changes its meaning or is removed."""

@@ -87,7 +87,7 @@ class InspectReport(Struct, frozen=True, kw_only=True):
     at_peak: PeakMemory | None
     """The peak of a device's memory, predicted from the order of the program; null if the text cannot be read."""
     peak_buffers: list[PeakBuffer]
-    """What fills the memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
+    """The memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
     rematerializations: list[RematerializationInfo]
     """The compiler's warnings of rematerialized arrays."""
     flops_per_step: float

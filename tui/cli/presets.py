@@ -33,7 +33,7 @@ def presets_options(parser: argparse.ArgumentParser) -> None:
         help="import: a configuration file of MaxText's, whose mesh and logical_axis_rules become a preset of yours; "
         "export: a preset, whose rules are printed in MaxText's form",
     )
-    add("--name", metavar="NAME", help="with import: name of the preset; default: that of the file")
+    add("--name", metavar="NAME", help="with import: name of the preset; default: the file's")
     add(
         "--mesh",
         type=_sizes,

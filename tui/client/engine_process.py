@@ -45,7 +45,7 @@ class Answer:
 
     @property
     def messages(self) -> list[str]:
-        """What the engine itself prints for people, without its prefix."""
+        """The engine's own messages for people, without their prefix."""
         own = [line.removeprefix(MESSAGE_PREFIX) for line in self.stderr if line.startswith(MESSAGE_PREFIX)]
         return [line[:MAX_PROBLEM_CHARS] for line in own]
 

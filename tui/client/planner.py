@@ -75,7 +75,7 @@ class Planner:
 
         `nice`: added to the niceness of compilers. `accounts`: compiled costs have the time of each part."""
         self.config = config
-        """What is planned; a search changes its settings."""
+        """The request; a search changes its settings."""
         self._topology = topology
         usual, problems = usual_presets(config)
         self._presets = list(presets or ([] if search else usual))
@@ -89,7 +89,7 @@ class Planner:
         self._compiled_since = self._last_ended = 0.0  # when the first compilation began, and the last one ended
         self.preset_problems: list[str] = [] if presets else problems
         self.board: Board | None = None
-        """What is known so far; None before the estimates."""
+        """The board so far; None before the estimates."""
         self.began = time.monotonic()
         """In seconds of `time.monotonic`, as all moments here."""
         self.curve: list[CurvePoint] = []

@@ -50,7 +50,7 @@ class LogRows:
         """The row of each unfinished compilation, by preset."""
 
     def add(self, event: AnyEvent) -> int:
-        """Adds an event, and returns the index of its row: a new one, or that of its compilation."""
+        """Adds an event, and returns the index of its row: a new one, or its compilation's."""
         preset = _compiled_preset(event)
         at = self._growing.get(preset, -1)
         if at < 0:

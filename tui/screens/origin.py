@@ -39,7 +39,7 @@ class Opened:
 
     page: Page
     known: Known
-    """What it is made from."""
+    """Its source."""
     lines: list[Line]
     """Its lines."""
     cursor: int = 0
@@ -79,7 +79,7 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
     ) -> None:
         """`subject`: the preset or program that has the row. `has_rules`: other rules can be tried.
 
-        `arrays`: those of the compiled step, with gradients and activations if they are known.
+        `arrays`: of the compiled step, with gradients and activations if they are known.
         """
         super().__init__()
         self.first = page
@@ -91,7 +91,7 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
         self.pages: list[Opened] = []
         """The open pages, the one on top last; none while there is no explanation."""
         self.busy: tuple[str, float] | None = None
-        """What is computed, and since when; None for nothing."""
+        """The computation under way and its start; None for none."""
 
     def compose(self) -> ComposeResult:
         with Vertical():

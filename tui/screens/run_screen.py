@@ -1,4 +1,4 @@
-"""What all views share: tabs and status at the top, the keys at the bottom, and `show_state`."""
+"""The frame of all views: tabs and status at the top, the keys at the bottom, and `show_state`."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar

@@ -22,7 +22,7 @@ from .dialog import Dialog
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """What the user chose."""
+    """The user's choice."""
 
     run: RunDirectory | None = None
     """The run to open; None for a new one."""

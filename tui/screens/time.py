@@ -134,7 +134,7 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
 
     @property
     def hint(self) -> str:
-        """What to do for an account."""
+        """How to get an account."""
         profiled = self.state.profiled
         if profiled and profiled.problem:
             return f"The trace of step {profiled.step:,} could not be read: {profiled.problem}"

@@ -79,7 +79,7 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
         self.table.show_columns(collective_columns(self.measured), self.infos)
 
     def select(self, source: str, name: str = "") -> None:
-        """Moves the cursor to a collective: the first of a source line, or that of the instruction `name`."""
+        """Moves the cursor to a collective: the first of a source line, or the instruction `name`."""
         keys = [key for key, info in self.infos.items() if (info.name == name if name else info.source == source)]
         if keys:
             self.table.select(keys[0])

@@ -1,1 +1,1 @@
-"""What a viewer knows of a run, and what follows from it. Nothing here draws."""
+"""A viewer's knowledge of a run. Nothing here draws."""

@@ -20,7 +20,7 @@ BY_AXIS = {
     "expert": "fewer, larger groups of experts exchange less",
     "pipeline": "more micro-batches shorten the bubble: microbatches in the preset's file",
 }
-"""What to try for collectives over an axis, as in docs/slow-step.md."""
+"""Advice for collectives over an axis, as in docs/slow-step.md."""
 
 
 class FlowTime(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ FASTER = 0.95
 class Alternative(Struct, frozen=True):
     preset: str
     reason: str
-    """Its figure and that of the preset that runs."""
+    """Its figure and the running preset's."""
 
 
 def alternative(state: RunState, preset: str) -> Alternative | None:

@@ -1,4 +1,4 @@
-"""What the attempts of a supervised run cost: the time without steps, and the steps that were made again."""
+"""The cost of a supervised run's attempts: the time without steps, and the steps that were made again."""
 
 from dataclasses import dataclass, field
 

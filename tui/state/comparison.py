@@ -163,7 +163,7 @@ class Comparison:
         self.stage = Stage.OVER
 
     def _record(self, seconds: list[float], is_quiet: bool) -> AnyCommand | None:
-        """Records step times, except those of steps that did not run alone."""
+        """Records the times of steps that ran alone."""
         if self._is_stale:
             self._warm_up, self._is_stale = WARM_UP_STEPS, not is_quiet
             return None

@@ -19,7 +19,7 @@ from ..terminal.clean import printable
 from .run_state import RunState
 
 EDITED = re.compile(r"-edited(-\d+)?$")
-"""What an earlier edit appended to the name."""
+"""The suffix that an earlier edit appended to the name."""
 MAX_STEM_CHARS = 48
 """Leaves room for `-edited-2`: a name has at most 64 characters."""
 UNSHARDED = "unsharded"

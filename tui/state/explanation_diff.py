@@ -1,4 +1,4 @@
-"""What changed between two explanations of a program: layouts, origins and collectives, without line numbers."""
+"""Changes between two explanations of a program: layouts, origins and collectives, without line numbers."""
 
 import re
 from collections.abc import Iterator, Sequence

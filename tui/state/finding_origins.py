@@ -1,4 +1,4 @@
-"""What a finding or a compiled collective is about in an explained step, and where its chains end."""
+"""The subject of a finding or a compiled collective in an explained step, and where its chains end."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ RULE = re.compile(r'override "[^"]*"|rule \S+ → \S+(?: × \S+)*')
 
 
 class Evidence(NamedTuple):
-    """What a finding is about."""
+    """The subject of a finding."""
 
     values: list[str]
     """Values, by what `Link.value` calls them."""
@@ -84,7 +84,7 @@ def origins_of(info: CollectiveInfo, estimated: Sequence[CollectiveOrigin]) -> l
 
 
 def similar(info: CollectiveInfo, estimated: Sequence[CollectiveOrigin]) -> list[CollectiveOrigin]:
-    """Returns the estimated collectives for the same source line; without any, those of the same kind and axes."""
+    """Returns the estimated collectives for the same source line; without any, of the same kind and axes."""
     at_line = [each for each in estimated if info.source and each.source == info.source]
     return at_line or [each for each in estimated if each.kind == info.kind and whole_axes(each) == set(info.axes)]
 

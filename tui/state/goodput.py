@@ -38,7 +38,7 @@ LEAST_SHARE = 0.005
 
 
 class Part(StrEnum):
-    """What a run spends its time on. The value is its name in a sentence."""
+    """A use of a run's time. The value is its name in a sentence."""
 
     STEPS = "steps"
     REPEATED_STEPS = "repeated steps"

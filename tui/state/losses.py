@@ -43,7 +43,7 @@ class Losses(Sequence[float]):
             self._sums.append(sum(self._values[begin : begin + BLOCK]))
 
     def rewind_to(self, steps: int) -> None:
-        """Makes the next loss that of step `steps` + 1: drops later losses, and fills missing ones with NaN."""
+        """Makes step `steps` + 1 the next loss: drops later losses, and fills missing ones with NaN."""
         del self._values[steps:]
         del self._sums[steps // BLOCK :]
         if missing := steps - len(self):

@@ -84,7 +84,7 @@ class Known:
         return [name for name in self.values if name in words and self.is_named(name)]
 
     def is_named(self, label: str) -> bool:
-        """Returns whether the program gives a value its name: others have that of an operation, such as `add`."""
+        """Returns whether the program gives a value its name: others are named by an operation, such as `add`."""
         return label in self.compiled or "." in label or not self.values[label].source
 
 

@@ -1,4 +1,4 @@
-"""What a draft changes compared with the preset it is made from: the arrays' layouts, and the cost of a step."""
+"""Changes between a draft and the preset it is made from: the arrays' layouts, and the cost of a step."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What is likely to be wrong with a program of the user's, from its explanation alone. Codes are those of lint."""
+"""Likely mistakes in a user's program, from its explanation alone. Codes are lint's."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What a viewer knows of a run, and what follows from it. `interpreter` alone updates it from events."""
+"""A viewer's knowledge of a run. `interpreter` alone updates it from events."""
 
 import time
 from collections import deque
@@ -47,7 +47,7 @@ RECENT_STEPS = 32
 
 
 class Phase(StrEnum):
-    """What the run does. The value is shown in the header."""
+    """The phase of a run, as the header shows it."""
 
     STARTING = "starting"
     COMPILING = "compiling"

@@ -23,7 +23,7 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     run: str
     """Name of the run."""
     state: Phase
-    """What it does; `crashed` if its process died without reporting why."""
+    """Its state; `crashed` if its process died without reporting why."""
     model: str
     """Name of the model."""
     preset: str

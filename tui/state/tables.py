@@ -22,7 +22,7 @@ class ArrayRow:
     key: str
     """Identifies the row: the array's name, or the module's prefix."""
     label: str
-    """What the row shows: a name, or the last part of one."""
+    """The row's text: a name, or the last part of one."""
     depth: int
     """Levels of indentation."""
     arrays: tuple[ArrayInfo, ...]

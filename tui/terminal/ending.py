@@ -21,7 +21,7 @@ EXIT_SECONDS = 0.6
 RESTORE = (
     b"\x1b[<u\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?2004l\x1b[?2048l\x1b[?7h\x1b[?1049l\x1b[?25h\x1b[?1004l"
 )
-"""What Textual writes when it exits: no reports of mouse, paste and focus, the main screen, the cursor."""
+"""The bytes that Textual writes when it exits: no reports of mouse, paste and focus, the main screen, the cursor."""
 
 
 class Ending:

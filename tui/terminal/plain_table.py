@@ -89,7 +89,7 @@ PIPE_WIDTH = 140
 
 
 def plain_console(**options: Any) -> Console:
-    """Returns a console that prints text as it is. `options`: those of `rich.console.Console`."""
+    """Returns a console that prints text as it is. `options`: for `rich.console.Console`."""
     return Console(markup=False, emoji=False, **options)
 
 

@@ -14,7 +14,7 @@ FRAME_ROWS = 3
 LAST_ATTEMPTS = 3
 """Attempts that are shown."""
 LAG_STEPS = 2
-"""Steps that a process may be behind without a warning: its report is older than those of the others."""
+"""Steps that a process may be behind without a warning: its report is older than the others'."""
 
 
 class HostsPanel(Lines):

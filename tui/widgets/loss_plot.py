@@ -46,7 +46,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """What is drawn: losses, and how."""
+    """A drawing of losses."""
 
     losses: Losses
     others: Sequence[Curve] = ()

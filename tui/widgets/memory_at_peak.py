@@ -1,4 +1,4 @@
-"""What fills the memory of a step: the curve over the step, and the largest buffers at its peak."""
+"""The memory of a step: the curve over the step, and the largest buffers at its peak."""
 
 from collections.abc import Sequence
 

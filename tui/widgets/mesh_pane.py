@@ -26,7 +26,7 @@ class MeshPane(ShardingPane):
     """
 
     held = ""
-    """Bytes of state and batch that each device holds, of padded dims those of the largest shard."""
+    """Bytes of state and batch that each device holds, for padded dims the largest shard's."""
 
     wrong: frozenset[int] = frozenset()
     """Devices that were found to differ from their replicas."""

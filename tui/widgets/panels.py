@@ -31,7 +31,7 @@ class Panel(Lines):
 
 
 class AboutPreset(Panel):
-    """What the highlighted preset teaches, or why it does not fit."""
+    """The lesson of the highlighted preset, or why it does not fit."""
 
     preset: str | None = None
     """The highlighted preset; None before one is highlighted."""
@@ -89,7 +89,7 @@ class LastSwitch(Panel):
 
 
 class ThisStep(Panel):
-    """What the headline has no room for: time spent waiting for batches, model FLOP/s, the bubble of a pipeline, the
+    """Figures beyond the headline: time spent waiting for batches, model FLOP/s, the bubble of a pipeline, the
     last sample of text."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:

@@ -1,4 +1,4 @@
-"""What a draft changes: the costs of a step before and after, and the arrays; or why the draft is invalid."""
+"""A draft's changes: the costs of a step before and after, and the arrays; or why the draft is invalid."""
 
 import textwrap
 from collections.abc import Sequence

@@ -156,7 +156,7 @@ def is_heading(id: str) -> bool:
 
 
 def heading(group: str, count: int, is_folded: bool) -> Content:
-    """Returns the heading of a group; that of presets that do not fit says how many there are."""
+    """Returns the heading of a group, with a count for presets that do not fit."""
     mark = "▸" if is_folded else "▾"
     return Content.styled(f"{mark} {count} {UNFIT}" if group == UNFIT else group, "$foreground 60%")
 

@@ -74,7 +74,7 @@ class RuleList(Choices):
         return self.rows.get(self.highlighted_option.id or "") if self.highlighted_option else None
 
     def show_draft(self, draft: Draft, logical_axes: Sequence[str], problems: Sequence[str]) -> None:
-        """Redraws the rows that changed. `logical_axes`: those of the model, each of which gets a row."""
+        """Redraws the rows that changed. `logical_axes`: the model's; each gets a row."""
         self.draft = draft
         width = self.content_region.width - 1
         rows = {row.id: row for row in rows_of(draft, logical_axes)}
@@ -183,7 +183,7 @@ def is_in_origin(row: Row, draft: Draft) -> bool:
 
 
 def is_changed(row: Row, draft: Draft) -> bool:
-    """Whether the row's value differs from that of the original preset."""
+    """Whether the row's value differs from the original preset's."""
     match row.kind:
         case "name":
             return draft.name != draft.origin.name

@@ -23,7 +23,7 @@ PARTS = {
     "host": ("h", "$accent"),
     "idle": ("·", "$foreground 40%"),
 }
-"""What a bar is cut into: its sign, which tells the parts apart without colour, and its colour."""
+"""The parts of a bar: each has a sign, which tells the parts apart without colour, and its colour."""
 NAMES = {"matrix products": "products", "other fusions": "fusions", "other programs": "other"}
 LABEL_WIDTH = 8
 SHORT_ROWS, TALL_ROWS = 4, 8
@@ -112,7 +112,7 @@ def device_rows(account: StepBreakdown, rows: int) -> list[tuple[str, Mapping[st
 
 
 def sums_of(names: Sequence[str], seconds: Sequence[float]) -> Mapping[str, float]:
-    """Sums the parts of an account to those of a bar: all collectives are exposed or waiting."""
+    """Sums the parts of an account to the bar's: all collectives are exposed or waiting."""
     sums = dict.fromkeys(PARTS, 0.0)
     for name, time in zip(names, seconds, strict=True):
         sums[NAMES.get(name, name.rpartition(": ")[2])] += time
@@ -132,7 +132,7 @@ def bar(label: str, times: Mapping[str, float], step: float, room: int) -> Conte
 
 
 def _key(times: Mapping[str, float], step: float, width: int) -> list[Content]:
-    """What the signs mean, with the share of each part, in as many lines as it takes."""
+    """The key of the signs, with the share of each part, in as many lines as it takes."""
     lines: list[Content] = []
     line = Content()
     for name, (sign, style) in PARTS.items():

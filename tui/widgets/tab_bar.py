@@ -36,7 +36,7 @@ TABS = (
 
 
 class TabBar(Lines):
-    """A tab for each view; that of the open one is lit. A click opens a view."""
+    """A tab for each view, lit for the open one. A click opens a view."""
 
     DEFAULT_CSS = """
     TabBar { background: $panel; }

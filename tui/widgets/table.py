@@ -80,7 +80,7 @@ class Filter(Input):
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """Returns the pattern that the user has typed; as long as it is not a valid one, that of its literal text."""
+    """Returns the pattern that the user has typed; its literal text while it is not a valid one."""
     try:
         return re.compile(text, re.IGNORECASE)
     except re.error:
