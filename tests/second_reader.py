@@ -1,4 +1,4 @@
-"""A second parser of compiled HLO text, independent of hlo.py, trips.py, groups.py and collectives.py.
+"""A second parser of compiled HLO text, independent of all of engine/hlo.
 
 It reads line by line, uses the types of results instead of operands, and numpy for device groups. It reads only
 programs compiled for CPU.

@@ -1,4 +1,4 @@
-"""A program after Shardy's passes: its collectives, and the part of each value on one device."""
+"""A program after Shardy's passes: the part of each value on one device."""
 
 import math
 import re

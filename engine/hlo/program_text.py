@@ -1,4 +1,4 @@
-"""Reads collectives and matrix products from the text of a compiled program."""
+"""Reads collectives, matrix products and the peak of memory from the text of a compiled program."""
 
 import logging
 from collections.abc import Mapping, Sequence

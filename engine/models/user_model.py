@@ -1,4 +1,4 @@
-"""The user's model: loaded, called, checked and traced. No other module runs the user's code.
+"""The user's model: loaded, called, checked and traced. In a run, no other module calls its functions.
 
 Besides the function that makes an `nnx.Module`, the user's file may define `loss`, `batch` and `optimizer`.
 """

@@ -176,7 +176,7 @@ class StepTraffic:
             yield Collective("all-gather", step.seq_axes, unsharded, twice)
 
     def _ragged_collectives(self) -> Iterator[Collective]:
-        """Collectives of experts by ragged products (ragged_experts.py). Devices that share their experts gather their
+        """Collectives of experts by ragged products (models/experts.py). Devices that share their experts gather their
         tokens, once more with remat, and the gradients of the result; the result and the gradients of the tokens are
         summed over the axes that split the experts or their hidden layer."""
         step, recomputed = self.step, 1 if self.step.model.remat else 0

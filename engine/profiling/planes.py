@@ -1,7 +1,8 @@
 """Reads the planes of a trace: devices, the host and the programs.
 
-Real traces were read of CPUs, of a TPU v6e, and of MI300X GPUs (JAX with ROCm, from AMD-AGI/TraceLens,
-tests/traces/mi300): there the times equal the tables beside the trace. No trace of an NVIDIA GPU was read.
+Real traces were read of CPUs, of a TPU v6e, and of MI300X GPUs (JAX with ROCm, from
+github.com/AMD-AGI/TraceLens, tests/traces/mi300), whose times equal the table beside the trace. No trace of an NVIDIA
+GPU was read.
 """
 
 import re
