@@ -75,7 +75,7 @@ def test_the_log_has_a_line(event: PartsMeasured, words: str) -> None:
     assert event.line.startswith(words)
 
 
-async def opened(*events: PartsMeasured) -> str:
+async def opened(awaited: str, *events: PartsMeasured) -> str:
     app = ShardtuiApp(EngineClient(recorded_run("tiny-1", *events)), starts=False)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(lambda: app.state.is_over, "the history")
@@ -83,16 +83,16 @@ async def opened(*events: PartsMeasured) -> str:
         await until(lambda: app.current_mode == "time" and app.screen.query("DataTable"), "the view")
         await pilot.pause()
         await pilot.press("h")
-        await pilot.pause()
+        await until(lambda: awaited in screen_text(app), "the history below the bar")
         return screen_text(app)
 
 
 def test_a_key_shows_the_history(home: Path) -> None:
-    text = asyncio.run(opened(measured(100), measured(200, 0.5)))
+    text = asyncio.run(opened("1.0 s │", measured(100), measured(200, 0.5)))
     rows = [line.strip("│ ") for line in text.splitlines() if line.endswith("1.0 s │")]
     assert [row.split()[0] for row in rows] == ["100", "200"]
     assert ":" not in rows[0] and rows[1].count(":") > 20
 
 
 def test_without_accounts_the_history_says_how_to_get_them(home: Path) -> None:
-    assert "--profile-every" in asyncio.run(opened())
+    asyncio.run(opened("--profile-every"))
