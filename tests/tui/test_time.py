@@ -112,6 +112,7 @@ async def opened(size: tuple[int, int], keys: list[str]) -> str:
         await pilot.pause()
         await pilot.press(*keys)
         await pilot.pause()
+        await until(lambda: "all-reduce.83" in screen_text(app), "the operations")
         return screen_text(app)
 
 
