@@ -1,16 +1,21 @@
 """The stacks of the threads of a process that hangs, in a file that several processes share."""
 
+import contextlib
 import faulthandler
+import fcntl
 import os
 import signal
 import tempfile
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from .regular_file import append_regular
 
 DUMP_SIGNAL = signal.SIGUSR2
 """Makes a process write its stacks and end, also while native code keeps Python from running: see `dump_on_signal`."""
+LOCK_SECONDS = 1.0
+"""Longest wait for another process that appends."""
 
 
 def own_stacks() -> str:
@@ -25,7 +30,17 @@ def append_stacks(path: Path, header: str, stacks: str) -> None:
     """Appends time, header and stacks in one piece, as other processes append theirs. Raises OSError."""
     text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {header}\n{stacks}\n"
     with append_regular(path) as file:
+        _lock(file)  # not every shared file system appends in one piece by itself
         os.write(file.fileno(), text.encode())
+
+
+def _lock(file: BinaryIO) -> None:
+    until = time.monotonic() + LOCK_SECONDS
+    while time.monotonic() < until:
+        with contextlib.suppress(BlockingIOError, PermissionError):
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(0.02)
 
 
 def dump_on_signal(file: int) -> None:

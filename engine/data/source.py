@@ -195,7 +195,7 @@ def _join(source: str, texts: list[_Sniffed]) -> Corpus:
     """Returns the texts joined by newlines: in memory, or left in their files if they are large."""
     total = sum(text.size for text in texts) + max(0, len(texts) - 1)
     if total <= LARGE_CORPUS_BYTES:
-        tokens = b"\n".join(_content(text.path) for text in texts)
+        tokens = b"\n".join(_content(text.path)[: text.size] for text in texts)
         return Corpus(source, len(texts), np.frombuffer(tokens, np.uint8))
     if total <= HASHED_BYTES:
         print(f"reading {size_text(total)} of text from {source}", file=sys.stderr, flush=True)

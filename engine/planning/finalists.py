@@ -119,7 +119,7 @@ def next_row(rows: Sequence[Row], config: RunConfig, preset: Preset, devices: in
     if settings is None:
         return None
     tokens = configured(config, settings).training.tokens_per_step
-    return replace(first, settings=settings, tokens=tokens, estimate=None, compiled=None)
+    return replace(first, settings=settings, tokens=tokens, estimate=None, compiled=None, problems=[])
 
 
 def batch_limits(rows: Sequence[Row]) -> dict[str, tuple[int | None, int]]:

@@ -51,20 +51,21 @@ def _patch_cache() -> None:
         from jax._src import compiler
 
         entries.get_executable_and_time = _deleting_on_failure(entries.get_executable_and_time)
+        entries.put_executable_and_time = _deleting_on_failure(entries.put_executable_and_time)
         if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
             compiler._cache_write = _written_by_any_process(compiler._cache_write, entries.put_executable_and_time)
 
 
-def _deleting_on_failure(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps jax's `read` to delete the entry of its first argument, the key, if that fails.
+def _deleting_on_failure(access: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps jax's function that reads or writes the entry of its first argument, the key, to delete it on failure.
 
-    jax then warns, compiles and writes a new entry.
+    jax then warns; after a read it compiles and writes a new entry.
     """
 
-    @functools.wraps(read)
-    def deleting(key: str, *arguments: Any) -> Any:
+    @functools.wraps(access)
+    def deleting(key: str, *arguments: Any, **options: Any) -> Any:
         try:
-            return read(key, *arguments)
+            return access(key, *arguments, **options)
         except Exception:
             with contextlib.suppress(OSError):  # the directory may be read-only
                 folder = epath.Path(jax.config.jax_compilation_cache_dir)  # type: ignore[attr-defined]

@@ -97,10 +97,7 @@ class BackgroundCompiles:
         """Requests a switch in place of a pending one. The active preset needs no switch."""
         if self._requested is not None and self._requested.preset == preset:
             return
-        self.cancel()
-        if self._likely is not None and self._likely.preset != preset:
-            self._likely.drop()
-            self._end_likely("a switch to another preset was requested")
+        self.cancel(preset)
         if preset != active.name:
             self._publish(PresetCompiling(preset=preset))
             self._requested = self._submit(Urgency.REQUESTED, preset, active)
@@ -109,11 +106,15 @@ class BackgroundCompiles:
                 partial(self._note, self._requested.phases, f"switch-{self._requests}")
             )
 
-    def cancel(self) -> None:
+    def cancel(self, target: str | None = None) -> None:
+        """Drops the requested switch, and the likely one unless it is to `target`."""
         if self._requested is not None:
             self._publish(SwitchCancelled(to_preset=self._requested.preset))
             self._requested.drop()
             self._requested = None
+        if self._likely is not None and self._likely.preset != target:
+            self._likely.drop()
+            self._end_likely("a switch to another preset was requested")
 
     def _note(self, phases: Phases, name: str, _: Future[Any]) -> None:
         """Reports that this process is ready for the switch; called in the compiler's thread."""

@@ -19,8 +19,11 @@ FIRST_SECONDS = 300.0
 """The same until a second step under a preset is reported: the first connect the devices and allocate memory."""
 LONGEST_POLL_SECONDS = 2.0
 """More time between two looks does not count: this process was stopped."""
-STEP = ("Loop._dispatch_step", "StepReports.flush")
+STEP = ("Loop._dispatch_step", "StepReports.flush", "DeviceCheck._read")
 """The methods that run steps, and wait for them."""
+START_OF_TRACE = "Profiler.begin"
+COMPILING = ("/jax/_src/compiler.py", "/jax/_src/interpreters/partial_eval.py", "/jax/_src/interpreters/mlir.py")
+"""Files of jax that trace, lower and compile: a user's batch function may do so within a step."""
 LIBRARIES = ("-packages/", "/lib/python3", "<")
 """Parts of the paths of installed code; `<` as in `<frozen importlib>`."""
 JAX = "/jax/"
@@ -55,7 +58,7 @@ class TrainingThread:
     def look(self, begun: int) -> Activity:
         now, (main, *called) = time.monotonic(), _awaited_stacks()
         is_same = begun == self._last.step
-        in_step = not is_same or any(frame.f_code.co_qualname in STEP for frame in main)
+        in_step = not is_same or _is_in_step(main)
         passed = min(now - self._looked, LONGEST_POLL_SECONDS)
         seconds = self._last.seconds + passed if in_step and is_same else 0.0
         own, *others = (_innermost(stack) for stack in (main, *called))
@@ -83,6 +86,13 @@ def _awaited_stacks() -> list[list[FrameType]]:
     main, frames = threading.main_thread().ident, sys._current_frames()
     others = (list(_stack(frame)) for ident, frame in frames.items() if ident != main)
     return [list(_stack(frames[main or 0])), *(stack for stack in others if JAX in _file(stack[-1]))]
+
+
+def _is_in_step(stack: list[FrameType]) -> bool:
+    """Returns False for what may take long within a step: a compilation, and the start of a trace."""
+    names = {frame.f_code.co_qualname for frame in stack}
+    is_long = START_OF_TRACE in names or any(_file(frame).endswith(COMPILING) for frame in stack)
+    return not is_long and not names.isdisjoint(STEP)
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:

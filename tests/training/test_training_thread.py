@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from shardtui.engine.training import training_thread
+from shardtui.engine.training.device_check import DeviceCheck
 from shardtui.engine.training.loop import Loop
+from shardtui.engine.training.profiler import Profiler
 from shardtui.engine.training.step_reports import StepReports
 from shardtui.engine.training.training_thread import TrainingThread
 from shardtui.engine.wire.events import StepsDone, Switched
@@ -18,8 +20,21 @@ SWITCHED = Switched("dp", "tp", 5, 1, 0, 0.1, 0.1, True, None)  # type: ignore[m
 
 
 def test_the_methods_by_which_a_step_is_recognized_exist() -> None:
-    names = [method.__code__.co_qualname for method in (Loop._dispatch_step, StepReports.flush)]
+    names = [method.__code__.co_qualname for method in (Loop._dispatch_step, StepReports.flush, DeviceCheck._read)]
     assert tuple(names) == training_thread.STEP
+    assert Profiler.begin.__code__.co_qualname == training_thread.START_OF_TRACE
+
+
+def test_a_batch_function_that_compiles_is_in_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_thread, "STEP", ("test_a_batch_function_that_compiles_is_in_no_step",))
+    seen: list[bool] = []
+
+    def traced(x: jax.Array) -> jax.Array:
+        seen.append(looked().in_step)
+        return x
+
+    jax.jit(traced)(1.0)
+    assert (seen, looked().in_step) == ([False], True)
 
 
 def looked(begun: int = 0) -> Activity:

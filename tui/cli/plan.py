@@ -22,7 +22,7 @@ from ...engine.planning.finalists import is_far_too_large
 from ...engine.planning.goal import figure, in_order, pick
 from ...engine.planning.ranking import Board, Row, StepCost, settings_of
 from ...engine.spec.config import RunConfig, UserModel
-from ...engine.spec.preset import BUILT_IN, reference
+from ...engine.spec.preset import BUILT_IN, Preset, reference
 from ...engine.spec.preset_reader import load_preset
 from ...engine.spec.preset_writer import preset_text, write_preset
 from ...engine.spec.search import SearchRequest
@@ -104,7 +104,8 @@ def _searched(planner: Planner, was_interrupted: bool, asked: Asked) -> SearchRe
     if best is None:
         return search_report(planner, was_interrupted, "", "")
     place = asked.place or default_place(planner.board.model, topology)
-    return search_report(planner, was_interrupted, str(place), write_chosen(best, place, topology, asked.train))
+    preset = load_preset(planner.subject(best.title)[2])
+    return search_report(planner, was_interrupted, str(place), write_chosen(best, preset, place, topology, asked.train))
 
 
 def _problems(config: RunConfig, asked: Asked) -> list[str]:
@@ -265,9 +266,8 @@ def default_place(model: str, topology: Topology) -> Path:
     return run_directory.chosen_presets() / f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:64]}.toml"
 
 
-def write_chosen(row: Row, path: Path, topology: Topology, train: Sequence[str]) -> str:
-    """Writes the preset of a row; returns the command that trains with it: `train` and the preset. Raises UserError."""
-    preset = load_preset(row.preset)
+def write_chosen(row: Row, preset: Preset, path: Path, topology: Topology, train: Sequence[str]) -> str:
+    """Writes a row's preset; returns the command that trains with it: `train` and the preset. Raises UserError."""
     mesh = preset.sizes(topology.devices)
     command = train_command(train, reference(path.stem, str(path)), row)
     chosen = replace(

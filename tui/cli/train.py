@@ -24,6 +24,7 @@ from ...engine.wire.events import (
     Failed,
     Level,
     Paused,
+    RestoreFailed,
     StepsDone,
 )
 from ..client import stopping
@@ -104,7 +105,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             with audience.reads():
                 warn(*_warnings(event))
             if event.level is Level.ERROR:
-                code = code if isinstance(event, CheckpointDamaged) else FAILED  # an older one is used
+                code = code if isinstance(event, CheckpointDamaged | RestoreFailed) else FAILED  # training goes on
             if isinstance(event, Paused) and event.problem:  # nobody can decide without a UI
                 await client.send(Stop())
     await client.wait_for_exit()  # the run can be resumed at once

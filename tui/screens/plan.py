@@ -121,7 +121,7 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
         self.start_plan(searches=True)
 
     def start_plan(self, searches: bool = False, compiles: bool = True) -> None:
-        """Starts a plan. UserError input keeps the focus in its field: in the table the next keys would be commands."""
+        """Starts a plan. Invalid input keeps the focus in its field: in the table the next keys would be commands."""
         try:
             config, topology = self.request.read(self.state.config)
         except UserError as error:
@@ -185,7 +185,7 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
         """Opens where the time of a step goes under the selected preset, or what makes it fit; if it was only traced,
         what fills the memory."""
         row, planner = self.table.selected_row, self.planner
-        if row is None or planner is None:
+        if row is None or planner is None or planner.board is None:
             return
         if row.verdict == "too large":
             self.make_fit(row.title, planner)

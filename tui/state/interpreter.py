@@ -44,7 +44,8 @@ def apply(state: RunState, event: AnyEvent) -> None:
             _end(state, Phase.DISCONNECTED, [event.reason])
         case events.HostsMeasured() | events.HostsLost():
             state.hosts = {status.process: status for status in event.hosts}
-            state.hosts_lost = event.reasons if isinstance(event, events.HostsLost) else state.hosts_lost
+            if isinstance(event, events.HostsLost):
+                state.hosts_lost = dict(event.reasons)
         case events.DevicesDiffer():
             state.differing = event
         case events.TrainingStarted():

@@ -59,7 +59,7 @@ def _line(host: HostInfo, name: int, state: RunState) -> Content:
 
 def _stuck(status: HostStatus) -> str:
     activity = status.activity
-    return f"process {status.process}: stuck in {activity.where}, step {activity.step:,}"
+    return f"process {status.process}: stuck in {activity.where or 'native code'}, step {activity.step:,}"
 
 
 def _status(process: int, status: HostStatus | None, state: RunState) -> tuple[str, str]:
