@@ -29,7 +29,7 @@ HOSTS = [HostInfo(process, 2, f"host-{process}", 100 + process) for process in r
 def train(*arguments: str) -> list[dict[str, Any]]:
     run = subprocess.run([*SHARDTUI, "train", "--json", *arguments], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    return checked_lines("train", run.stdout)
+    return checked_lines("events", run.stdout)
 
 
 def losses(events: list[dict[str, Any]]) -> list[float]:

@@ -148,7 +148,7 @@ def evaluations(*arguments: str) -> tuple[list[dict[str, Any]], list[float]]:
     command = [*SHARDTUI, "train", "--json", *SETTINGS, WITH_DROPOUT, "--steps=4", *arguments]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    lines = checked_lines("train", run.stdout)
+    lines = checked_lines("events", run.stdout)
     found = [line for line in lines if line["type"] == "Evaluated"]
     return found, [line["loss"] for line in lines if line["type"] == "StepDone"]
 
@@ -163,5 +163,5 @@ def test_two_processes_evaluate_together_and_a_resumed_run_goes_on(home: Path) -
     assert [found["step"] for found in together] == [2, 4]
     assert [found["loss"] for found in together] == pytest.approx([found["loss"] for found in alone], rel=1e-5)
     command = [*SHARDTUI, "train", "--json", "--resume=two", "--processes=1", "--steps=6"]
-    resumed = checked_lines("train", subprocess.run(command, capture_output=True, text=True, timeout=300).stdout)
+    resumed = checked_lines("events", subprocess.run(command, capture_output=True, text=True, timeout=300).stdout)
     assert [line["step"] for line in resumed if line["type"] == "Evaluated"] == [6]
