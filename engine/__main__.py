@@ -26,15 +26,15 @@ ANSWERS = RUNS | {
     "why": "explain.step.explain_step",
     "explain": "explain.programs.explain_program",
     "explain-kept": "explain.programs.explain_kept",
-    "plan": "planning.cli.plan",
-    "search": "planning.cli.search",
-    "compile": "planning.cli.compile_one",
-    "schedule": "planning.cli.schedule_one",
+    "plan": "planning.answers.plan",
+    "search": "planning.answers.search",
+    "compile": "planning.answers.compile_one",
+    "schedule": "planning.answers.schedule_one",
     "profile": "profiling.breakdown.profile",
     "predict": "profiling.predicted.predict",
     "verify": "checkpoint.directory.verify_run",
     "export": "checkpoint.export.export",
-    "prepare": "data.prepare.prepare_and_print",
+    "prepare": "data.prepare.prepare_until_interrupted",
 }
 """The functions that answer a question; their parameters are its arguments."""
 ON_CPU = ("verify", "export", "plan", "search", "compile", "schedule", "explain", "explain-kept", "profile")

@@ -38,7 +38,7 @@ IMPORTED = (
     "shardtui.engine.distributed.jax_cluster",
     "shardtui.engine.explain.step",
     "shardtui.engine.explain.programs",
-    "shardtui.engine.planning.cli",
+    "shardtui.engine.planning.answers",
     "shardtui.engine.profiling.predicted",
     "shardtui.engine.program.inspection",
     "shardtui.engine.training.follow",

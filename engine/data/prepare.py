@@ -22,7 +22,6 @@ from ..base.formatting import count
 from ..base.regular_file import read_regular
 from ..base.user_error import UserError
 from ..spec.prepared import FILE_NAME, TOKENIZER, PrepareAnswer, Prepared, PreparedShard, PrepareRequest
-from ..wire.stdout import print_answer
 from .documents import NO_TEXT, Part, parts_of, pieces
 from .tokenizer import Tokenizer, load_tokenizer
 
@@ -153,7 +152,7 @@ def _note(out: Path, number: int) -> Path:
     return out / f"shard-{number:05}.json"
 
 
-def prepare_and_print(request: PrepareRequest) -> None:
-    """Prepares data and prints their description as JSON. Ctrl-C ends it at once: what is written stays."""
+def prepare_until_interrupted(request: PrepareRequest) -> PrepareAnswer:
+    """Prepares data. Ctrl-C ends it at once: what is written stays."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    print_answer(prepare(request))
+    return prepare(request)

@@ -10,11 +10,10 @@ import jax
 import msgspec
 import pytest
 from etils import epath
-from jax.sharding import SingleDeviceSharding
 from shardtui.engine.checkpoint.arrays import save_arrays
 from shardtui.engine.checkpoint.directory import CheckpointDirectory, array_types, state_names, verify
 from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest, file_digests, read_manifest, write_manifest
-from shardtui.engine.models.task import Task, TrainState
+from shardtui.engine.models.task import Task
 from shardtui.engine.program.digest import digests, joined
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.config import RunConfig
@@ -152,11 +151,6 @@ def test_arrays_that_differ_from_the_manifest_are_reported(
     write_manifest(msgspec.structs.replace(manifest, **changed), epath.Path(tmp_path / "0"))
     (problem,) = problems(tmp_path, tiny_config())
     assert re.fullmatch(says, problem)
-
-
-def on_one_device(state: TrainState) -> TrainState:
-    sharding = SingleDeviceSharding(jax.devices()[0])
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state)
 
 
 def test_an_array_missing_from_the_manifest_is_reported(tmp_path: Path, manifest: Manifest) -> None:

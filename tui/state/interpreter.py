@@ -42,10 +42,11 @@ def apply(state: RunState, event: AnyEvent) -> None:
             _lose_engine(state, event.process, event.reason)
         case events.Disconnected():
             _end(state, Phase.DISCONNECTED, [event.reason])
-        case events.HostsMeasured() | events.HostsLost():
+        case events.HostsMeasured():
             state.hosts = {status.process: status for status in event.hosts}
-            if isinstance(event, events.HostsLost):
-                state.hosts_lost = dict(event.reasons)
+        case events.HostsLost():
+            state.hosts = {status.process: status for status in event.hosts}
+            state.hosts_lost = dict(event.reasons)
         case events.DevicesDiffer():
             state.differing = event
         case events.TrainingStarted():

@@ -46,26 +46,20 @@ def fitting(columns: Sequence[Column[R]], width: int) -> list[Column[R]]:
 
 
 def table_of(
-    columns: Sequence[Column[R]],
-    rows: Iterable[R],
-    width: int = UNLIMITED,
-    *,
-    title: str = "",
-    caption: str = "",
-    lines: bool = False,
+    columns: Sequence[Column[R]], rows: Iterable[R], width: int = UNLIMITED, *, title: str = "", caption: str = ""
 ) -> table.Table:
-    """Returns a table for a terminal of `width` columns. `lines`: whether its rows, which may be of several lines, are
-    kept apart."""
+    """Returns a table for a terminal of `width` columns."""
     shown = fitting(columns, width)
     headings = [right(each.name) if each.is_figure else table.Column(each.name, overflow="fold") for each in shown]
-    found = plain_table(*headings, title=title, caption=caption, lines=lines)
+    found = plain_table(*headings, title=title, caption=caption)
     for row in rows:
         found.add_row(*(column.text(row, "\n") for column in shown))
     return found
 
 
 def plain_table(*columns: str | table.Column, title: str = "", caption: str = "", lines: bool = False) -> table.Table:
-    """Returns an empty table: a line below the headings and nothing else, easy to cut and to paste."""
+    """Returns an empty table: a line below the headings and nothing else, easy to cut and to paste. `lines`: whether
+    its rows, which may be of several lines, are kept apart."""
     return table.Table(
         *columns,
         title=title or None,

@@ -2,10 +2,8 @@
 
 import sys
 
-import msgspec
 from msgspec.structs import replace
 
-from ..base.parent_watchdog import end_with_parent
 from ..spec.config import RunConfig, UserModel
 from ..spec.preset_files import is_pitfall
 from ..spec.preset_reader import load_preset, load_presets
@@ -16,9 +14,9 @@ from .compilers import Turn, load_cost, slot, store_cost
 from .ranking import Board, StepCost
 
 
-def plan(config: RunConfig, target: str, *names: str) -> None:
-    """Prints a `Board` of estimates as JSON, for the named presets or for all. `target`: a slice such as `v5e:2x4`, or
-    a number of local devices. Raises UserError if the slice, a preset or the model is invalid."""
+def plan(config: RunConfig, target: str, *names: str) -> Board:
+    """Returns estimates for the named presets or for all. `target`: a slice such as `v5e:2x4`, or a number of local
+    devices. Raises UserError if the slice, a preset or the model is invalid."""
     topology = None if target.isdecimal() else load_topology(target)
 
     from ..program.setup import simulated_task
@@ -28,33 +26,28 @@ def plan(config: RunConfig, target: str, *names: str) -> None:
     presets = [load_preset(name) for name in names] or load_presets()[0]
     devices = topology.devices if topology else int(target)
     rows = [estimate_row(task, preset, devices, topology, traces=True) for preset in presets]
-    print_answer(Board(model=config.model_name, topology=target, rows=rows))
+    return Board(model=config.model_name, topology=target, rows=rows)
 
 
-def search(config: RunConfig, target: str, about: str) -> None:
-    """Prints a `Board` of the most promising meshes, rules and settings as JSON. `about`: a `SearchRequest`."""
-    topology, request = load_topology(target), msgspec.json.decode(about, type=SearchRequest)
+def search(config: RunConfig, target: str, request: SearchRequest) -> Board:
+    """Returns the most promising meshes, rules and settings."""
+    topology = load_topology(target)
 
     from ..program.setup import simulated_task
     from .search import Search
 
     found = Search(simulated_task(config, topology.platform, topology.devices), topology, request)
     rows = found.rows([preset for preset in load_presets()[0] if not is_pitfall(preset.name)])
-    print_answer(Board(model=config.model_name, topology=target, rows=rows, estimated=found.estimated))
+    return Board(model=config.model_name, topology=target, rows=rows, estimated=found.estimated)
 
 
-def compile_one(config: RunConfig, target: str, name: str) -> None:
-    """Prints the TPU compiler's `StepCost` of one preset on a slice, as JSON. Exits if its parent does."""
-    print_answer(replace(_compiled(config, target, name), account=None))
+def compile_one(config: RunConfig, target: str, name: str) -> StepCost:
+    """Returns the compiler's figures of one preset on a slice. Prints a `Turn` while it waits for other plans."""
+    return replace(schedule_one(config, target, name), account=None)
 
 
-def schedule_one(config: RunConfig, target: str, name: str) -> None:
-    """Prints the same with its account: where the time of a step goes by the compiler's schedule."""
-    print_answer(_compiled(config, target, name))
-
-
-def _compiled(config: RunConfig, target: str, name: str) -> StepCost:
-    end_with_parent()
+def schedule_one(config: RunConfig, target: str, name: str) -> StepCost:
+    """Returns the same with its account: where the time of a step goes by the compiler's schedule."""
     topology, preset = load_topology(target), load_preset(name)
     program = ""
     if isinstance(config.model, UserModel):  # its costs are kept by the text of its step
