@@ -125,8 +125,8 @@ class Activity:
         self._bytes_at_start = _tree_size(self._checkpoints)
         self.checkpoint_growth = 0
         """Bytes by which the run's checkpoints have grown."""
-        self._last_sample: tuple[int, ...] = ()
-        """Sizes of the files, and I/O in units of `MIN_IO_BYTES`."""
+        self._last_sizes: tuple[int, ...] = ()
+        self._last_io_bytes = 0
 
     @property
     def idle_seconds(self) -> float:
@@ -135,10 +135,9 @@ class Activity:
     def poll(self) -> None:
         checkpoint_bytes, io_bytes = _tree_size(self._checkpoints), _io_bytes(self._holder)
         self.checkpoint_growth = max(self.checkpoint_growth, checkpoint_bytes - self._bytes_at_start)
-        file_sizes = _size(self._directory.events), _size(self._directory.log)
-        sample = (checkpoint_bytes, *file_sizes, io_bytes // MIN_IO_BYTES)
-        if sample != self._last_sample:
-            self._last_sample, self.active_at = sample, time.monotonic()
+        sizes = checkpoint_bytes, _size(self._directory.events), _size(self._directory.log)
+        if sizes != self._last_sizes or io_bytes >= self._last_io_bytes + MIN_IO_BYTES:
+            self._last_sizes, self._last_io_bytes, self.active_at = sizes, io_bytes, time.monotonic()
 
 
 def _local_checkpoints(directory: RunDirectory) -> Path | None:
