@@ -62,8 +62,8 @@ def test_a_batch_that_blocks_is_reported_and_a_signal_ends_the_run(
     home: Path, engines: Engines, coordinator: str
 ) -> None:
     both = _start(home, engines, coordinator, 1, "time.sleep(1000)", "--stop-timeout=2")
-    place = "batch (lm.py:18) on process 1 ("
-    wait_for(lambda: [stall for stall in named(history(home, "hosts"), "Stalled") if stall["where"].startswith(place)])
+    place = "batch (lm.py:18) on process 1"
+    wait_for(lambda: [stall for stall in named(history(home, "hosts"), "Stalled") if stall["where"] == place])
     both[1].send_signal(signal.SIGTERM)
     assert both[0].wait(timeout=240) == 1
     assert both[1].wait(timeout=240) != 0, "process 0 is gone"

@@ -46,10 +46,10 @@ def test_one_of_two_engines_resumes_a_run(mine: Path) -> None:
         assert sorted(process.returncode for process in both) == [0, 2], outputs
         assert [json.loads(line)["step"] for line in lines.splitlines() if '"StepDone"' in line] == [done - 1, done]
         assert "StepDone" not in silent
-        (started,) = [json.loads(line) for line in lines.splitlines() if '"EngineStarted"' in line]
-        found_running = f"run mine: process {started['pid']} {TRAINING}"  # by a command that began a moment later
-        assert f"run mine: process {started['pid']}, {OUTRUN}" in problem or found_running in problem
-        assert winner != started["pid"]
+        (begun,) = [json.loads(line) for line in lines.splitlines() if '"EngineStarted"' in line]
+        found_running = f"run mine: process {begun['pid']} {TRAINING}"  # by a command that began a moment later
+        assert f"run mine: process {begun['pid']}, {OUTRUN}" in problem or found_running in problem
+        assert winner != begun["pid"]
     states = {each["run"]: (each["state"], each["step"]) for each in json.loads(run("ls", "--json").stdout)["runs"]}
     assert states == {"mine": ("stopped", 8)}
 
