@@ -149,7 +149,7 @@ class ShardtuiApp(App[None]):
     async def open_profile(self, event: AnyEvent) -> None:
         if self.awaits_profile and isinstance(event, Profiled | ProfileFailed):
             self.awaits_profile = False
-            if isinstance(event, Profiled) and event.account:
+            if isinstance(event, Profiled) and event.breakdown:
                 await self.switch_mode("time")
 
     def notify(

@@ -127,10 +127,10 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
     work = step.work if step and not step.unknown else _work(task, Program(module, mesh, module.partitions, set()))
     cost = _cost(program.description, work, topology)
     try:
-        account = predicted_breakdown(module, mesh, topology)
+        breakdown = predicted_breakdown(module, mesh, topology)
     except UserError:  # too many operations to go through, or of the GPU compiler, which estimates no times
         return cost
-    return replace(cost, account=account, scheduled_seconds=account.step_seconds)
+    return replace(cost, breakdown=breakdown, scheduled_seconds=breakdown.step_seconds)
 
 
 def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:

@@ -43,11 +43,11 @@ def search(config: RunConfig, target: str, request: SearchRequest) -> Board:
 
 def compile_one(config: RunConfig, target: str, name: str) -> StepCost:
     """Returns the compiler's figures of one preset on a slice. Prints a `Turn` while it waits for other plans."""
-    return replace(schedule_one(config, target, name), account=None)
+    return replace(schedule_one(config, target, name), breakdown=None)
 
 
 def schedule_one(config: RunConfig, target: str, name: str) -> StepCost:
-    """Returns the same with its account: where the time of a step goes by the compiler's schedule."""
+    """Returns the same with its breakdown: where the time of a step goes by the compiler's schedule."""
     topology, preset = load_topology(target), load_preset(name)
     program = ""
     if isinstance(config.model, UserModel):  # its costs are kept by the text of its step

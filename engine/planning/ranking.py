@@ -84,7 +84,7 @@ class StepCost(Struct, frozen=True, kw_only=True):
     null by formula, for a program that is too large, and if its text cannot be read."""
     peak_buffers: list[PeakBuffer] = []
     """The memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
-    account: StepBreakdown | None = None
+    breakdown: StepBreakdown | None = None
     """Where the time of a step goes by the compiler's schedule and estimates; null unless `plan --profile` asks for
     it, by formula, and for a program that is too large."""
 

@@ -1,4 +1,4 @@
-"""The account of a step, which says where its time went: from the sums over all devices and the program."""
+"""The breakdown of a step, which says where its time went: from the sums over all devices and the program."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from ..base.user_error import UserError
 from ..spec.topology import Peaks, peaks
 from ..wire.step_breakdown import CollectiveTime, DeviceTime, OperationTime, PartTime, StepBreakdown, Timeline, WaitTime
+from .partial_breakdown import PartialBreakdown, extremes, merged
 from .program import COPIES, FUSIONS, PRODUCTS, Operation, Program
 from .recording import HOST, IDLE, INPUT, OTHER_PROGRAMS, PICOSECONDS, Recording, read_recording
-from .sums import Sums, extremes, merged
 from .timeline import MAX_DEVICES, encoded
 from .trace import Span
 
@@ -20,11 +20,11 @@ NANOSECONDS = 9
 RATE_DIGITS = 4
 """Digits of a rate."""
 MAX_OPERATIONS = 500
-"""Operations in an account: the ones with most time."""
+"""Operations in a breakdown: the ones with most time."""
 
 
 def profile(trace: str, mesh: dict[str, int], hlo: str = "") -> StepBreakdown:
-    """Accounts for the steps in a trace. Raises UserError if it cannot be read.
+    """Breaks down the steps in a trace. Raises UserError if it cannot be read.
 
     `trace`: an `.xplane.pb`, or a directory that contains some, of which the newest is read. `hlo`: a file with the
     program's text, or empty.
@@ -47,28 +47,28 @@ def program_text(file: str, name: str) -> str:
 
 
 def read_breakdown(path: Path, mesh: Mapping[str, int], text: str = "") -> StepBreakdown:
-    """Reads a trace and accounts for its steps. Raises UserError if it cannot be read or has no whole step.
+    """Reads a trace and breaks down its steps. Raises UserError if it cannot be read or has no whole step.
 
     `mesh`, `text`: as in `read_recording`. The peaks are the published ones of the chip that the trace names.
     """
     recording = read_recording(path, mesh, text)
     window, shown = recording.window, recording.shown_window
-    return breakdown_of(recording, [recording.sums(window, shown)], window, shown, peaks(recording.kind))
+    return breakdown_of(recording, [recording.breakdown(window, shown)], window, shown, peaks(recording.kind))
 
 
 def breakdown_of(
-    recording: Recording, found: Sequence[Sums], window: Span, shown: Span, peaks: Peaks | None
+    recording: Recording, found: Sequence[PartialBreakdown], window: Span, shown: Span, peaks: Peaks | None
 ) -> StepBreakdown:
-    """Returns the account of the steps of a recording.
+    """Returns the breakdown of the steps of a recording.
 
-    `found`: the sums of each process. `window`: the time that was divided. `shown`: the time of the step in the
+    `found`: the breakdown of each process. `window`: the time that was divided. `shown`: the time of the step in the
     timeline.
     """
     steps = len(recording.steps)
-    accountant = Accountant(recording.program, merged(found), _seconds(window) / steps, peaks)
-    account = accountant.account(recording.traced.name, steps)
-    timeline = accountant.timeline(recording.shown_step, _seconds(shown), [each.name for each in account.operations])
-    return replace(account, processes=len(found), timeline=timeline)
+    builder = BreakdownBuilder(recording.program, merged(found), _seconds(window) / steps, peaks)
+    breakdown = builder.breakdown(recording.traced.name, steps)
+    timeline = builder.timeline(recording.shown_step, _seconds(shown), [each.name for each in breakdown.operations])
+    return replace(breakdown, processes=len(found), timeline=timeline)
 
 
 def _seconds(span: Span) -> float:
@@ -76,19 +76,19 @@ def _seconds(span: Span) -> float:
 
 
 @dataclass(frozen=True)
-class Accountant:
-    """Makes the account from sums over devices."""
+class BreakdownBuilder:
+    """Makes the breakdown from sums over devices."""
 
     program: Program
-    sums: Sums
+    total: PartialBreakdown
     step: float
     """Seconds per step."""
     peaks: Peaks | None
     """Of a device; None if unknown."""
 
-    def account(self, name: str, steps: int) -> StepBreakdown:
-        """Returns the account without a timeline. `name`: the program's name. `steps`: how many were measured."""
-        devices = self.sums.devices
+    def breakdown(self, name: str, steps: int) -> StepBreakdown:
+        """Returns the breakdown without a timeline. `name`: the program's name. `steps`: how many were measured."""
+        devices = self.total.devices
         names = self._part_names()
         mean = {name: sum(device.parts.get(name, 0.0) for device in devices) / len(devices) for name in names}
         operations = self._operations()
@@ -107,18 +107,18 @@ class Accountant:
             operations=operations[:MAX_OPERATIONS],
             operations_left_out=max(0, len(operations) - MAX_OPERATIONS),
             waits=self._waits(),
-            skipped=self.sums.skipped,
+            skipped=self.total.skipped,
         )
 
     def timeline(self, step: int, seconds: float, names: Sequence[str]) -> Timeline:
-        """Returns the timeline of a step. `names`: the operations that the account lists."""
-        chosen = extremes(self.sums.devices, MAX_DEVICES)
-        devices = [encoded(device, names) for device in self.sums.shown if device.position in chosen]
+        """Returns the timeline of a step. `names`: the operations that the breakdown lists."""
+        chosen = extremes(self.total.devices, MAX_DEVICES)
+        devices = [encoded(device, names) for device in self.total.shown if device.position in chosen]
         return Timeline(step=step, seconds=seconds, devices=devices)
 
     def _part_names(self) -> list[str]:
         """The parts in order: work, collectives by name, then the time without operations."""
-        found = {name for device in self.sums.devices for name in device.parts}
+        found = {name for device in self.total.devices for name in device.parts}
         fixed = [PRODUCTS, FUSIONS, COPIES]
         ends = [OTHER_PROGRAMS, INPUT, HOST, IDLE]
         collectives = sorted(found - {*fixed, *ends})
@@ -127,15 +127,15 @@ class Accountant:
     def _collectives(self) -> list[CollectiveTime]:
         found: list[CollectiveTime] = []
         for name, info in self.program.collectives.items():
-            sums, moved = self.sums, self.program.sent(name)
+            total, moved = self.total, self.program.sent(name)
             rate = self.peaks and self.peaks.rate_of(info.network)
-            waiting, exposed, hidden = (sums.mean(of, name) for of in (sums.waiting, sums.exposed, sums.hidden))
+            waiting, exposed, hidden = (total.mean(of, name) for of in (total.waiting, total.exposed, total.hidden))
             found.append(
                 CollectiveTime(
                     name=name,
                     kind=info.kind,
                     axes=info.axes,
-                    count=sums.mean(sums.counts, name),
+                    count=total.mean(total.counts, name),
                     seconds=waiting + exposed + hidden,
                     waiting_seconds=waiting,
                     exposed_seconds=exposed,
@@ -148,9 +148,9 @@ class Accountant:
         return sorted(found, key=lambda each: -each.seconds)
 
     def _operations(self) -> list[OperationTime]:
-        """All operations, most time first; the ones that an account lists have rates."""
+        """All operations, most time first; the ones that a breakdown lists have rates."""
         known = self.program.operations
-        timed = sorted(self.sums.operations, key=lambda name: -self.sums.operations[name])
+        timed = sorted(self.total.operations, key=lambda name: -self.total.operations[name])
         found = [self._operation(known[name]) for name in timed if name in known]
         return [*map(self._rated, found[:MAX_OPERATIONS]), *found[MAX_OPERATIONS:]]
 
@@ -158,16 +158,16 @@ class Accountant:
         return OperationTime(
             name=operation.name,
             part=operation.part,
-            count=self.sums.mean(self.sums.counts, operation.name),
-            seconds=round(self.sums.mean(self.sums.operations, operation.name), NANOSECONDS),
+            count=self.total.mean(self.total.counts, operation.name),
+            seconds=round(self.total.mean(self.total.operations, operation.name), NANOSECONDS),
             module=operation.module,
             source=operation.source,
         )
 
     def _rated(self, each: OperationTime) -> OperationTime:
-        sums, peaks = self.sums, self.peaks
+        total, peaks = self.total, self.peaks
         if collective := self.program.collectives.get(each.name):
-            moving = sums.mean(sums.exposed, each.name) + sums.mean(sums.hidden, each.name)
+            moving = total.mean(total.exposed, each.name) + total.mean(total.hidden, each.name)
             sent = self.program.sent(each.name)
             each = replace(each, bytes=None if sent is None else round(sent))
             return _with_rates(each, moving, None, peaks and peaks.rate_of(collective.network))
@@ -176,7 +176,7 @@ class Accountant:
         return _with_rates(each, each.seconds, peaks and peaks.flops, peaks and peaks.memory_rate)
 
     def _waits(self) -> list[WaitTime]:
-        devices = self.sums.devices
+        devices = self.total.devices
         others = max(1, len(devices) - 1)
         found = [
             WaitTime(device=device.id, count=device.times_waited_for, seconds=device.waited_for / others)

@@ -17,7 +17,7 @@ from .trace import Span
 BARRIERS = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all"}
 """Kinds of collectives that end on no device before they have begun on all."""
 MAX_ARRIVALS = 200_000
-"""Arrivals that the processes send each other, some twenty bytes each: with more, fewer steps are accounted for."""
+"""Arrivals that the processes send each other, some twenty bytes each: with more, fewer steps are broken down."""
 Group = tuple[Execution, tuple[int, ...]]
 """An execution among the devices of one group."""
 

@@ -1,4 +1,4 @@
-"""The account of a step that never ran, by the order of a TPU program and the cycles that its compiler estimates."""
+"""The breakdown of a step that never ran, by the order of a TPU program and the cycles that its compiler estimates."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,23 +13,23 @@ from ..hlo.work import CYCLES, NO_WORK, cycles_of
 from ..spec.topology import Topology, load_topology, wiring
 from ..wire.descriptions import Network
 from ..wire.step_breakdown import StepBreakdown
-from .breakdown import Accountant, program_text
+from .breakdown import BreakdownBuilder, program_text
+from .partial_breakdown import DeviceBreakdown, PartialBreakdown
 from .program import Operation, Program
 from .recording import IDLE, PICOSECONDS
-from .sums import DeviceSums, Sums
 from .timeline import Activity, Rank, device_spans, sweep
 
 MAX_ACTIVITIES = 1_000_000
 """Operations of a step: with more, no time is predicted."""
 MAX_UNKNOWN = 20
-"""Operations without an estimate that an account names."""
+"""Operations without an estimate that a breakdown names."""
 ESTIMATED = ("fusion", "custom-call")
 """Opcodes that take time and mostly have an estimate: gathers, scatters and kernels have none."""
 NO_OPERATION = 'custom_call_target="AllocateBuffer"'
 
 
 def predict(hlo: str, mesh: dict[str, int], topology: str) -> StepBreakdown:
-    """Accounts for a program that never ran. `hlo`: a file with its text, compiled for the slice. Raises UserError."""
+    """Breaks down a program that never ran. `hlo`: a file with its text, compiled for the slice. Raises UserError."""
     target = load_topology(topology)
     try:
         module = parse(program_text(hlo, hlo))
@@ -58,7 +58,7 @@ def predicted_breakdown(module: Module, mesh: Mapping[str, int], topology: Topol
         raise UserError(f"{given}, but {module.name} is for {devices}: give the mesh it was compiled for")
     schedule = Schedule(Program(module, mesh, devices, set()), topology)
     schedule.run(module.computations[module.entry])
-    return schedule.account()
+    return schedule.breakdown()
 
 
 class Schedule:
@@ -143,24 +143,25 @@ class Schedule:
         rate = (wired.dcn_rate if info.network == "dcn" else wired.rate) or math.inf
         return round(sent / info.count / rate * PICOSECONDS)
 
-    def account(self) -> StepBreakdown:
-        """Returns the account of all that has run."""
+    def breakdown(self) -> StepBreakdown:
+        """Returns the breakdown of all that has run."""
         window = (0, self._now)
         swept = sweep(self._activities, window)
-        sums = Sums(devices=[DeviceSums(0, 0, _parts(self._program, swept.counted.items(), swept.gaps))])
+        parts = _parts(self._program, swept.counted.items(), swept.gaps)
+        total = PartialBreakdown(devices=[DeviceBreakdown(0, 0, parts)])
         for (name, rank), time in swept.counted.items():
-            sums.operations[name] = sums.operations.get(name, 0.0) + time / PICOSECONDS
+            total.operations[name] = total.operations.get(name, 0.0) + time / PICOSECONDS
             if rank == Rank.EXPOSED:
-                sums.exposed[name] = time / PICOSECONDS
-        sums.hidden = {name: time / PICOSECONDS for name, time in swept.hidden.items()}
+                total.exposed[name] = time / PICOSECONDS
+        total.hidden = {name: time / PICOSECONDS for name, time in swept.hidden.items()}
         for each in self._activities:
-            sums.counts[each.key] = sums.counts.get(each.key, 0.0) + 1
+            total.counts[each.key] = total.counts.get(each.key, 0.0) + 1
         more = len(self._unknown) - MAX_UNKNOWN
-        sums.skipped = [*[*self._unknown][:MAX_UNKNOWN], *([f"{more} more operations"] if more > 0 else [])]
-        sums.shown = [device_spans(0, 0, self._activities, window)]
-        accountant = Accountant(self._program, sums, self._now / PICOSECONDS, self._topology.chip.peaks)
-        found = accountant.account(self._program.module.name, 1)
-        timeline = accountant.timeline(1, found.step_seconds, [each.name for each in found.operations])
+        total.skipped = [*[*self._unknown][:MAX_UNKNOWN], *([f"{more} more operations"] if more > 0 else [])]
+        total.shown = [device_spans(0, 0, self._activities, window)]
+        builder = BreakdownBuilder(self._program, total, self._now / PICOSECONDS, self._topology.chip.peaks)
+        found = builder.breakdown(self._program.module.name, 1)
+        timeline = builder.timeline(1, found.step_seconds, [each.name for each in found.operations])
         return replace(found, timeline=timeline, predicted_for=self._topology.title)
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from ..base.user_error import UserError
 from .arrivals import Arrivals
+from .partial_breakdown import DeviceBreakdown, PartialBreakdown, extremes
 from .planes import read_trace
 from .program import Program, read_program
-from .sums import DeviceSums, Sums, extremes
 from .timeline import MAX_DEVICES, Activity, Rank, Swept, device_spans, sweep
 from .trace import Interval, ProgramTrace, Span, Trace, union
 
 PICOSECONDS = 1e12
 OTHER_PROGRAMS, INPUT, HOST, IDLE = "other programs", "input", "host", "idle"
 MAX_UNKNOWN = 20
-"""Operations missing in the text that an account names."""
+"""Operations missing in the text that a breakdown names."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ class Recording:
             self._trace, self._devices, [run for run in self._steps if self._steps[run] == self.shown_step]
         )
 
-    def sums(self, window: Span, shown: Span) -> Sums:
+    def breakdown(self, window: Span, shown: Span) -> PartialBreakdown:
         """Returns the time of each device in a window, divided among the parts of the step.
 
         `shown`: the window of the step that the timeline shows.
         """
         scale = 1 / PICOSECONDS / len(self._steps)
-        sums = Sums()
+        total = PartialBreakdown()
         activities = {device: list(self._activities(device)) for device in self._devices}
         swept = {device: sweep(found, window) for device, found in activities.items()}
         waits = self.arrivals.waits_for(set(self.positions))
@@ -122,21 +122,21 @@ class Recording:
             place = self._places[device]
             times, waited = waits.get(place.position, (0, 0))
             parts = {name: time * scale for name, time in self._parts(device, found).items()}
-            own = DeviceSums(place.position, place.id, parts, times / len(self._steps), waited * scale)
-            sums.devices.append(own)
-        sums.shown = [
+            own = DeviceBreakdown(place.position, place.id, parts, times / len(self._steps), waited * scale)
+            total.devices.append(own)
+        total.shown = [
             device_spans(self._places[device].position, self._places[device].id, activities[device], shown)
             for device in self._devices
-            if self._places[device].position in extremes(sums.devices, MAX_DEVICES)
+            if self._places[device].position in extremes(total.devices, MAX_DEVICES)
         ]
         counted = [item for each in swept.values() for item in each.counted.items()]
-        sums.operations = _scaled(scale, ((name, time) for (name, _), time in counted))
-        sums.hidden = _scaled(scale, (item for each in swept.values() for item in each.hidden.items()))
-        sums.exposed = self._of_collectives(scale, swept.values(), Rank.EXPOSED)
-        sums.waiting = self._of_collectives(scale, swept.values(), Rank.WAITING)
-        sums.counts = {name: count / len(self._steps) for name, count in self._counts().items()}
-        sums.skipped = [*self._trace.skipped, *(f"operation {name}" for name in self._unknown[:MAX_UNKNOWN])]
-        return sums
+        total.operations = _scaled(scale, ((name, time) for (name, _), time in counted))
+        total.hidden = _scaled(scale, (item for each in swept.values() for item in each.hidden.items()))
+        total.exposed = self._of_collectives(scale, swept.values(), Rank.EXPOSED)
+        total.waiting = self._of_collectives(scale, swept.values(), Rank.WAITING)
+        total.counts = {name: count / len(self._steps) for name, count in self._counts().items()}
+        total.skipped = [*self._trace.skipped, *(f"operation {name}" for name in self._unknown[:MAX_UNKNOWN])]
+        return total
 
     def _of_collectives(self, scale: float, swept: Iterable[Swept], wanted: Rank) -> dict[str, float]:
         times = (item for each in swept for item in each.counted.items())

@@ -1,4 +1,4 @@
-"""Traces of a few steps by `jax.profiler`, written to the run directory, and the account of where their time went."""
+"""Traces of a few steps by `jax.profiler`, written to the run directory, and the breakdown of where their time went."""
 
 import contextlib
 import shutil
@@ -16,9 +16,9 @@ from ..distributed.cluster import Cluster
 from ..distributed.outcomes import UNSUCCESSFUL
 from ..profiling.breakdown import breakdown_of
 from ..profiling.clocks import Clocks, Shared, Traced, kept_steps, shared, traced
+from ..profiling.partial_breakdown import PartialBreakdown
 from ..profiling.planes import INPUT
 from ..profiling.recording import PICOSECONDS, Place, Recording, read_recording
-from ..profiling.sums import Sums
 from ..program.program import Program
 from ..spec.topology import Peaks, peaks
 from ..wire.events import Event, PartsMeasured, Profiled, ProfileFailed, ProfileWriting, Profiling
@@ -28,9 +28,9 @@ from .progress import Progress
 WARM_UP = 3
 """Steps that are skipped if a trace is requested for the start of a run."""
 PERIODIC_STEPS = 2
-"""Steps of an account that is made from time to time."""
+"""Steps of a breakdown that is made from time to time."""
 MAX_COST = 0.01
-"""Fraction of the time that these accounts may take; if they take long, they are made less often."""
+"""Fraction of the time that these breakdowns may take; if they take long, they are made less often."""
 MOST_READ = 50
 """Steps in a trace at most for it to be read: 2.5 MB each, and several times that in memory."""
 
@@ -39,7 +39,7 @@ MOST_READ = 50
 class Request:
     steps: range
     is_periodic: bool
-    """Whether it is time for an account of the step: its trace is not kept."""
+    """Whether it is time for a breakdown of the step: its trace is not kept."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Profiler:
     def __init__(
         self, directory: Path, publish: Callable[[Event], None], cluster: Cluster, every: float | None = None
     ) -> None:
-        """`directory`: for the traces of this process. `every`: minutes between accounts of a step; None for none."""
+        """`directory`: for the traces of this process. `every`: minutes between breakdowns of a step; None for none."""
         self._directory, self._publish, self._cluster = directory, publish, cluster
         self._every = None if every is None else 60 * every
         self._due: float | None = None
-        """When the next account of a step is due; None before training begins, and for never."""
+        """When the next breakdown of a step is due; None before training begins, and for never."""
         self._requested: Request | None = None
         self._tracing: Tracing | None = None
 
@@ -72,7 +72,7 @@ class Profiler:
         self._requested = Request(range(first, first + steps), is_periodic)
 
     def is_overdue(self) -> bool:
-        """Returns whether an account of the step is due, and nothing else is traced."""
+        """Returns whether a breakdown of the step is due, and nothing else is traced."""
         if self._due is None:
             self._put_off(0.0)
         is_free = self._requested is None and self._tracing is None
@@ -140,7 +140,7 @@ class Profiler:
             self._put_off(0.0)
             self._publish(ProfileFailed(step=step, problems=problems_in(error)))
             return
-        account, problem = self._read(at.program, steps, seconds / max(1, steps))
+        breakdown, problem = self._read(at.program, steps, seconds / max(1, steps))
         if is_periodic:
             shutil.rmtree(self._newest().parent, ignore_errors=True)
             paused = time.perf_counter() - tracing.waited - seconds
@@ -149,33 +149,33 @@ class Profiler:
                 PartsMeasured(
                     step=step,
                     preset=at.program.name,
-                    step_seconds=account.step_seconds if account else None,
-                    parts=account.parts if account else [],
+                    step_seconds=breakdown.step_seconds if breakdown else None,
+                    parts=breakdown.parts if breakdown else [],
                     pause_seconds=round(paused, 3),
                     problem=problem,
                 )
             )
             return
         profiled = Profiled(step=step, steps=steps, directory=str(self._directory), preset=at.program.name)
-        self._publish(structs.replace(profiled, account=account, problem=problem))
+        self._publish(structs.replace(profiled, breakdown=breakdown, problem=problem))
 
     def _put_off(self, paused: float) -> None:
         if self._every is not None:
             self._due = time.monotonic() + max(self._every, paused / MAX_COST)
 
     def _read(self, program: Program, steps: int, seconds: float) -> tuple[StepBreakdown | None, str | None]:
-        """The account of the traces that were written last, which process 0 makes, or why there is none."""
+        """The breakdown of the traces that were written last, which process 0 makes, or why there is none."""
         if steps > MOST_READ:
             return None, f"{steps:,} steps are too many to read: trace at most {MOST_READ}"
         kind = program.placement.mesh.devices.flat[0].device_kind
         try:
-            account = joint_breakdown(self._cluster, lambda: self._recording(program), peaks(kind))
-            if account is None:
+            breakdown = joint_breakdown(self._cluster, lambda: self._recording(program), peaks(kind))
+            if breakdown is None:
                 return None, None
-            account = structs.replace(account, clock_seconds=seconds)
+            breakdown = structs.replace(breakdown, clock_seconds=seconds)
         except Exception as error:  # training continues, whatever is in the trace
             return None, "; ".join(problems_in(error))
-        return account, None
+        return breakdown, None
 
     def _recording(self, program: Program) -> Recording:
         mesh = program.placement.mesh
@@ -202,21 +202,21 @@ def _places(mesh: jax.sharding.Mesh) -> dict[int, Place]:
 
 
 def joint_breakdown(cluster: Cluster, read: Callable[[], Recording], peaks: Peaks | None) -> StepBreakdown | None:
-    """Returns in process 0 the account of the steps that all processes have traced whole; None in the others. Every
+    """Returns in process 0 the breakdown of the steps that all processes have traced whole; None in the others. Every
     process calls it. `read` reads its own trace. Raises in all the same, as `Cluster.run_on_all`."""
     recording = cluster.run_on_all(read)
     recording.keep(_common_steps(cluster, recording))
     own = cluster.run_on_all(lambda: shared(recording))
     clocks = Clocks(cluster.all_gather(own, Shared), recording.program)
-    sums = cluster.gather(cluster.run_on_all(lambda: _sums(recording, clocks, cluster.process)), Sums)
+    found = cluster.gather(cluster.run_on_all(lambda: _breakdown(recording, clocks, cluster.process)), PartialBreakdown)
     if cluster.process:
         return None
-    account = breakdown_of(recording, sums, clocks.window, clocks.shown, peaks)
-    return structs.replace(account, clock_error_seconds=None if clocks.error is None else clocks.error / PICOSECONDS)
+    breakdown = breakdown_of(recording, found, clocks.window, clocks.shown, peaks)
+    return structs.replace(breakdown, clock_error_seconds=None if clocks.error is None else clocks.error / PICOSECONDS)
 
 
 def _common_steps(cluster: Cluster, recording: Recording) -> list[int]:
-    """Returns the steps to account for, which every process has traced whole. Raises UserError if there is none."""
+    """Returns the steps to break down, which every process has traced whole. Raises UserError if there is none."""
     if cluster.count == 1:
         return recording.steps
     found = cluster.all_gather(cluster.run_on_all(lambda: traced(recording)), Traced)
@@ -226,7 +226,7 @@ def _common_steps(cluster: Cluster, recording: Recording) -> list[int]:
     raise UserError(f"no step was traced whole on every process ({whole}): trace more steps")
 
 
-def _sums(recording: Recording, clocks: Clocks, process: int) -> Sums:
-    """The sums of this process, whose devices wait for other processes' devices, too."""
+def _breakdown(recording: Recording, clocks: Clocks, process: int) -> PartialBreakdown:
+    """The breakdown of this process, whose devices wait for other processes' devices, too."""
     clocks.add_arrivals(recording.arrivals, process)
-    return recording.sums(clocks.by_clock(process, clocks.window), clocks.by_clock(process, clocks.shown))
+    return recording.breakdown(clocks.by_clock(process, clocks.window), clocks.by_clock(process, clocks.shown))

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-VERSION = 5
+VERSION = 6
 """A viewer and an engine of different versions exchange nothing but `Stop`."""
 
 

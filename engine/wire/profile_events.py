@@ -46,10 +46,10 @@ class Profiled(Event, frozen=True):
     """Directory for `xprof --logdir`; it may contain earlier traces."""
     preset: str
     """The preset of the profiled steps."""
-    account: StepBreakdown | None = None
+    breakdown: StepBreakdown | None = None
     """Where the time of a step went, on all devices; null if a trace cannot be read."""
     problem: str | None = None
-    """Why there is no account; null if there is one."""
+    """Why there is no breakdown; null if there is one."""
 
     @property
     def title(self) -> str:

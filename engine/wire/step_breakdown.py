@@ -1,4 +1,4 @@
-"""The account of a step: the parts of its time, as measured by the profiler."""
+"""The breakdown of a step: the parts of its time, as measured by the profiler."""
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ class DeviceTime(Struct, frozen=True, kw_only=True):
     device: int
     """Device id; in a trace of another program, its number in the trace."""
     seconds: list[float]
-    """Seconds per step of each of the account's parts, in their order."""
+    """Seconds per step of each of the breakdown's parts, in their order."""
 
 
 class CollectiveTime(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Two real processes profile the same steps: one account has the devices of both."""
+"""Two real processes profile the same steps: one breakdown has the devices of both."""
 
 import os
 import signal
@@ -13,23 +13,25 @@ __all__ = ["coordinator", "engines"]
 
 
 @pytest.mark.slow
-def test_one_account_has_the_devices_of_both_processes(home: Path) -> None:
+def test_one_breakdown_has_the_devices_of_both_processes(home: Path) -> None:
     events = train(*SETTINGS, "--preset=fsdp-tp2", "--processes=2", "--steps=8", "--profile=3")
     (profiled,) = named(events, "Profiled")
-    account = profiled["account"]
-    assert account, profiled["problem"]
+    breakdown = profiled["breakdown"]
+    assert breakdown, profiled["problem"]
     (ready,) = named(events, "EngineReady")
-    assert [device["device"] for device in account["devices"]] == [device["id"] for device in ready["devices"]]
-    assert (account["processes"], account["steps"]) == (2, 3)
-    assert 0 < account["clock_error_seconds"] < account["step_seconds"]
-    for device in account["devices"]:
-        assert sum(device["seconds"]) == pytest.approx(account["step_seconds"], rel=1e-3)
-    assert account["step_seconds"] == pytest.approx(account["clock_seconds"], rel=0.2), "and the error of the clocks"
+    assert [device["device"] for device in breakdown["devices"]] == [device["id"] for device in ready["devices"]]
+    assert (breakdown["processes"], breakdown["steps"]) == (2, 3)
+    assert 0 < breakdown["clock_error_seconds"] < breakdown["step_seconds"]
+    for device in breakdown["devices"]:
+        assert sum(device["seconds"]) == pytest.approx(breakdown["step_seconds"], rel=1e-3)
+    assert breakdown["step_seconds"] == pytest.approx(breakdown["clock_seconds"], rel=0.2), (
+        "and the error of the clocks"
+    )
     said = {each["name"]: each["count"] for each in named(events, "PresetCompiled")[0]["collectives"]}
-    assert {each["name"]: each["count"] for each in account["collectives"]} == said
-    waited = {wait["device"] for wait in account["waits"]}
+    assert {each["name"]: each["count"] for each in breakdown["collectives"]} == said
+    waited = {wait["device"] for wait in breakdown["waits"]}
     assert len(waited) > 4, "each process has four"
-    assert len(account["timeline"]["devices"]) == 8
+    assert len(breakdown["timeline"]["devices"]) == 8
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ def test_the_command_prints_the_table_and_the_json(
     keep_all()
     search = SearchRequest(is_mesh_fixed=True, goal="fits-largest-batch")
     asked = partial(
-        Asked, compiles=True, search=search, place=None, train=["train"], accounts=False, memory=True, prices={}
+        Asked, compiles=True, search=search, place=None, train=["train"], breakdowns=False, memory=True, prices={}
     )
     assert plan(config_of(), [SLICE], ["fsdp"], asked(as_json=True)) == 0
     out, err = capsys.readouterr()

@@ -75,7 +75,7 @@ def built_in_presets() -> list[Preset]:
 def test_json_has_the_estimates(home: Path) -> None:
     add_preset_for_sixteen(home)
     board = planned(*TINY, "--estimate")
-    assert (board["schema"], board["model"], board["topology"]) == (2, "nano", "v5e:2x4")
+    assert (board["schema"], board["model"], board["topology"]) == (3, "nano", "v5e:2x4")
     rows = {row["preset"]: row for row in board["rows"]}
     assert not any(name.startswith("pitfall") for name in rows)
     fsdp = rows["fsdp-tp2"]
@@ -404,7 +404,7 @@ def test_a_traced_step_says_what_fills_the_memory(home: Path) -> None:
 def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     target, module = load_topology("v5e:2x4"), parse((HLO / "tpu-fsdp.hlo").read_text())
-    account = predicted_breakdown(module, {"data": 8}, target)
+    breakdown = predicted_breakdown(module, {"data": 8}, target)
     peak = peak_memory(module, [])
     assert peak
     kept = StepCost(
@@ -412,7 +412,7 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
         peak_bytes=9,
         capacity_bytes=10**9,
         step_seconds=1e-7,
-        account=account,
+        breakdown=breakdown,
         at_peak=peak.memory,
         peak_buffers=peak.buffers,
     )
@@ -424,9 +424,9 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
         await until(lambda: view(app).status == "compiled", "the end")
         view(app).table.select("dp")
         await pilot.press("enter")
-        step = formatting.seconds(account.step_seconds)
+        step = formatting.seconds(breakdown.step_seconds)
         await until(lambda: f"dp on v5e:2x4: a step of {step}, predicted" in screen_text(app), "the prediction")
-        await until(lambda: account.operations[0].name in screen_text(app), "the operations")
+        await until(lambda: breakdown.operations[0].name in screen_text(app), "the operations")
         await pilot.press("t")
         await until(lambda: "compute" in screen_text(app), "the timeline")
         await pilot.press("m")

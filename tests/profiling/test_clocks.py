@@ -1,4 +1,4 @@
-"""Traces of several processes, each by its own clock, give the account of one trace with all devices."""
+"""Traces of several processes, each by its own clock, give the breakdown of one trace with all devices."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def trace(folder: Path, devices: range, ahead: int, groups: str, epoch: int | No
 def joint(
     folder: Path, groups: str, ahead: int, epochs: tuple[int | None, int | None] = (None, None)
 ) -> tuple[StepBreakdown, Clocks]:
-    """The account of four devices in two processes. `epochs`: nanoseconds from 1970 until each begins."""
+    """The breakdown of four devices in two processes. `epochs`: nanoseconds from 1970 until each begins."""
     mesh = {"data": 4}
     recordings = [
         read_recording(
@@ -67,24 +67,26 @@ def joint(
     for process, recording in enumerate(recordings):
         clocks = Clocks(told, recording.program)
         clocks.add_arrivals(recording.arrivals, process)
-        sums.append(recording.sums(clocks.by_clock(process, clocks.window), clocks.by_clock(process, clocks.shown)))
+        sums.append(
+            recording.breakdown(clocks.by_clock(process, clocks.window), clocks.by_clock(process, clocks.shown))
+        )
     return breakdown_of(recordings[0], sums, clocks.window, clocks.shown, peaks(recordings[0].kind)), clocks
 
 
 @pytest.mark.parametrize("groups", ["{{0,1,2,3}}", "{{0,2},{1,3}}"])
 @pytest.mark.parametrize("ahead", [0, 5_000])
-def test_two_traces_give_the_account_of_one(tmp_path: Path, groups: str, ahead: int) -> None:
+def test_two_traces_give_the_breakdown_of_one(tmp_path: Path, groups: str, ahead: int) -> None:
     whole = read_breakdown(trace(tmp_path / "whole", range(4), 0, groups), {"data": 4})
-    account, clocks = joint(tmp_path, groups, ahead)
+    breakdown, clocks = joint(tmp_path, groups, ahead)
     offset = clocks.offsets[1]
     assert offset and offset.picoseconds == -ahead * 10**6, "the short all-reduce bounds it from both sides alike"
     assert clocks.error == 10**6, "it takes 1 µs"
-    assert parts(account) == pytest.approx(parts(whole))
-    assert [wait.device for wait in account.waits] == [wait.device for wait in whole.waits]
-    assert [wait.seconds for wait in account.waits] == pytest.approx([wait.seconds for wait in whole.waits])
-    assert [wait.count for wait in account.waits] == [wait.count for wait in whole.waits]
-    assert (account.processes, len(account.devices)) == (2, 4)
-    assert account.timeline == whole.timeline
+    assert parts(breakdown) == pytest.approx(parts(whole))
+    assert [wait.device for wait in breakdown.waits] == [wait.device for wait in whole.waits]
+    assert [wait.seconds for wait in breakdown.waits] == pytest.approx([wait.seconds for wait in whole.waits])
+    assert [wait.count for wait in breakdown.waits] == [wait.count for wait in whole.waits]
+    assert (breakdown.processes, len(breakdown.devices)) == (2, 4)
+    assert breakdown.timeline == whole.timeline
 
 
 @pytest.mark.parametrize(("wrong", "error"), [(0, 1), (400, 1.4), (-700, 1.7), (50_000, 2)])
@@ -109,6 +111,6 @@ def test_steps_are_those_of_all_processes_as_many_as_there_is_room_for() -> None
 def test_processes_without_a_common_collective_begin_together(tmp_path: Path) -> None:
     groups = "{{0,1},{2,3}}"
     whole = read_breakdown(trace(tmp_path / "whole", range(4), 0, groups), {"data": 4})
-    account, clocks = joint(tmp_path, groups, 5_000)
+    breakdown, clocks = joint(tmp_path, groups, 5_000)
     assert clocks.offsets[1] is None and clocks.error is None
-    assert parts(account) == pytest.approx(parts(whole))
+    assert parts(breakdown) == pytest.approx(parts(whole))

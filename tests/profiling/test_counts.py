@@ -22,7 +22,7 @@ from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.training.inputs import DeviceBatches
 from shardtui.engine.wire.step_breakdown import TICKS, StepBreakdown
-from shardtui.tui.state.account_sums import flow_times
+from shardtui.tui.state.bottleneck import flow_times
 
 STEPS = 2
 SMALL = ("batch_size=8", "seq_len=64", "layers=2")
@@ -58,7 +58,7 @@ def traced(task: Task, program: Program, folder: Path) -> StepBreakdown:
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, StepBreakdown]:
-    """A program and the account of its step."""
+    """A program and the breakdown of its step."""
     return measured_step(*request.param, tmp_path_factory.mktemp("trace"), SMALL)
 
 
@@ -77,37 +77,37 @@ def measured_step(
 def test_each_collective_of_the_inventory_runs_as_often_as_the_text_says(
     measured: tuple[Program, StepBreakdown],
 ) -> None:
-    program, account = measured
+    program, breakdown = measured
     inventory = program.description.collectives
     assert inventory
     said = Counter((each.kind, tuple(each.axes), each.count, each.bytes_per_device) for each in inventory)
-    ran = Counter((each.kind, tuple(each.axes), each.count, each.bytes) for each in account.collectives)
+    ran = Counter((each.kind, tuple(each.axes), each.count, each.bytes) for each in breakdown.collectives)
     assert ran == said
-    assert account.steps == STEPS
+    assert breakdown.steps == STEPS
 
 
 def test_the_work_by_the_text_is_what_ran(measured: tuple[Program, StepBreakdown]) -> None:
-    program, account = measured
+    program, breakdown = measured
     module = parse(program.step.as_text() or "")
     flops, moved = TracedProgram(module, program.description.mesh.axes, 8, set()).step_work()
-    assert sum(each.flops or 0.0 for each in account.operations) == pytest.approx(flops, rel=0.05)
-    others = (each.bytes for each in account.operations if each.part in ("other fusions", "copies"))
+    assert sum(each.flops or 0.0 for each in breakdown.operations) == pytest.approx(flops, rel=0.05)
+    others = (each.bytes for each in breakdown.operations if each.part in ("other fusions", "copies"))
     assert sum(each or 0 for each in others) == pytest.approx(moved, rel=0.05)
 
 
 def test_the_parts_of_each_device_add_up_to_the_step(measured: tuple[Program, StepBreakdown]) -> None:
-    _, account = measured
-    assert len(account.devices) == 8
-    for device in account.devices:
-        assert sum(device.seconds) == pytest.approx(account.step_seconds, rel=1e-3)
-    assert sum(part.seconds for part in account.parts) == pytest.approx(account.step_seconds, rel=1e-3)
-    assert account.skipped == []
+    _, breakdown = measured
+    assert len(breakdown.devices) == 8
+    for device in breakdown.devices:
+        assert sum(device.seconds) == pytest.approx(breakdown.step_seconds, rel=1e-3)
+    assert sum(part.seconds for part in breakdown.parts) == pytest.approx(breakdown.step_seconds, rel=1e-3)
+    assert breakdown.skipped == []
 
 
 def test_the_sums_of_collectives_are_those_of_traffic_and_of_the_parts(measured: tuple[Program, StepBreakdown]) -> None:
-    program, account = measured
-    parts = {part.name: part.seconds for part in account.parts}
-    sums = {(flow.kind, tuple(flow.axes)): flow for flow in flow_times(account)}
+    program, breakdown = measured
+    parts = {part.name: part.seconds for part in breakdown.parts}
+    sums = {(flow.kind, tuple(flow.axes)): flow for flow in flow_times(breakdown)}
     for flow in flows(program.description.collectives or []):
         found = sums[flow.kind, tuple(flow.axes)]
         assert (found.count, found.bytes) == (flow.count, flow.bytes_per_device)
@@ -117,52 +117,52 @@ def test_the_sums_of_collectives_are_those_of_traffic_and_of_the_parts(measured:
 
 
 def test_devices_wait_no_longer_than_others_are_late(measured: tuple[Program, StepBreakdown]) -> None:
-    _, account = measured
-    waiting = sum(each.waiting_seconds for each in account.collectives) * len(account.devices)
-    late = sum(wait.seconds for wait in account.waits) * (len(account.devices) - 1)
+    _, breakdown = measured
+    waiting = sum(each.waiting_seconds for each in breakdown.collectives) * len(breakdown.devices)
+    late = sum(wait.seconds for wait in breakdown.waits) * (len(breakdown.devices) - 1)
     assert 0 < waiting <= late * 1.000001
 
 
 def test_the_flops_of_the_operations_are_those_of_the_program(measured: tuple[Program, StepBreakdown]) -> None:
-    program, account = measured
+    program, breakdown = measured
     module = parse(program.step.as_text() or "")
     times = runs(module)
     known = [(where, each) for where, each in module.instructions() if is_product(each)]
     flops = sum((product_flops(where, each) or 0.0) * (times[where.name] or 0) for where, each in known)
-    found = sum(each.flops or 0.0 for each in account.operations)
+    found = sum(each.flops or 0.0 for each in breakdown.operations)
     assert 0.99 * flops < found <= 1.000001 * flops, "the shortest operations are not listed"
 
 
 def test_operations_have_rates_and_no_share_of_an_unknown_peak(measured: tuple[Program, StepBreakdown]) -> None:
-    _, account = measured
-    for each in account.operations:
+    _, breakdown = measured
+    for each in breakdown.operations:
         assert (each.flops is not None) <= (each.part == "matrix products"), each
         assert each.bytes is not None and each.bytes > 0, each
         assert (each.flops_share, each.bandwidth_share, each.roofline_seconds) == (None, None, None)
-    products = [each for each in account.operations if each.flops]
+    products = [each for each in breakdown.operations if each.flops]
     for each in products[:5]:
         assert (each.flops_per_second or 0.0) * each.seconds == pytest.approx(each.flops, rel=1e-3)
     assert 0 < max(each.flops_per_second or 0.0 for each in products) < 1e13, "FLOP/s of a device on a CPU"
 
 
 def test_the_timeline_agrees_with_the_parts(measured: tuple[Program, StepBreakdown]) -> None:
-    _, account = measured
-    timeline = account.timeline
+    _, breakdown = measured
+    timeline = breakdown.timeline
     assert timeline and [each.device for each in timeline.devices] == list(range(8))
-    for device, sums in zip(timeline.devices, account.devices, strict=True):
-        parts = dict(zip((part.name for part in account.parts), sums.seconds, strict=True))
+    for device, sums in zip(timeline.devices, breakdown.devices, strict=True):
+        parts = dict(zip((part.name for part in breakdown.parts), sums.seconds, strict=True))
         waiting = sum(time for name, time in parts.items() if name.endswith(": waiting"))
         work = sum(parts[name] for name in ("matrix products", "other fusions", "copies"))
         assert 0 < sum(device.work[::3]) + sum(device.work[1::3]) <= TICKS
         spans = [sum(lane[1::3]) / TICKS * timeline.seconds for lane in (device.work, device.waiting)]
         assert spans == pytest.approx([work, waiting], rel=1, abs=0.3 * timeline.seconds), "one step of several"
-    named = {account.operations[at].name for device in timeline.devices for at in device.collectives[2::3] if at >= 0}
-    assert named <= {each.name for each in account.collectives}
+    named = {breakdown.operations[at].name for device in timeline.devices for at in device.collectives[2::3] if at >= 0}
+    assert named <= {each.name for each in breakdown.collectives}
     assert named
 
 
 def test_the_source_of_most_time_is_known(measured: tuple[Program, StepBreakdown]) -> None:
-    program, account = measured
-    total = sum(each.seconds for each in account.operations)
-    assert sum(each.seconds for each in account.operations if each.source) > 0.5 * total
-    assert any("blocks" in each.module for each in account.operations[:20]) or program.description.attention is None
+    program, breakdown = measured
+    total = sum(each.seconds for each in breakdown.operations)
+    assert sum(each.seconds for each in breakdown.operations if each.source) > 0.5 * total
+    assert any("blocks" in each.module for each in breakdown.operations[:20]) or program.description.attention is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from shardtui.engine.base.user_error import UserError
-from shardtui.engine.profiling import breakdown as account_module
+from shardtui.engine.profiling import breakdown as breakdown_module
 from shardtui.engine.profiling.breakdown import read_breakdown
 from shardtui.engine.spec.topology import Peaks
 from shardtui.engine.wire.step_breakdown import StepBreakdown
@@ -65,17 +65,17 @@ def tpu(steps: int = 3, cut: int = 0) -> Space:
     return space
 
 
-def parts(account: StepBreakdown) -> dict[str, float]:
+def parts(breakdown: StepBreakdown) -> dict[str, float]:
     """Microseconds by part, without those that are zero."""
-    return {part.name: round(part.seconds * 1e6, 6) for part in account.parts if part.seconds}
+    return {part.name: round(part.seconds * 1e6, 6) for part in breakdown.parts if part.seconds}
 
 
 def test_the_step_of_a_tpu_is_divided_among_its_parts(tmp_path: Path) -> None:
-    account = read_breakdown(tpu().write(tmp_path), {"data": 2})
-    assert account.steps == 3
+    breakdown = read_breakdown(tpu().write(tmp_path), {"data": 2})
+    assert breakdown.steps == 3
     # from 10 to 280: three steps of 70 and two pauses of 30
-    assert account.step_seconds == pytest.approx(90e-6)
-    assert parts(account) == {
+    assert breakdown.step_seconds == pytest.approx(90e-6)
+    assert parts(breakdown) == {
         "matrix products": 20,
         "copies": 10,
         "all-gather over data: exposed": 10,
@@ -84,27 +84,27 @@ def test_the_step_of_a_tpu_is_divided_among_its_parts(tmp_path: Path) -> None:
         "host": 20,
         "idle": 5,  # device 1, until it begins the all-reduce
     }
-    assert [sum(device.seconds) for device in account.devices] == pytest.approx([90e-6, 90e-6])
+    assert [sum(device.seconds) for device in breakdown.devices] == pytest.approx([90e-6, 90e-6])
 
 
 def test_the_collectives_of_a_tpu_have_hidden_time_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(account_module, "peaks", lambda kind: Peaks(1e12, 1e9, 1e9))
-    account = read_breakdown(tpu().write(tmp_path), {"data": 2})
-    found = {each.name: each for each in account.collectives}
+    monkeypatch.setattr(breakdown_module, "peaks", lambda kind: Peaks(1e12, 1e9, 1e9))
+    breakdown = read_breakdown(tpu().write(tmp_path), {"data": 2})
+    found = {each.name: each for each in breakdown.collectives}
     gather, reduce = found["all-gather-start.1"], found["all-reduce.2"]
     assert (gather.hidden_seconds, gather.exposed_seconds) == pytest.approx((20e-6, 10e-6))
     assert (gather.count, reduce.count) == (1, 1)
     assert reduce.predicted_seconds == pytest.approx(2 * 0.5 * 256 / 1e9)
     assert gather.predicted_seconds == pytest.approx(0.5 * 256 / 1e9)
-    assert [(wait.device, wait.count) for wait in account.waits] == [(1, 1)]
-    assert account.waits[0].seconds == pytest.approx(10e-6)
+    assert [(wait.device, wait.count) for wait in breakdown.waits] == [(1, 1)]
+    assert breakdown.waits[0].seconds == pytest.approx(10e-6)
 
 
 def test_operations_have_rates_and_their_share_of_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy reads and writes 256 bytes in 10 µs; an all-reduce sends 256 in 20 µs, after 5 µs of waiting."""
-    monkeypatch.setattr(account_module, "peaks", lambda kind: Peaks(1e12, 1e9, 5e8))
-    account = read_breakdown(tpu().write(tmp_path), {"data": 2})
-    found = {each.name: each for each in account.operations}
+    monkeypatch.setattr(breakdown_module, "peaks", lambda kind: Peaks(1e12, 1e9, 5e8))
+    breakdown = read_breakdown(tpu().write(tmp_path), {"data": 2})
+    found = {each.name: each for each in breakdown.operations}
     copy, reduce, fusion = found["copy.4"], found["all-reduce.2"], found["fusion.1"]
     assert (copy.flops, copy.bytes, reduce.bytes, fusion.bytes) == (None, 512, 256, None)
     assert (copy.bytes_per_second, reduce.bytes_per_second) == pytest.approx((512 / 10e-6, 256 / 20e-6), rel=1e-3)
@@ -124,28 +124,28 @@ def test_a_collective_is_in_progress_from_its_start_to_its_end(tmp_path: Path) -
     space = tpu()
     for plane in space.message.planes:
         del plane.lines[2]  # the asynchronous operations
-    account = read_breakdown(space.write(tmp_path), {"data": 2})
-    (gather,) = [each for each in account.collectives if each.kind == "all-gather"]
+    breakdown = read_breakdown(space.write(tmp_path), {"data": 2})
+    (gather,) = [each for each in breakdown.collectives if each.kind == "all-gather"]
     assert (gather.hidden_seconds, gather.exposed_seconds) == pytest.approx((20e-6, 10e-6))
 
 
 def test_an_operation_has_its_module_and_source(tmp_path: Path) -> None:
-    account = read_breakdown(tpu().write(tmp_path), {})
-    (fusion,) = [each for each in account.operations if each.name == "fusion.1"]
+    breakdown = read_breakdown(tpu().write(tmp_path), {})
+    (fusion,) = [each for each in breakdown.operations if each.name == "fusion.1"]
     assert (fusion.part, fusion.module, fusion.source) == ("matrix products", "blocks/mlp", "/home/me/model.py:12")
 
 
 def test_without_a_mesh_collectives_have_no_axes(tmp_path: Path) -> None:
-    account = read_breakdown(tpu().write(tmp_path), {})
-    assert "all-reduce: waiting" in parts(account)
-    assert {tuple(each.axes) for each in account.collectives} == {()}
+    breakdown = read_breakdown(tpu().write(tmp_path), {})
+    assert "all-reduce: waiting" in parts(breakdown)
+    assert {tuple(each.axes) for each in breakdown.collectives} == {()}
 
 
 @pytest.mark.parametrize("cut", [1, 4])
 def test_a_step_that_is_cut_on_one_device_does_not_count(tmp_path: Path, cut: int) -> None:
-    account = read_breakdown(tpu(steps=4, cut=cut).write(tmp_path), {"data": 2})
-    assert account.steps == 3
-    assert account.step_seconds == pytest.approx(90e-6)
+    breakdown = read_breakdown(tpu(steps=4, cut=cut).write(tmp_path), {"data": 2})
+    assert breakdown.steps == 3
+    assert breakdown.step_seconds == pytest.approx(90e-6)
 
 
 def test_devices_that_number_runs_differently_are_aligned(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_devices_that_number_runs_differently_are_aligned(tmp_path: Path) -> Non
         late = [event for event in line.events if event.offset_ps >= STEP * 10**6]
         del line.events[:]
         line.events.extend(late)
-    account = read_breakdown(space.write(tmp_path), {"data": 2})
-    assert account.steps == 3
-    assert parts(account)["all-reduce over data: waiting"] == 5
+    breakdown = read_breakdown(space.write(tmp_path), {"data": 2})
+    assert breakdown.steps == 3
+    assert parts(breakdown)["all-reduce over data: waiting"] == 5
 
 
 def test_other_programs_and_unknown_lines_are_named(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_other_programs_and_unknown_lines_are_named(tmp_path: Path) -> None:
     plane = space.plane("/device:NPU:0")
     plane.line("what", [("is this", 0, 1)])
     space.message.planes[0].lines[3].name = b"A New Line"
-    account = read_breakdown(space.write(tmp_path), {"data": 2})
-    assert account.skipped == ["/device:TPU:0: A New Line", "/device:NPU:0"]
+    breakdown = read_breakdown(space.write(tmp_path), {"data": 2})
+    assert breakdown.skipped == ["/device:TPU:0: A New Line", "/device:NPU:0"]
 
 
 def gpu() -> Space:
@@ -183,15 +183,15 @@ def gpu() -> Space:
 
 
 def test_the_step_of_a_gpu_is_divided_among_its_parts(tmp_path: Path) -> None:
-    account = read_breakdown(gpu().write(tmp_path), {"model": 2}, GPU_TEXT)
-    assert account.steps == 3
-    assert account.step_seconds == pytest.approx(250e-6 / 3)
-    found = parts(account)
+    breakdown = read_breakdown(gpu().write(tmp_path), {"model": 2}, GPU_TEXT)
+    assert breakdown.steps == 3
+    assert breakdown.step_seconds == pytest.approx(250e-6 / 3)
+    found = parts(breakdown)
     assert (found["matrix products"], found["other fusions"]) == pytest.approx((20, 20))
     assert found["all-reduce over model: exposed"] == pytest.approx(10)
     assert found["other programs"] == pytest.approx(5 * 2 / 3)  # the copies between steps: the last is after the end
     assert sum(found.values()) == pytest.approx(250 / 3)
-    assert account.collectives[0].hidden_seconds == pytest.approx(20e-6)
+    assert breakdown.collectives[0].hidden_seconds == pytest.approx(20e-6)
 
 
 CONVOLUTION = """HloModule jit_conv
@@ -214,10 +214,10 @@ def test_a_convolution_of_a_gpu_library_is_one_product_of_several_kernels(tmp_pa
         for kernel, begin, end in (("Im3d2Col", 10, 20), ("Cijk_Ailk_Bljk_BBS_BH", 22, 50)):
             events = [(kernel, at + begin, at + end)]
             plane.line("Stream #1(Kernel)", events, hlo_op="conv.1", hlo_module="jit_conv", program_id="15")
-    account = read_breakdown(space.write(tmp_path), {}, CONVOLUTION)
-    assert account.steps == 3
-    assert parts(account)["matrix products"] == pytest.approx(38)
-    (found,) = account.operations
+    breakdown = read_breakdown(space.write(tmp_path), {}, CONVOLUTION)
+    assert breakdown.steps == 3
+    assert parts(breakdown)["matrix products"] == pytest.approx(38)
+    (found,) = breakdown.operations
     assert (found.count, found.flops) == (1, 2 * 2 * 8 * 5 * 3)
 
 
@@ -252,7 +252,7 @@ def test_every_prefix_of_a_trace_is_read_or_refused(tmp_path: Path) -> None:
     for length in range(0, len(whole), 97):
         path.write_bytes(whole[:length])
         try:
-            account = read_breakdown(path, {"data": 2})
+            breakdown = read_breakdown(path, {"data": 2})
         except UserError:
             continue
-        assert sum(part.share for part in account.parts) == pytest.approx(1)
+        assert sum(part.share for part in breakdown.parts) == pytest.approx(1)

@@ -65,59 +65,59 @@ def predicted(*lines: str) -> StepBreakdown:
     return predicted_breakdown(parse(HEAD + LOOP + ENTRY + "".join(lines) + END), MESH, SLICE)
 
 
-def parts(account: StepBreakdown) -> dict[str, float]:
-    return {part.name: part.seconds for part in account.parts if part.seconds}
+def parts(breakdown: StepBreakdown) -> dict[str, float]:
+    return {part.name: part.seconds for part in breakdown.parts if part.seconds}
 
 
 def test_operations_follow_each_other() -> None:
-    account = predicted(FUSION, GATHER)
+    breakdown = predicted(FUSION, GATHER)
     expected = {"other fusions": FUSED, "all-gather over model: exposed": GATHERED}
-    assert parts(account) == pytest.approx(expected)
-    assert account.step_seconds == pytest.approx(FUSED + GATHERED)
-    assert (account.predicted_for, account.clock_seconds, account.steps) == ("v5e:2x4", None, 1)
-    assert [(each.name, each.count) for each in account.operations] == [("ag", 1), ("f", 1)]
-    assert account.timeline and len(account.timeline.devices) == 1
+    assert parts(breakdown) == pytest.approx(expected)
+    assert breakdown.step_seconds == pytest.approx(FUSED + GATHERED)
+    assert (breakdown.predicted_for, breakdown.clock_seconds, breakdown.steps) == ("v5e:2x4", None, 1)
+    assert [(each.name, each.count) for each in breakdown.operations] == [("ag", 1), ("f", 1)]
+    assert breakdown.timeline and len(breakdown.timeline.devices) == 1
 
 
 def test_an_asynchronous_collective_passes_behind_work() -> None:
-    account = predicted(START, FUSION, DONE)
-    assert account.step_seconds == pytest.approx(GATHERED)
-    (found,) = account.collectives
+    breakdown = predicted(START, FUSION, DONE)
+    assert breakdown.step_seconds == pytest.approx(GATHERED)
+    (found,) = breakdown.collectives
     assert found.hidden_seconds == pytest.approx(FUSED)
     assert found.exposed_seconds == pytest.approx(GATHERED - FUSED)
     assert found.waiting_seconds == 0
 
 
 def test_two_collectives_share_the_links() -> None:
-    account = predicted(START, GATHER, DONE)
-    assert account.step_seconds == pytest.approx(2 * GATHERED)
+    breakdown = predicted(START, GATHER, DONE)
+    assert breakdown.step_seconds == pytest.approx(2 * GATHERED)
 
 
 def test_a_loop_runs_as_often_as_it_says() -> None:
-    account = predicted(WHILE)
-    assert account.step_seconds == pytest.approx(5 * 0.002)
-    assert [(each.name, each.count) for each in account.operations] == [("g", 5)]
+    breakdown = predicted(WHILE)
+    assert breakdown.step_seconds == pytest.approx(5 * 0.002)
+    assert [(each.name, each.count) for each in breakdown.operations] == [("g", 5)]
 
 
 def test_a_transfer_between_slices_takes_the_rate_of_dcn() -> None:
     """64 × 512 float32 all-reduced over two slices: a device sends 131,072 bytes at 25 Gb/s."""
     module = parse((TEXTS / "slices" / "2-slices-psum.hlo").read_text())
     mesh = {"replica": 2, **MESH}
-    account = predicted_breakdown(module, mesh, load_topology("2*v5e:2x4"))
-    (found,) = account.collectives
+    breakdown = predicted_breakdown(module, mesh, load_topology("2*v5e:2x4"))
+    (found,) = breakdown.collectives
     seconds = 64 * 512 * 4 / (25e9 / 8)
     assert (found.kind, found.axes, found.bytes) == ("all-reduce", ["replica"], 64 * 512 * 4)
     assert (found.exposed_seconds, found.predicted_seconds) == pytest.approx((seconds, seconds))
-    assert account.predicted_for == "2 × v5e:2x4"
-    assert any(part.name == "all-reduce over replica on DCN: exposed" for part in account.parts)
+    assert breakdown.predicted_for == "2 × v5e:2x4"
+    assert any(part.name == "all-reduce over replica on DCN: exposed" for part in breakdown.parts)
     with pytest.raises(UserError, match=re.escape("is for 8 devices, but v5e:4x4 has 16")):
         predicted_breakdown(module, mesh, load_topology("v5e:4x4"))
 
 
 def test_what_has_no_estimate_is_named() -> None:
-    account = predicted(FUSION, KERNEL)
-    assert account.skipped == ["k"]
-    assert parts(account) == pytest.approx({"other fusions": FUSED})
+    breakdown = predicted(FUSION, KERNEL)
+    assert breakdown.skipped == ["k"]
+    assert parts(breakdown) == pytest.approx({"other fusions": FUSED})
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_what_cannot_be_predicted(text: str, mesh: dict[str, int], topology: str
 @pytest.mark.parametrize("name", ["psum-in-a-loop", "psum-in-two-loops", "fsdp", "all_gather-in-a-loop"])
 def test_the_work_of_a_compiled_program_takes_its_estimated_cycles(name: str) -> None:
     module = parse((TEXTS / f"tpu-{name}.hlo").read_text())
-    account = predicted_breakdown(module, {"data": 8}, SLICE)
-    work = sum(seconds for part, seconds in parts(account).items() if "exposed" not in part)
+    breakdown = predicted_breakdown(module, {"data": 8}, SLICE)
+    work = sum(seconds for part, seconds in parts(breakdown).items() if "exposed" not in part)
     assert work == pytest.approx((estimated_cycles(module) or 0) / SLICE.chip.clock_rate)
-    assert any(each.exposed_seconds or each.hidden_seconds for each in account.collectives)
+    assert any(each.exposed_seconds or each.hidden_seconds for each in breakdown.collectives)

@@ -74,7 +74,7 @@ class LocalRun:
         **changes: Any,
     ) -> None:
         """`flip` returns the bit that flips after a step, if any, from its number and the state; `answer` the command
-        that is sent when an event is published. `every`: minutes between accounts. `changes`: of the task's config."""
+        that is sent on an event. `every`: minutes between breakdowns. `changes`: to the task's config."""
         self.events: list[Event] = []
         self._flip, self._answer, self._inbox = flip, answer, Inbox()
         folder.mkdir(parents=True, exist_ok=True)
@@ -229,9 +229,9 @@ def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str,
     profiled = reported[-1]
     assert isinstance(profiled, Profiled)
     assert (profiled.step, profiled.steps, profiled.preset) == (5, 2, "dp")
-    assert profiled.account, profiled.problem
-    assert (profiled.account.steps, len(profiled.account.devices)) == (2, 8)
-    assert {"input", "host"} <= {part.name for part in profiled.account.parts if part.seconds}
+    assert profiled.breakdown, profiled.problem
+    assert (profiled.breakdown.steps, len(profiled.breakdown.devices)) == (2, 8)
+    assert {"input", "host"} <= {part.name for part in profiled.breakdown.parts if part.seconds}
     (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
     assert _steps_in(trace) == [4, 5]
 
@@ -275,7 +275,7 @@ def test_a_switch_or_the_end_of_the_run_ends_a_trace(
     events = run(task, programs, tmp_path, *switches, profile=100)
     (profiled,) = [event for event in events if isinstance(event, Profiled)]
     assert (profiled.step, profiled.steps, profiled.preset) == (*end, "dp")
-    assert profiled.account, profiled.problem
+    assert profiled.breakdown, profiled.problem
 
 
 @pytest.mark.slow
@@ -288,7 +288,7 @@ def test_a_pause_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path
     assert kinds == [Profiling, Paused, Profiled, Resumed]
     (profiled,) = [event for event in events if isinstance(event, Profiled)]
     assert profiled.steps == 1
-    assert profiled.account, profiled.problem
+    assert profiled.breakdown, profiled.problem
 
 
 @pytest.mark.slow

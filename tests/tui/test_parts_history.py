@@ -18,7 +18,7 @@ from shardtui.tui.widgets.parts_history import folded, history_lines
 
 from ..recorded import recorded_run
 from .test_app import until
-from .test_time import account
+from .test_time import breakdown
 
 
 def measured(step: int, waiting: float = 0.0, preset: str = "dp") -> PartsMeasured:
@@ -40,7 +40,7 @@ def test_folding_keeps_order_and_presets_apart(presets: list[str], rows: int) ->
     assert flat == found or switches >= rows
 
 
-def test_a_bar_is_the_mean_of_its_accounts() -> None:
+def test_a_bar_is_the_mean_of_its_breakdowns() -> None:
     found = [measured(10 * (step + 1), waiting=0.1 * step) for step in range(8)]
     lines = [line.plain for line in history_lines(found, 8 + 100 + 9, 4)]
     assert [line.split()[0] for line in lines] == ["20", "40", "60", "80"]
@@ -51,7 +51,7 @@ def test_a_bar_is_the_mean_of_its_accounts() -> None:
 def test_the_history_has_profiles_too_and_no_failures() -> None:
     state = RunState()
     failed = PartsMeasured(step=3, preset="dp", step_seconds=None, parts=[], pause_seconds=1.0, problem="no step")
-    profiled = Profiled(step=9, steps=5, directory="/x", preset="dp", account=account(idle=0.1))
+    profiled = Profiled(step=9, steps=5, directory="/x", preset="dp", breakdown=breakdown(idle=0.1))
     for event in (measured(2), failed, profiled):
         apply(state, event)
     assert [each.step for each in state.measured] == [2, 9]
@@ -94,5 +94,5 @@ def test_a_key_shows_the_history(home: Path) -> None:
     assert ":" not in rows[0] and rows[1].count(":") > 20
 
 
-def test_without_accounts_the_history_says_how_to_get_them(home: Path) -> None:
+def test_without_breakdowns_the_history_says_how_to_get_them(home: Path) -> None:
     asyncio.run(opened("--profile-every"))

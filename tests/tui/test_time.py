@@ -19,8 +19,8 @@ from shardtui.engine.wire.step_breakdown import CollectiveTime, DeviceTime, Part
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.messages import EventsArrived
-from shardtui.tui.state.account_sums import suggestion
 from shardtui.tui.state.alternative import alternative
+from shardtui.tui.state.bottleneck import suggestion
 from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.terminal.export import screen_text
@@ -36,8 +36,8 @@ from .test_app import until
 CLI = [sys.executable, "-m", "shardtui.tui", "profile"]
 
 
-def account(devices: int = 8, **seconds: float) -> StepBreakdown:
-    """An account of these parts, in seconds, with one all-reduce over `model`; the rest of a second is products."""
+def breakdown(devices: int = 8, **seconds: float) -> StepBreakdown:
+    """A breakdown of these parts, in seconds, with one all-reduce over `model`; the rest of a second is products."""
     name = "all-reduce over model"
     found = {part.replace("_", " "): time for part, time in seconds.items()}
     waiting, exposed = found.pop("waiting", 0.0), found.pop("exposed", 0.0)
@@ -85,17 +85,17 @@ def account(devices: int = 8, **seconds: float) -> StepBreakdown:
     ],
 )
 def test_the_sentence_is_about_what_costs_most(seconds: dict[str, float], words: str) -> None:
-    assert words in suggestion(account(**seconds))
+    assert words in suggestion(breakdown(**seconds))
 
 
 def test_the_sentence_names_a_device_that_others_wait_for() -> None:
-    found = account(waiting=0.4, exposed=0.1)
+    found = breakdown(waiting=0.4, exposed=0.1)
     slow = [WaitTime(device=5, count=4, seconds=0.4), WaitTime(device=1, count=1, seconds=0.01)]
     assert "waiting for device 5" in suggestion(msgspec.structs.replace(found, waits=slow))
 
 
 def test_all_bars_are_equally_long_and_devices_fold() -> None:
-    found = account(devices=300, waiting=0.123, exposed=0.2, idle=0.017)
+    found = breakdown(devices=300, waiting=0.123, exposed=0.2, idle=0.017)
     rows = device_rows(found, 8)
     assert [name for name, _ in rows] == [f"{at}–{min(at + 37, 299)}" for at in range(0, 300, 38)]
     bars = bar_lines(found, 80, 8)[:9]
@@ -142,8 +142,8 @@ async def requested(event: Profiled | ProfileFailed) -> tuple[str, str]:
         return mode, text + screen_text(app)
 
 
-def test_the_view_opens_when_the_requested_account_is_there(home: Path) -> None:
-    profiled = Profiled(step=9, steps=5, directory="/x", preset="dp-tp2", account=account(exposed=0.4))
+def test_the_view_opens_when_the_requested_breakdown_is_there(home: Path) -> None:
+    profiled = Profiled(step=9, steps=5, directory="/x", preset="dp-tp2", breakdown=breakdown(exposed=0.4))
     mode, text = asyncio.run(requested(profiled))
     assert mode == "time"
     assert "dp-tp2: a step of 1.0 s" in text and "steps 5 to 9" in text
@@ -156,7 +156,7 @@ def test_the_view_opens_when_the_requested_account_is_there(home: Path) -> None:
         ProfileFailed(step=9, problems=["no room"]),
     ],
 )
-def test_the_view_does_not_open_without_an_account(home: Path, event: Profiled | ProfileFailed) -> None:
+def test_the_view_does_not_open_without_a_breakdown(home: Path, event: Profiled | ProfileFailed) -> None:
     mode, text = asyncio.run(requested(event))
     assert mode != "time"
     assert "too large" in text or "no room" in text
@@ -170,7 +170,7 @@ async def unprofiled() -> None:
         await until(lambda: "No step of this run was profiled." in screen_text(app), "the view")
 
 
-def test_without_an_account_the_view_says_so(home: Path) -> None:
+def test_without_a_breakdown_the_view_says_so(home: Path) -> None:
     asyncio.run(unprofiled())
 
 
@@ -268,12 +268,12 @@ def test_the_preset_to_try_was_faster_in_this_run() -> None:
     state.timed["dp"], state.timed["fsdp"], state.timed["dp-tp2"] = (deque([time]) for time in (0.3, 0.2, 0.25))
     found = alternative(state, "dp-tp2")
     assert found and found.preset == "fsdp" and "took 200 ms a step in this run, and this one 250 ms" in found.reason
-    sentence = suggestion(account(waiting=0.1, exposed=0.3), found)
+    sentence = suggestion(breakdown(waiting=0.1, exposed=0.3), found)
     assert sentence == (
         "40 % of the step goes to all-reduce over model, not hidden behind work: fsdp took 200 ms a step in this run, "
         "and this one 250 ms."
     )
-    assert "fsdp" not in suggestion(account(input=0.4), found), "another layout does not help"
+    assert "fsdp" not in suggestion(breakdown(input=0.4), found), "another layout does not help"
 
 
 def test_the_preset_to_try_sends_less_as_compiled_or_by_formula() -> None:

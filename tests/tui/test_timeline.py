@@ -1,4 +1,4 @@
-"""The timeline of a step: its spans in the account, how it is drawn, and its cursor."""
+"""The timeline of a step: its spans in the breakdown, how it is drawn, and its cursor."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from shardtui.tui.widgets.timeline import LABEL_WIDTH, TimelineView, lane_line
 from ..recorded import recorded_run
 from .recordings import recorded
 from .test_app import until
-from .test_time import account
+from .test_time import breakdown
 
 T = TypeVar("T")
 NAMES = ["dot.1", "add.2", "all-reduce.3"]
@@ -43,13 +43,13 @@ ACTIVITIES = st.lists(
 
 
 def shown(activities: list[Activity]) -> StepBreakdown:
-    """An account with the timeline of one device."""
+    """A breakdown with the timeline of one device."""
     listed = [
         OperationTime(name=name, part=part, count=1, seconds=0.1, module="", source="/home/me/model.py:7")
         for name, part in zip(NAMES, PARTS, strict=True)
     ]
     timeline = Timeline(step=7, seconds=0.5, devices=[encoded(device_spans(0, 42, activities, WINDOW), NAMES)])
-    values = {name: getattr(account(), name) for name in StepBreakdown.__struct_fields__}
+    values = {name: getattr(breakdown(), name) for name in StepBreakdown.__struct_fields__}
     return StepBreakdown(**values | {"operations": listed, "timeline": timeline})
 
 
@@ -167,9 +167,11 @@ def test_work_does_not_lead_to_traffic(home: Path) -> None:
     assert mode == "time" and name.startswith("ynn_fusion")
 
 
-def test_an_account_without_a_timeline_says_so(home: Path) -> None:
+def test_a_breakdown_without_a_timeline_says_so(home: Path) -> None:
     async def opened() -> None:
-        found = recorded_run("old-1", Profiled(step=4, steps=2, directory="/x", preset="dp", account=account(idle=0.2)))
+        found = recorded_run(
+            "old-1", Profiled(step=4, steps=2, directory="/x", preset="dp", breakdown=breakdown(idle=0.2))
+        )
         app = ShardtuiApp(EngineClient(found), starts=False)
         async with app.run_test(size=(80, 24)) as pilot:
             await until(lambda: app.state.profiled, "the history")

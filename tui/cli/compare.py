@@ -50,7 +50,7 @@ from .run_config import compared
 class CompareReport(Struct, frozen=True, kw_only=True):
     """Presets measured one after the other in one engine."""
 
-    schema: int = 2
+    schema: int = 3
     """Version of this schema; grows when a field changes its meaning or is removed."""
     model: str
     """Name of the model."""

@@ -64,7 +64,7 @@ class Asked:
     """Where the preset that a search chose is written; None for a place of its own."""
     train: Sequence[str]
     """The words of the command that trains, without a preset."""
-    accounts: bool
+    breakdowns: bool
     memory: bool
     prices: Prices
     as_json: bool
@@ -79,7 +79,7 @@ def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], a
     warn(*(f"estimates only: {why}" for why in dict.fromkeys(map(compilers.missing, found)) if why and asked.compiles))
     boards, searches, code = list[Board](), list[SearchReport](), FINE
     for number, topology in enumerate(topologies):
-        planner = Planner(config, topology, presets, asked.compiles, accounts=asked.accounts, search=asked.search)
+        planner = Planner(config, topology, presets, asked.compiles, breakdowns=asked.breakdowns, search=asked.search)
         warn(*(() if number else planner.preset_problems))
         try:
             asyncio.run(_follow(planner))
@@ -111,7 +111,7 @@ def _searched(planner: Planner, was_interrupted: bool, asked: Asked) -> SearchRe
 def _problems(config: RunConfig, asked: Asked) -> list[str]:
     has_trace = isinstance(config.model, UserModel)
     needs = {
-        "--profile": (asked.accounts, "the compiler's schedule"),
+        "--profile": (asked.breakdowns, "the compiler's schedule"),
         "--memory": (
             asked.memory and not has_trace,
             "the compiler's schedule, or a model of your own, which is traced",
@@ -155,8 +155,8 @@ def _tables(
     if left_out and compiled:
         titles = ", ".join(row.title for row in left_out)
         tables.append(Text(f"far too large {board_rows.estimated_by(left_out)}, so not compiled: {titles}", "dim"))
-    accounts = [(row.title, row.compiled.account) for row in rows if row.compiled and row.compiled.account]
-    tables += [table for name, account in accounts for table in profile_tables(name, account, console.width)]
+    breakdowns = [(row.title, row.compiled.breakdown) for row in rows if row.compiled and row.compiled.breakdown]
+    tables += [table for name, breakdown in breakdowns for table in profile_tables(name, breakdown, console.width)]
     tables += _peak_tables(best) if shows_memory else []
     tables += [Text(NOT_TUNED, "dim")] if load_topology(board.topology).chip.target and compiled else []
     tables += [curve_table(search)] if search and search.curve else []

@@ -52,7 +52,7 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--profile",
         action="store_true",
-        dest="accounts",
+        dest="breakdowns",
         help="also predict where the time of a step goes, by the compiler's schedule and its estimates",
     )
     add_model_options(parser)
@@ -60,7 +60,7 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_command(options: argparse.Namespace) -> int:
-    shown = options.accounts, options.shows_memory, dict(options.price), options.json
+    shown = options.breakdowns, options.shows_memory, dict(options.price), options.json
     search, place = _searched(options), _place_of(options.save) if options.save else None
     train = ["shardtui", "train", "--model", options.model or "nano", *set_words(settings_of_options(options))]
     return plan(*_planned(options), Asked(not options.estimate, search, place, train, *shown))

@@ -55,14 +55,14 @@ def profile_options(parser: argparse.ArgumentParser) -> None:
 
 
 def profile_command(options: argparse.Namespace) -> int:
-    """Prints the account of a run, a trace or a program, or two side by side. Raises UserError if there is none."""
+    """Prints the breakdown of a run, a trace or a program, or two side by side. Raises UserError if there is none."""
     subject, other = options.subject, options.diff
-    (account, tried), console = _account(subject, options), table_console()
+    (breakdown, tried), console = _breakdown(subject, options), table_console()
     if other is None:
-        tables = profile_tables(subject, clean(account), console.width, tried)
-        report = ProfileReport(**asdict(account))
+        tables = profile_tables(subject, clean(breakdown), console.width, tried)
+        report = ProfileReport(**asdict(breakdown))
     else:
-        report = profile_diff(subject, account, other, _account(other, options)[0])
+        report = profile_diff(subject, breakdown, other, _breakdown(other, options)[0])
         tables = diff_tables(clean(report))
     if options.json:
         print(json_line(report))
@@ -71,8 +71,8 @@ def profile_command(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _account(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown, Alternative | None]:
-    """Returns the account, and of a run the preset to try."""
+def _breakdown(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown, Alternative | None]:
+    """Returns the breakdown, and of a run the preset to try."""
     if "/" in subject or subject.endswith(".pb") or Path(subject).exists():
         path, sizes = str(Path(subject).absolute()), json.dumps(options.mesh or {})
         if options.topology:
@@ -88,10 +88,10 @@ def _account(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown, 
     state = RunState()
     is_alive = holder is not None and holder.is_alive
     event = asyncio.run(_requested(directory, options.profiled, state)) if is_alive else _newest(directory, state)
-    if event.account is None:
-        raise UserError(f"run {subject}: no account of its profile: {event.problem}")
+    if event.breakdown is None:
+        raise UserError(f"run {subject}: no breakdown of its profile: {event.problem}")
     tried = alternative(state, event.preset)
-    return event.account, tried and clean(tried)
+    return event.breakdown, tried and clean(tried)
 
 
 def _decoded(*question: str) -> StepBreakdown:

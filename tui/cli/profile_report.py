@@ -10,8 +10,8 @@ from rich.text import Text
 from ...engine.base import formatting
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ...engine.wire.step_breakdown import StepBreakdown
-from ..state.account_sums import FlowTime, flow_times, suggestion
 from ..state.alternative import Alternative
+from ..state.bottleneck import FlowTime, flow_times, suggestion
 from ..state.step_words import coverage, curve_rows, moment
 from ..state.tables import BUFFERS, operation_columns, share
 from ..terminal.plain_table import plain_table, right, table_of
@@ -55,7 +55,7 @@ class FlowTimeChange(Struct, frozen=True, kw_only=True):
 
 
 class ProfileDiff(Struct, frozen=True, kw_only=True):
-    """Two accounts side by side."""
+    """Two breakdowns side by side."""
 
     schema: int = SCHEMA
     """Version of this schema; grows when a field changes its meaning or is removed."""
@@ -73,13 +73,13 @@ class ProfileDiff(Struct, frozen=True, kw_only=True):
     """Every kind and axes that either has."""
 
 
-def profile_diff(subject: str, account: StepBreakdown, name: str, other: StepBreakdown) -> ProfileDiff:
-    old, new = ({part.name: part.seconds for part in each.parts} for each in (account, other))
-    before, after = ({(flow.kind, tuple(flow.axes)): flow for flow in flow_times(each)} for each in (account, other))
+def profile_diff(subject: str, breakdown: StepBreakdown, name: str, other: StepBreakdown) -> ProfileDiff:
+    old, new = ({part.name: part.seconds for part in each.parts} for each in (breakdown, other))
+    before, after = ({(flow.kind, tuple(flow.axes)): flow for flow in flow_times(each)} for each in (breakdown, other))
     return ProfileDiff(
         subject=subject,
         other=name,
-        step_seconds=account.step_seconds,
+        step_seconds=breakdown.step_seconds,
         other_step_seconds=other.step_seconds,
         parts=[
             PartChange(name=part, seconds=old.get(part, 0.0), other_seconds=new.get(part, 0.0))
@@ -93,44 +93,48 @@ def profile_diff(subject: str, account: StepBreakdown, name: str, other: StepBre
 
 
 def profile_tables(
-    name: str, account: StepBreakdown, width: int, alternative: Alternative | None = None
+    name: str, breakdown: StepBreakdown, width: int, alternative: Alternative | None = None
 ) -> list[RenderableType]:
-    """Returns the account as tables for a console of this width. `alternative`: the preset to try."""
-    tables: list[RenderableType] = [Text(_title(name, account), "bold"), _parts(account)]
-    if account.collectives:
-        tables.append(_collectives(account))
-    tables.append(table_of(operation_columns(account), account.operations[:MAX_OPERATIONS], width, title="operations"))
-    if account.waits:
-        tables.append(_waits(account))
-    skipped = "without an estimate, left out" if account.predicted_for else "skipped"
-    tables += [Text(f"{skipped}: {', '.join(account.skipped)}", "dim")] if account.skipped else []
-    return [*tables, Text(suggestion(account, alternative))]
+    """Returns the breakdown as tables for a console of this width. `alternative`: the preset to try."""
+    tables: list[RenderableType] = [Text(_title(name, breakdown), "bold"), _parts(breakdown)]
+    if breakdown.collectives:
+        tables.append(_collectives(breakdown))
+    tables.append(
+        table_of(operation_columns(breakdown), breakdown.operations[:MAX_OPERATIONS], width, title="operations")
+    )
+    if breakdown.waits:
+        tables.append(_waits(breakdown))
+    skipped = "without an estimate, left out" if breakdown.predicted_for else "skipped"
+    tables += [Text(f"{skipped}: {', '.join(breakdown.skipped)}", "dim")] if breakdown.skipped else []
+    return [*tables, Text(suggestion(breakdown, alternative))]
 
 
-def _title(name: str, account: StepBreakdown) -> str:
-    mesh = f"{formatting.axes(account.mesh)} on " if account.mesh else ""
-    if account.predicted_for:
-        step = formatting.seconds(account.step_seconds)
-        return f"{name}: {account.program}, {mesh}{account.predicted_for}: a step of {step}, predicted, not measured"
-    steps = f"{account.steps} step{'s' * (account.steps != 1)} of {formatting.seconds(account.step_seconds)}"
-    clock = f" (clock {formatting.seconds(account.clock_seconds)})" if account.clock_seconds else ""
-    devices = len(account.devices)
-    return f"{name}: {account.program}, {mesh}{devices} device{'s' * (devices != 1)}, {steps}{clock}"
+def _title(name: str, breakdown: StepBreakdown) -> str:
+    mesh = f"{formatting.axes(breakdown.mesh)} on " if breakdown.mesh else ""
+    if breakdown.predicted_for:
+        step = formatting.seconds(breakdown.step_seconds)
+        return (
+            f"{name}: {breakdown.program}, {mesh}{breakdown.predicted_for}: a step of {step}, predicted, not measured"
+        )
+    steps = f"{breakdown.steps} step{'s' * (breakdown.steps != 1)} of {formatting.seconds(breakdown.step_seconds)}"
+    clock = f" (clock {formatting.seconds(breakdown.clock_seconds)})" if breakdown.clock_seconds else ""
+    devices = len(breakdown.devices)
+    return f"{name}: {breakdown.program}, {mesh}{devices} device{'s' * (devices != 1)}, {steps}{clock}"
 
 
-def _parts(account: StepBreakdown) -> Table:
+def _parts(breakdown: StepBreakdown) -> Table:
     table = plain_table("part of the step", right("time"), right("share"), title="where the time goes, mean of devices")
-    for part in account.parts:
-        if account.predicted_for and not part.seconds:
+    for part in breakdown.parts:
+        if breakdown.predicted_for and not part.seconds:
             continue
         table.add_row(part.name, formatting.seconds(part.seconds), share(part.share))
     return table
 
 
-def _collectives(account: StepBreakdown) -> Table:
+def _collectives(breakdown: StepBreakdown) -> Table:
     columns = ("times", "waiting", "exposed", "hidden", "bytes")
     table = plain_table("collectives", "over", *map(right, columns), title="communication per device and step")
-    for flow in flow_times(account):
+    for flow in flow_times(breakdown):
         table.add_row(flow.kind, formatting.over(flow.axes), _times(flow.count), *_times_of(flow))
     return table
 
@@ -144,9 +148,9 @@ def _times(count: float) -> str:
     return f"{count:,.0f}" if count == round(count) else f"{count:,.1f}"
 
 
-def _waits(account: StepBreakdown) -> Table:
+def _waits(breakdown: StepBreakdown) -> Table:
     table = plain_table(right("device"), right("others wait"), right("times"), title="devices that others wait for")
-    for wait in account.waits[:MAX_DEVICES]:
+    for wait in breakdown.waits[:MAX_DEVICES]:
         table.add_row(str(wait.device), formatting.seconds(wait.seconds), _times(wait.count))
     return table
 

@@ -223,9 +223,9 @@ def _print_summary(state: RunState) -> None:
     for recovery in state.attempts.recoveries:
         print(printable(recovery.words))
     print(f"goodput of {formatting.seconds(state.goodput.wall_seconds)}: {goodput_words(state.goodput)}")
-    if state.profiled and state.profiled.account:
+    if state.profiled and state.profiled.breakdown:
         from ..state.alternative import alternative
         from .profile_report import profile_tables
 
-        preset, account = state.profiled.preset, state.profiled.account
-        console.print(*profile_tables(preset, account, console.width, alternative(state, preset)), sep="\n")
+        preset, breakdown = state.profiled.preset, state.profiled.breakdown
+        console.print(*profile_tables(preset, breakdown, console.width, alternative(state, preset)), sep="\n")

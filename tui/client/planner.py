@@ -68,12 +68,12 @@ class Planner:
         presets: Sequence[str],
         compiles: bool,
         nice: int = 0,
-        accounts: bool = False,
+        breakdowns: bool = False,
         search: SearchRequest | None = None,
     ) -> None:
         """`presets`: names or files, compiled however large they are; default: the usual ones, or none with `search`.
 
-        `nice`: added to the niceness of compilers. `accounts`: compiled costs have the time of each part."""
+        `nice`: added to the niceness of compilers. `breakdowns`: compiled costs have the time of each part."""
         self.config = config
         """The request; a search changes its settings."""
         self._topology = topology
@@ -82,7 +82,7 @@ class Planner:
         self._is_named = bool(presets)
         self.search = search
         self._nice = nice
-        self._question = "schedule" if accounts else "compile"
+        self._question = "schedule" if breakdowns else "compile"
         self.compiles = compiles and compilers.missing(load_topology(topology)) is None
         self._jobs: dict[asyncio.Task[Answer], Job] = {}
         self._tried: set[str] = set()
@@ -166,10 +166,10 @@ class Planner:
         answer = await EngineProcess(self._nice).ask(question, self.config, self._topology, *about)
         return msgspec.json.decode(answer.checked().last_line, type=Board)
 
-    async def account(self, title: str) -> StepBreakdown:
+    async def breakdown(self, title: str) -> StepBreakdown:
         """Returns where the time of a step goes. Raises UserError if that is unknown, NoAnswer if the engine fails."""
         answer = await EngineProcess(self._nice).ask("schedule", *self.subject(title))
-        found = msgspec.json.decode(answer.checked().last_line, type=StepCost).account
+        found = msgspec.json.decode(answer.checked().last_line, type=StepCost).breakdown
         if found is None:
             slices = load_topology(self._topology).title
             raise UserError(f"{title} on {slices}: its program is too large or too long, or has no times, as on GPUs")

@@ -193,8 +193,8 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
         if row.compiled is None:
             self.show_traced(row)
             return
-        account = partial(planner.account, row.title)
-        self.app.push_screen(PredictedScreen(row.title, row.compiled, account))  # pyright: ignore[reportUnknownMemberType]
+        breakdown = partial(planner.breakdown, row.title)
+        self.app.push_screen(PredictedScreen(row.title, row.compiled, breakdown))  # pyright: ignore[reportUnknownMemberType]
 
     def show_traced(self, row: Row) -> None:
         """Opens what fills the memory by the trace of a step that is not compiled, if there is one."""

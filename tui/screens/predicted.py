@@ -39,14 +39,14 @@ class PredictedScreen(Dialog[None]):
         ("escape,q", "dismiss", "Close"),
     ]
 
-    def __init__(self, preset: str, cost: StepCost, account: Callable[[], Awaitable[StepBreakdown]]) -> None:
-        """`cost`: of the compiled preset. `account`: asks for the account, which takes a while; raises UserError if
+    def __init__(self, preset: str, cost: StepCost, breakdown: Callable[[], Awaitable[StepBreakdown]]) -> None:
+        """`cost`: of the compiled preset. `breakdown`: asks for the breakdown, which takes a while; raises UserError if
         there is none.
         """
         super().__init__()
         self.preset = preset
         self.cost = cost
-        self.ask = account
+        self.ask = breakdown
         self.note = NOTE
         self.table = Table()
         self.memory = MemoryAtPeak()
@@ -73,20 +73,20 @@ class PredictedScreen(Dialog[None]):
 
     @work(exclusive=True)
     async def fill(self) -> None:
-        """Shows the account when it is there."""
+        """Shows the breakdown when it is there."""
         try:
-            account = await self.ask()
+            breakdown = await self.ask()
         except UserError as error:
             self.note = Content.styled("\n".join(map(printable, error.problems)), "$error")
             self.show_note()
             self.query_one(StepBar).show_hint("There is no prediction.")
             return
-        self.query_one(StepBar).show_account(account, self.preset, "")
-        self.query_one(Vertical).border_title = title(self.preset, account)
-        show_operations(self.table, account, self.size.width >= WIDE_FROM)
-        self.timeline.show_account(account)
-        if account.skipped:
-            self.note = f"{NOTE} Without an estimate, left out: {', '.join(account.skipped)}."
+        self.query_one(StepBar).show_breakdown(breakdown, self.preset, "")
+        self.query_one(Vertical).border_title = title(self.preset, breakdown)
+        show_operations(self.table, breakdown, self.size.width >= WIDE_FROM)
+        self.timeline.show_breakdown(breakdown)
+        if breakdown.skipped:
+            self.note = f"{NOTE} Without an estimate, left out: {', '.join(breakdown.skipped)}."
             self.show_note()
 
     def action_timeline(self) -> None:

@@ -57,7 +57,7 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
         super().__init__()
         self.shown: tuple[Profiled, bool, Alternative | None] | None = None
         self.known = -1
-        """Accounts in the history."""
+        """Breakdowns in the history."""
 
     def body(self) -> Iterable[Widget]:
         yield StepBar()
@@ -74,7 +74,7 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
         if len(state.measured) != self.known:
             self.known = len(state.measured)
             self.history.show_history(state.measured, HISTORY_HINT)
-        if state.profiled is None or state.profiled.account is None:
+        if state.profiled is None or state.profiled.breakdown is None:
             self.query_one(StepBar).show_hint(self.hint)
             return
         self.needs_estimates = True  # for the preset to try
@@ -84,23 +84,23 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
             self.shown = shown
             self.query_one(StepBar).show_profile(state.profiled, other)
             hint = f"{key_of(self, 'timeline')}: timeline"
-            show_operations(self.table, state.profiled.account, self.size.width >= WIDE_FROM, hint)
-            self.timeline.show_account(state.profiled.account)
+            show_operations(self.table, state.profiled.breakdown, self.size.width >= WIDE_FROM, hint)
+            self.timeline.show_breakdown(state.profiled.breakdown)
 
     def select(self, name: str) -> None:
         self.show_below(self.table)
         self.table.select(name)
 
     @property
-    def account(self) -> StepBreakdown | None:
-        return self.shown[0].account if self.shown else None
+    def breakdown(self) -> StepBreakdown | None:
+        return self.shown[0].breakdown if self.shown else None
 
     @on(Resize)
     def show_columns(self) -> None:
         self.show_state(self.state)
 
     def action_timeline(self) -> None:
-        if self.account:
+        if self.breakdown:
             self.show_below(self.table if self.timeline.display else self.timeline)
 
     def action_history(self) -> None:
@@ -113,7 +113,7 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
 
     @on(DataTable.RowSelected)
     def open_row(self, event: DataTable.RowSelected) -> None:
-        found = self.account.operations if self.account else []
+        found = self.breakdown.operations if self.breakdown else []
         self.open_collective(next((each for each in found if each.name == event.row_key.value), None))
 
     @on(TimelineView.Opened)
@@ -122,10 +122,10 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
 
     def open_collective(self, operation: OperationTime | None) -> None:
         """Opens an operation in Traffic, if it is a collective of the preset that is shown there."""
-        account, layout = self.account, self.state.layout
-        if not operation or not account or not layout or not self.shown:
+        breakdown, layout = self.breakdown, self.state.layout
+        if not operation or not breakdown or not layout or not self.shown:
             return
-        if operation.name not in {each.name for each in account.collectives}:
+        if operation.name not in {each.name for each in breakdown.collectives}:
             self.notify("no collective: Traffic shows only those", markup=False)
         elif self.shown[0].preset != layout.preset:
             self.notify(f"measured under {self.shown[0].preset}: Traffic shows {layout.preset}", markup=False)
@@ -134,19 +134,19 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
 
     @property
     def hint(self) -> str:
-        """How to get an account."""
+        """How to get a breakdown."""
         profiled = self.state.profiled
         if profiled and profiled.problem:
             return f"The trace of step {profiled.step:,} could not be read: {profiled.problem}"
         if self.state.profiling:
-            return "Tracing: the account follows."
+            return "Tracing: the breakdown follows."
         if self.state.is_live and not self.state.watched:
             return f"{key_of(self, 'profile')} traces the next five steps and shows here where their time goes."
         return "No step of this run was profiled."
 
 
-def show_operations(table: Table, account: StepBreakdown, is_wide: bool, subtitle: str = "") -> None:
-    rows = {each.name: each for each in account.operations}
-    table.show_columns(operation_columns(account), rows, UNLIMITED if is_wide else 0)
-    more = f" and {account.operations_left_out} more" if account.operations_left_out else ""
-    set_titles(table.rows, f"{len(account.operations)} operations{more}", subtitle)
+def show_operations(table: Table, breakdown: StepBreakdown, is_wide: bool, subtitle: str = "") -> None:
+    rows = {each.name: each for each in breakdown.operations}
+    table.show_columns(operation_columns(breakdown), rows, UNLIMITED if is_wide else 0)
+    more = f" and {breakdown.operations_left_out} more" if breakdown.operations_left_out else ""
+    set_titles(table.rows, f"{len(breakdown.operations)} operations{more}", subtitle)

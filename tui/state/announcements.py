@@ -68,7 +68,7 @@ def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
             left = attempt.remaining and f"\n{attempt.remaining} go on"
             return Announcement(f"process {process} was lost: {why}{left}", "resuming", "warning", seconds=None)
         case Profiled():
-            found = "9 shows where the time went" if event.account else f"not read: {event.problem}"
+            found = "9 shows where the time went" if event.breakdown else f"not read: {event.problem}"
             return Announcement(f"{found}\nin xprof: {event.opened_by}", event.title, "information")
         case Paused(problem=str(problem)):
             return Announcement(f"{problem}\nc: checkpoints · space: resume", f"paused after step {event.step:,}")

@@ -124,7 +124,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
 
 
 def _add_parts(state: RunState, event: events.Profiled) -> None:
-    if found := event.account:
+    if found := event.breakdown:
         state.measured.append(
             events.PartsMeasured(
                 step=event.step,

@@ -151,9 +151,9 @@ BUFFERS: Sequence[Column[PeakBuffer]] = (
 """Of what fills the memory at the peak of a step."""
 
 
-def operation_columns(account: StepBreakdown) -> list[Column[OperationTime]]:
+def operation_columns(breakdown: StepBreakdown) -> list[Column[OperationTime]]:
     """Returns the columns of operations: time, rates compared with the chip's if they are known, and the code."""
-    waits = {each.name: each for each in account.collectives}
+    waits = {each.name: each for each in breakdown.collectives}
 
     def wait(name: str, seconds: Callable[[CollectiveTime], float]) -> Column[OperationTime]:
         return figure(
@@ -162,7 +162,7 @@ def operation_columns(account: StepBreakdown) -> list[Column[OperationTime]]:
 
     columns: list[Column[OperationTime]] = [
         Column("operation", lambda each: each.name),
-        figure("share", lambda each: share(each.seconds / account.step_seconds)),
+        figure("share", lambda each: share(each.seconds / breakdown.step_seconds)),
         figure("time", lambda each: formatting.seconds(each.seconds)),
         figure("times", lambda each: f"{each.count:,.3g}"),
         Column("source", lambda each: formatting.short_source(each.source)),
@@ -177,7 +177,7 @@ def operation_columns(account: StepBreakdown) -> list[Column[OperationTime]]:
         Column("part", lambda each: each.part, wide_from=WIDE_FROM),
         Column("module", lambda each: each.module, style="dim", wide_from=WIDE_FROM),
     ]
-    if all(each.roofline_seconds is None for each in account.operations):
+    if all(each.roofline_seconds is None for each in breakdown.operations):
         return [column for column in columns if column.name not in ("MFU", "bandwidth", "roofline")]
     return columns
 

@@ -1,4 +1,4 @@
-"""The timeline of an account as spans, and what its cursor finds."""
+"""The timeline of a breakdown as spans, and what its cursor finds."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ class Shown:
     begin: int
     end: int
     operation: OperationTime | None
-    """The operation, or the longest of several; None if the account does not list it."""
+    """The operation, or the longest of several; None if the breakdown does not list it."""
     is_merged: bool
     is_waiting: bool = False
     """Whether it is a collective that others have not begun."""
@@ -27,10 +27,10 @@ class DeviceLanes:
     """Its collectives, waiting and in progress, in order."""
 
 
-def device_lanes(account: StepBreakdown, device: DeviceTimeline) -> DeviceLanes:
-    waiting = _decoded(account, device.waiting, True)
-    collectives = sorted([*waiting, *_decoded(account, device.collectives)], key=lambda span: span.begin)
-    return DeviceLanes(device.device, _decoded(account, device.work), collectives)
+def device_lanes(breakdown: StepBreakdown, device: DeviceTimeline) -> DeviceLanes:
+    waiting = _decoded(breakdown, device.waiting, True)
+    collectives = sorted([*waiting, *_decoded(breakdown, device.collectives)], key=lambda span: span.begin)
+    return DeviceLanes(device.device, _decoded(breakdown, device.work), collectives)
 
 
 def widest(lane: Sequence[Shown], begin: float, end: float) -> tuple[Shown | None, float]:
@@ -67,12 +67,12 @@ def _name(operation: OperationTime) -> str:
     return f"{operation.name}{over}{axes}"
 
 
-def _decoded(account: StepBreakdown, flat: Sequence[int], is_waiting: bool = False) -> list[Shown]:
+def _decoded(breakdown: StepBreakdown, flat: Sequence[int], is_waiting: bool = False) -> list[Shown]:
     spans: list[Shown] = []
     until = 0
     for gap, length, at in zip(flat[::3], flat[1::3], flat[2::3], strict=False):
         begin, until = until + gap, until + gap + length
         index = -2 - at if at < -1 else at
-        operation = account.operations[index] if 0 <= index < len(account.operations) else None
+        operation = breakdown.operations[index] if 0 <= index < len(breakdown.operations) else None
         spans.append(Shown(begin, until, operation, at < -1, is_waiting))
     return spans

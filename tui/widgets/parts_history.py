@@ -1,4 +1,4 @@
-"""The parts of the step over the course of the run: a bar for each account, the latest at the bottom."""
+"""The parts of the step over the course of the run: a bar for each breakdown, the latest at the bottom."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ TIME_WIDTH = 9
 
 
 class PartsHistory(Lines, can_focus=True):
-    """A bar cut into the parts of the step for each account; means of neighbours if there are more than lines."""
+    """A bar cut into the parts of the step for each breakdown; means of neighbours if there are more than lines."""
 
     HELP = """\
 ## History
@@ -30,7 +30,7 @@ there are more than lines, a bar is the mean of neighbours under the same preset
         self.hint = ""
 
     def show_history(self, measured: Sequence[PartsMeasured], hint: str) -> None:
-        """Shows the accounts, in order. `hint`: how to get some."""
+        """Shows the breakdowns, in order. `hint`: how to get some."""
         self.measured, self.hint = measured, hint
         self.draw()
 
@@ -40,7 +40,9 @@ there are more than lines, a bar is the mean of neighbours under the same preset
 
     def draw(self) -> None:
         count = len(self.measured)
-        set_titles(self, "the parts of the step over the run", f"{count} account{'s' * (count != 1)}" if count else "")
+        set_titles(
+            self, "the parts of the step over the run", f"{count} breakdown{'s' * (count != 1)}" if count else ""
+        )
         if self.measured:
             self.show(history_lines(self.measured, self.size.width, self.size.height))
         else:
@@ -48,7 +50,7 @@ there are more than lines, a bar is the mean of neighbours under the same preset
 
 
 def history_lines(measured: Sequence[PartsMeasured], width: int, rows: int) -> list[Content]:
-    """Returns a bar for each account, or for each group of neighbours: at most `rows`, the latest of them."""
+    """Returns a bar for each breakdown, or for each group of neighbours: at most `rows`, the latest of them."""
     room = max(8, width - LABEL_WIDTH - TIME_WIDTH)
     return [_line(group, room) for group in folded(measured, rows)]
 

@@ -8,8 +8,8 @@ from textual.content import Content
 from ...engine.base import formatting
 from ...engine.wire.events import Profiled
 from ...engine.wire.step_breakdown import StepBreakdown
-from ..state.account_sums import suggestion
 from ..state.alternative import Alternative
+from ..state.bottleneck import suggestion
 from .lines import Lines, set_titles
 
 PARTS = {
@@ -37,27 +37,27 @@ class StepBar(Lines):
 
     def __init__(self) -> None:
         super().__init__()
-        self.account: StepBreakdown | None = None
+        self.breakdown: StepBreakdown | None = None
         self.titles = ("where the time of a step goes", "")
         self.hint = ""
         self.alternative: Alternative | None = None
 
     def show_profile(self, profiled: Profiled, alternative: Alternative | None) -> None:
-        """Shows the account of a profile. `alternative`: the preset to try."""
-        assert profiled.account is not None
+        """Shows the breakdown of a profile. `alternative`: the preset to try."""
+        assert profiled.breakdown is not None
         first = profiled.step - profiled.steps + 1
-        self.show_account(profiled.account, profiled.preset, f"steps {first:,} to {profiled.step:,}", alternative)
+        self.show_breakdown(profiled.breakdown, profiled.preset, f"steps {first:,} to {profiled.step:,}", alternative)
 
-    def show_account(
-        self, account: StepBreakdown, preset: str, subtitle: str, alternative: Alternative | None = None
+    def show_breakdown(
+        self, breakdown: StepBreakdown, preset: str, subtitle: str, alternative: Alternative | None = None
     ) -> None:
-        """Shows an account. `alternative`: the preset to try."""
-        self.account, self.alternative = account, alternative
-        self.titles = (title(preset, account), subtitle)
+        """Shows a breakdown. `alternative`: the preset to try."""
+        self.breakdown, self.alternative = breakdown, alternative
+        self.titles = (title(preset, breakdown), subtitle)
         self.draw()
 
     def show_hint(self, hint: str) -> None:
-        self.account, self.hint = None, hint
+        self.breakdown, self.hint = None, hint
         self.titles = ("where the time of a step goes", "")
         self.draw()
 
@@ -68,43 +68,45 @@ class StepBar(Lines):
     def draw(self) -> None:
         """Draws the contents again, for example at another width."""
         set_titles(self, *self.titles)
-        if self.account is None:
+        if self.breakdown is None:
             lines = [Content(line) for line in textwrap.wrap(self.hint, max(8, self.size.width))]
         else:
             rows = TALL_ROWS if self.app.size.height >= TALL else SHORT_ROWS  # pyright: ignore[reportUnknownMemberType]
-            lines = bar_lines(self.account, self.size.width, rows, self.alternative)
+            lines = bar_lines(self.breakdown, self.size.width, rows, self.alternative)
         self.styles.height = len(lines) + self.gutter.height
         self.show(lines)
 
 
-def title(preset: str, account: StepBreakdown) -> str:
+def title(preset: str, breakdown: StepBreakdown) -> str:
     """Returns `dp-tp2: a step of 212 ms, by the clock 213 ms`."""
-    if account.predicted_for:
-        return f"{preset} on {account.predicted_for}: a step of {formatting.seconds(account.step_seconds)}, predicted"
-    clock = f", by the clock {formatting.seconds(account.clock_seconds)}" if account.clock_seconds else ""
-    return f"{preset}: a step of {formatting.seconds(account.step_seconds)}{clock}"
+    if breakdown.predicted_for:
+        return (
+            f"{preset} on {breakdown.predicted_for}: a step of {formatting.seconds(breakdown.step_seconds)}, predicted"
+        )
+    clock = f", by the clock {formatting.seconds(breakdown.clock_seconds)}" if breakdown.clock_seconds else ""
+    return f"{preset}: a step of {formatting.seconds(breakdown.step_seconds)}{clock}"
 
 
-def bar_lines(account: StepBreakdown, width: int, rows: int, alternative: Alternative | None = None) -> list[Content]:
+def bar_lines(breakdown: StepBreakdown, width: int, rows: int, alternative: Alternative | None = None) -> list[Content]:
     """Returns the bars, their key and the suggestion, wrapped at `width`."""
     room = max(8, width - LABEL_WIDTH)
-    names = [part.name for part in account.parts]
-    mean = sums_of(names, [part.seconds for part in account.parts])
-    lines = [bar("mean", mean, account.step_seconds, room)]
-    if len(account.devices) > 1:
-        lines += [bar(name, times, account.step_seconds, room) for name, times in device_rows(account, rows)]
-    lines += _key(mean, account.step_seconds, width)
-    sentence = textwrap.wrap(suggestion(account, alternative), max(8, width))
+    names = [part.name for part in breakdown.parts]
+    mean = sums_of(names, [part.seconds for part in breakdown.parts])
+    lines = [bar("mean", mean, breakdown.step_seconds, room)]
+    if len(breakdown.devices) > 1:
+        lines += [bar(name, times, breakdown.step_seconds, room) for name, times in device_rows(breakdown, rows)]
+    lines += _key(mean, breakdown.step_seconds, width)
+    sentence = textwrap.wrap(suggestion(breakdown, alternative), max(8, width))
     return [*lines, *(Content.styled(line, "bold") for line in sentence)]
 
 
-def device_rows(account: StepBreakdown, rows: int) -> list[tuple[str, Mapping[str, float]]]:
+def device_rows(breakdown: StepBreakdown, rows: int) -> list[tuple[str, Mapping[str, float]]]:
     """Returns a row for each device; for the mean of as many neighbours in the mesh as needed if they are too many."""
-    together = -(-len(account.devices) // rows)
-    names = [part.name for part in account.parts]
+    together = -(-len(breakdown.devices) // rows)
+    names = [part.name for part in breakdown.parts]
     found: list[tuple[str, Mapping[str, float]]] = []
-    for at in range(0, len(account.devices), together):
-        group = account.devices[at : at + together]
+    for at in range(0, len(breakdown.devices), together):
+        group = breakdown.devices[at : at + together]
         mean = [sum(times) / len(group) for times in zip(*(device.seconds for device in group), strict=True)]
         last = f"–{group[-1].device}" if len(group) > 1 else ""
         found.append((f"{group[0].device}{last}", sums_of(names, mean)))
@@ -112,7 +114,7 @@ def device_rows(account: StepBreakdown, rows: int) -> list[tuple[str, Mapping[st
 
 
 def sums_of(names: Sequence[str], seconds: Sequence[float]) -> Mapping[str, float]:
-    """Sums the parts of an account to the bar's: all collectives are exposed or waiting."""
+    """Sums the parts of a breakdown to the bar's: all collectives are exposed or waiting."""
     sums = dict.fromkeys(PARTS, 0.0)
     for name, time in zip(names, seconds, strict=True):
         sums[NAMES.get(name, name.rpartition(": ")[2])] += time

@@ -60,7 +60,7 @@ several short operations, of which this one is the longest.
 
     def __init__(self) -> None:
         super().__init__()
-        self.account: StepBreakdown | None = None
+        self.breakdown: StepBreakdown | None = None
         self.devices: list[DeviceLanes] = []
         self.chosen = 0
         """Index of the chosen device."""
@@ -68,12 +68,14 @@ several short operations, of which this one is the longest.
         self.cursor = 0.0
         """Ticks."""
 
-    def show_account(self, account: StepBreakdown) -> None:
-        """Shows the timeline of another account, from its beginning."""
-        if account is self.account:
+    def show_breakdown(self, breakdown: StepBreakdown) -> None:
+        """Shows the timeline of another breakdown, from its beginning."""
+        if breakdown is self.breakdown:
             return
-        self.account = account
-        self.devices = [device_lanes(account, each) for each in account.timeline.devices] if account.timeline else []
+        self.breakdown = breakdown
+        self.devices = (
+            [device_lanes(breakdown, each) for each in breakdown.timeline.devices] if breakdown.timeline else []
+        )
         self.chosen = min(self.chosen, max(0, len(self.devices) - 1))
         self.window = (0, TICKS)
         self.cursor = next((span.begin for device in self.devices[self.chosen :] for span in device.work), 0.0)
@@ -93,13 +95,13 @@ several short operations, of which this one is the longest.
 
     def draw(self) -> None:
         """Draws the contents again, for example at another width."""
-        timeline = self.account.timeline if self.account else None
+        timeline = self.breakdown.timeline if self.breakdown else None
         if timeline is None or not self.devices:
             set_titles(self, "timeline")
-            self.show([Content("This account has no timeline.")])
+            self.show([Content("This breakdown has no timeline.")])
             return
         took = formatting.seconds(timeline.seconds)
-        is_predicted = self.account and self.account.predicted_for
+        is_predicted = self.breakdown and self.breakdown.predicted_for
         set_titles(
             self, f"a step of {took}, predicted" if is_predicted else f"step {timeline.step:,}, which took {took}"
         )
@@ -179,7 +181,7 @@ LABEL_WIDTH = 8
 AXIS_STYLE = "$foreground 60%"
 CURSOR_STYLE = "$background on $foreground"
 UNLISTED = "other"
-"""The part of operations that the account does not list."""
+"""The part of operations that the breakdown does not list."""
 
 
 def lane_line(label: str, lane: Sequence[Shown], window: tuple[int, int], columns: int, cursor: int | None) -> Content:

@@ -1,4 +1,4 @@
-"""The account of a step: its sum against the clock, what tracing costs a step, and how long reading takes."""
+"""The breakdown of a step: its sum against the clock, what tracing costs a step, and how long reading takes."""
 
 import json
 import tempfile
@@ -46,11 +46,11 @@ def run() -> list[Figure]:
             traced = loop.traced_seconds(folder)
             (path,) = Path(folder).rglob("*.xplane.pb")
             mesh = dict(loop.plain.placement.mesh.shape)
-            account = read_breakdown(path, mesh)
+            breakdown = read_breakdown(path, mesh)
             seconds, size = _read_alone(path, mesh)
         reads.append(seconds)
         used.append(size / 1e6)
-        sums.append(sum(part.seconds for part in account.parts) / traced)
+        sums.append(sum(part.seconds for part in breakdown.parts) / traced)
         costs.append(traced / plain)
     step = f"{PRESET}: {1e3 * median(sums) * traced:.0f} ms a step"
     read = f"reading a trace of {STEPS} steps of nano"

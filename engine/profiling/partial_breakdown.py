@@ -1,4 +1,4 @@
-"""The time of devices, summed over their steps: processes send these sums for one account."""
+"""Breakdowns of some of the devices, which processes send each other, and which add up to one of all."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from .timeline import DeviceSpans
 
 
-class DeviceSums(Struct, frozen=True):
+class DeviceBreakdown(Struct, frozen=True):
     """The time of one device."""
 
     position: int
@@ -23,10 +23,10 @@ class DeviceSums(Struct, frozen=True):
     """Seconds per step that others waited for it, summed."""
 
 
-class Sums(Struct):
+class PartialBreakdown(Struct):
     """Sums over some devices. Seconds and counts are per step."""
 
-    devices: list[DeviceSums] = field(default_factory=list[DeviceSums])
+    devices: list[DeviceBreakdown] = field(default_factory=list[DeviceBreakdown])
     """Each of the devices."""
     operations: dict[str, float] = field(default_factory=dict[str, float])
     """Seconds by operation; a collective's are exposed and waiting."""
@@ -48,13 +48,13 @@ class Sums(Struct):
         return times.get(name, 0.0) / len(self.devices)
 
 
-def extremes(devices: Sequence[DeviceSums], limit: int) -> set[int]:
+def extremes(devices: Sequence[DeviceBreakdown], limit: int) -> set[int]:
     """Returns the positions of at most `limit` devices: the ones that others waited for longest and least."""
     ordered = [device.position for device in sorted(devices, key=lambda device: -device.waited_for)]
     return set(ordered if len(ordered) <= limit else [*ordered[: limit // 2], *ordered[-(limit // 2) :]])
 
 
-def merged(found: Sequence[Sums]) -> Sums:
+def merged(found: Sequence[PartialBreakdown]) -> PartialBreakdown:
     """Returns the sums over all devices, in the order of their positions."""
 
     def total(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -63,7 +63,7 @@ def merged(found: Sequence[Sums]) -> Sums:
             sums.update(times)  # type: ignore[arg-type] # a Counter adds fractions, too
         return dict(sums)
 
-    return Sums(
+    return PartialBreakdown(
         devices=sorted((device for sums in found for device in sums.devices), key=lambda device: device.position),
         operations=total([sums.operations for sums in found]),
         hidden=total([sums.hidden for sums in found]),

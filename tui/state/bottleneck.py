@@ -1,4 +1,4 @@
-"""Sums of an account, and the sentence that says what to try."""
+"""What costs most in a step besides computing, and what to try."""
 
 from collections.abc import Sequence
 
@@ -44,10 +44,10 @@ class FlowTime(Struct, frozen=True, kw_only=True):
     """Bytes per device and step; None if unknown."""
 
 
-def flow_times(account: StepBreakdown) -> list[FlowTime]:
+def flow_times(breakdown: StepBreakdown) -> list[FlowTime]:
     """Sums collectives by kind and axes, those that cost most time first."""
     groups: dict[tuple[str, tuple[str, ...]], list[CollectiveTime]] = {}
-    for each in account.collectives:
+    for each in breakdown.collectives:
         groups.setdefault((each.kind, tuple(each.axes)), []).append(each)
     found = [_flow(kind, axes, same) for (kind, axes), same in groups.items()]
     return sorted(found, key=lambda flow: -(flow.waiting_seconds + flow.exposed_seconds))
@@ -67,20 +67,20 @@ def _flow(kind: str, axes: tuple[str, ...], same: Sequence[CollectiveTime]) -> F
     )
 
 
-def share_of(account: StepBreakdown, *names: str) -> float:
-    return sum(part.share for part in account.parts if part.name in names)
+def share_of(breakdown: StepBreakdown, *names: str) -> float:
+    return sum(part.share for part in breakdown.parts if part.name in names)
 
 
-def suggestion(account: StepBreakdown, alternative: Alternative | None = None) -> str:
+def suggestion(breakdown: StepBreakdown, alternative: Alternative | None = None) -> str:
     """Returns what costs most besides computing, and what to try: of a collective, `alternative` if there is one."""
-    flows = flow_times(account)
-    cost = {name: share_of(account, name) for name in ("copies", "input", "host", "idle")}
+    flows = flow_times(breakdown)
+    cost = {name: share_of(breakdown, name) for name in ("copies", "input", "host", "idle")}
     if flows:
-        cost["collective"] = (flows[0].waiting_seconds + flows[0].exposed_seconds) / account.step_seconds
+        cost["collective"] = (flows[0].waiting_seconds + flows[0].exposed_seconds) / breakdown.step_seconds
     worst = max(cost, key=lambda name: cost[name])
     share = formatting.percent(cost[worst])
     if cost[worst] < LEAST_SHARE:
-        work = formatting.percent(share_of(account, "matrix products", "other fusions", "copies"))
+        work = formatting.percent(share_of(breakdown, "matrix products", "other fusions", "copies"))
         return f"{work} of the step is work on the devices: another layout gains little."
     match worst:
         case "copies":
@@ -92,14 +92,14 @@ def suggestion(account: StepBreakdown, alternative: Alternative | None = None) -
         case "idle":
             return f"{share} of the step a device has nothing to run: larger operations, by a larger batch, leave less."
         case _:
-            return _about_flow(account, flows[0], share, alternative)
+            return _about_flow(breakdown, flows[0], share, alternative)
 
 
-def _about_flow(account: StepBreakdown, flow: FlowTime, share: str, alternative: Alternative | None) -> str:
+def _about_flow(breakdown: StepBreakdown, flow: FlowTime, share: str, alternative: Alternative | None) -> str:
     name = f"{flow.kind} over {formatting.over(flow.axes)}" if flow.axes else flow.kind
     waits = flow.waiting_seconds > flow.exposed_seconds
-    mean = sum(wait.seconds for wait in account.waits) / max(1, len(account.devices))
-    slow = account.waits[0] if account.waits and account.waits[0].seconds > MOSTLY * mean else None
+    mean = sum(wait.seconds for wait in breakdown.waits) / max(1, len(breakdown.devices))
+    slow = breakdown.waits[0] if breakdown.waits and breakdown.waits[0].seconds > MOSTLY * mean else None
     if waits and slow:
         return (
             f"{share} of the step goes to {name}, mostly waiting for device {slow.device}: look at what it does more."
