@@ -9,7 +9,6 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
-from rich.table import Column
 from rich.text import Text
 
 from ...engine.base import formatting
@@ -37,11 +36,11 @@ from ..client.planner import estimates
 from ..state import board_rows
 from ..state.comparison import WARM_UP_STEPS, Comparison, comparable_presets, in_progress
 from ..state.interpreter import apply
-from ..state.measured_rows import cells, devices, in_order, row_of, verdict
+from ..state.measured_rows import columns, devices, in_order, row_of, verdict
 from ..state.run_state import Phase, RunState
 from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import clean, json_line, printable, warn
-from ..terminal.plain_table import plain_table, table_console
+from ..terminal.plain_table import table_console, table_of
 from .headless import Audience, Interrupts, Throttle
 from .options import add_data_options, add_device_options, add_json_option, add_model_options
 from .run_config import compared
@@ -74,17 +73,7 @@ class CompareReport(Struct, frozen=True, kw_only=True):
     """Whether `steps` steps of every preset were measured."""
 
 
-HEADINGS = (
-    "step time\nmedian",
-    "middle\n50 %",
-    "{counted}/s\n",
-    "memory\nin use",
-    "predicted\nstate + batch",
-    "predicted\npeak",
-    "sent a step\nas compiled",
-    "sent a step\nby formula",
-)
-"""Headings of `cells`; memory and bytes sent are per device."""
+CAPTION = "per device and step; predictions by the compiler, ≈ by formula"
 REPORTED = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused | Resumed | Failed
 
 
@@ -289,11 +278,9 @@ def _print_progress(text: str) -> None:
 
 def _print_board(session: _Session) -> None:
     rows = [clean(row) for row in session.rows]
-    counted = session.ready.counted if session.ready else "tokens"
-    headings = (Column(name.format(counted=counted), justify="right") for name in HEADINGS)
-    table = plain_table("preset", "mesh", *headings)
-    for row in rows:
-        table.add_row(Text(row.preset), formatting.axes(row.mesh), *cells(row))
+    counted, console = session.ready.counted if session.ready else "tokens", table_console()
+    shown = columns(counted, console.width >= board_rows.WIDE_FROM)
+    table = table_of(shown, rows, console.width, caption=CAPTION)
     wrong = [Text(f"✗ {line}") for row in rows for line in board_rows.problems([row])]
     dim = [Text(line, "dim") for line in board_rows.no_estimates(rows)]
-    table_console().print(table, *wrong, *dim, printable(verdict(rows, devices(session.ready))), sep="\n")
+    console.print(table, *wrong, *dim, printable(verdict(rows, devices(session.ready))), sep="\n")

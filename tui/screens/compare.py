@@ -4,7 +4,6 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from rich.text import Text
 from textual import on
 from textual.binding import BindingType
 from textual.content import Content
@@ -18,21 +17,12 @@ from ..messages import ComparisonCancelled, ComparisonRequested, PresetChosen
 from ..state import board_rows
 from ..state.availability import why_not
 from ..state.comparison import Stage, in_progress
-from ..state.measured_rows import cells, devices, listed_presets, rows_of, span, verdict
+from ..state.measured_rows import columns, devices, listed_presets, rows_of, span, verdict
 from ..state.run_state import Phase, RunState
 from ..widgets.lines import Lines, set_titles
 from ..widgets.preset_list import state_mark
-from ..widgets.table import Table, right
+from ..widgets.table import Table
 from .run_screen import RunScreen
-
-NAME_COLUMNS = ("preset", "mesh")
-WIDE_COLUMNS = {
-    counted: (*NAME_COLUMNS, "step time", "middle 50 %", f"{counted}/s", "in use", "state + batch", "peak", "sent")
-    for counted in ("tokens", "examples")
-}
-NARROW_COLUMNS = (*NAME_COLUMNS, "step", "in use", "peak", "sent")
-NARROW_CELLS = (0, 3, 5, 6)
-"""Indices of the `cells` that fit on a terminal of 80 columns."""
 
 
 class Progress(Lines):
@@ -88,7 +78,9 @@ one. A run in an external loop has one layout, and nothing is measured in it.
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
         set_titles(self.table.rows, title, "estimating by formula …" if is_estimating else "per device and step")
         self.query_one(Progress).show([progress_line(state)])
-        self.show_rows(NARROW_COLUMNS if self.has_class("-narrow") else WIDE_COLUMNS[state.counted])
+        width = self.size.width
+        shown = columns(state.counted, width >= board_rows.WIDE_FROM, self.mark, self.status)
+        self.table.show_columns(shown, {row.preset: row for row in self.rows}, width)
         self.show_verdict()
         self.show_keys()
 
@@ -103,12 +95,17 @@ one. A run in an external loop has one layout, and nothing is measured in it.
             return self.state.is_comparing
         return not why_not(action, self.state) and not (action == "measure" and self.state.is_comparing)
 
-    def show_rows(self, columns: Sequence[str]) -> None:
-        is_narrow = columns is NARROW_COLUMNS
-        self.table.show_rows(
-            columns,
-            {row.preset: row_cells(row, self.state, is_narrow, row.preset in self.left_out) for row in self.rows},
-        )
+    def mark(self, row: Row) -> str:
+        info, comparison = self.state.preset_info(row.preset), self.state.comparison
+        is_wrong = comparison and row.preset in comparison.problems
+        return f"{state_mark(info, self.state)[0]} " if info and not is_wrong else "✗ "
+
+    def status(self, row: Row) -> str:
+        """Returns what stands in the place of a step time that is not measured yet."""
+        comparison = self.state.comparison
+        if comparison and comparison.current == row.preset and comparison.stage is Stage.MEASURING:
+            return "…"
+        return "left out" if row.preset in self.left_out and not row.measured else ""
 
     @property
     def chosen_preset(self) -> str | None:
@@ -151,22 +148,6 @@ def progress_line(state: RunState) -> Content:
     left = comparison.seconds_left
     about = "" if left is None else f" · about {formatting.seconds(max(1.0, left))} left"
     return Content.assemble((f" {in_progress(comparison)}", "bold $accent"), about, (waits, "$warning"))
-
-
-def row_cells(row: Row, state: RunState, is_narrow: bool, is_left_out: bool) -> list[Text]:
-    """Returns the cells of a preset's row; `is_narrow` leaves out those that do not fit on 80 columns."""
-    *found, by_formula = cells(row)
-    found[-1] = found[-1] or (by_formula and f"≈ {by_formula}")
-    comparison = state.comparison
-    if comparison and comparison.current == row.preset and comparison.stage is Stage.MEASURING:
-        found[0] = "…"
-    elif is_left_out and not row.measured:
-        found[0] = "left out"
-    info = state.preset_info(row.preset)
-    mark = state_mark(info, state)[0] if info and not (comparison and row.preset in comparison.problems) else "✗"
-    mesh = "×".join(str(size) for size in row.mesh.values()) if is_narrow else formatting.axes(row.mesh)
-    kept = [found[at] for at in NARROW_CELLS] if is_narrow else found
-    return [Text(f"{mark} {row.preset}"), Text(mesh), *(right(text) for text in kept)]
 
 
 def verdict_lines(rows: Sequence[Row], row: Row | None, state: RunState, width: int) -> list[Content]:

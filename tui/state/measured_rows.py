@@ -1,18 +1,23 @@
 """The board of a run: each preset as estimated, as compiled and as measured on its devices."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
 from ...engine.base import formatting
 from ...engine.hlo.traffic import flows
-from ...engine.planning.ranking import Row, StepCost, ranked
+from ...engine.planning.ranking import Measured, Row, StepCost, ranked
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady, PresetCompiled
+from ..terminal.plain_table import Column, figure
+from .board_rows import WIDE_FROM
 from .recommendation import recommendation
 from .run_state import RunState
+
+RATE_FROM, WIDEST_FROM = 90, 140
+"""Least columns of a terminal that has room for the tokens per second, and for every column."""
 
 
 def rows_of(state: RunState, presets: Sequence[str]) -> list[Row]:
@@ -52,39 +57,52 @@ def listed_presets(state: RunState) -> list[str]:
     return [info.name for info in presets if not is_pitfall(info.name) or info.name == state.preset]
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """Returns the cells of a row, empty if unknown.
+def columns(
+    counted: str,
+    is_wide: bool = True,
+    mark: Callable[[Row], str] = lambda row: "",
+    status: Callable[[Row], str] = lambda row: "",
+) -> list[Column[Row]]:
+    """Returns the columns of the board. `counted`: tokens or examples. `mark`: what stands before a preset's name.
+    `status`: what stands in the place of its step time, if anything."""
+    return [
+        Column("preset", lambda row: mark(row) + row.preset),
+        Column("mesh", lambda row: formatting.axes(row.mesh) if is_wide else "×".join(map(str, row.mesh.values()))),
+        figure(
+            "step time",
+            lambda row: status(row) or _measured(row, lambda it: formatting.seconds(it.step_seconds)) or "–",
+        ),
+        figure(
+            "middle 50 %",
+            lambda row: _measured(row, lambda it: span(it.lower_quartile_seconds, it.upper_quartile_seconds)),
+            WIDE_FROM,
+        ),
+        figure(
+            f"{counted}/s",
+            lambda row: _measured(row, lambda it: formatting.three_digits(it.tokens_per_second)),
+            RATE_FROM,
+        ),
+        figure("in use", lambda row: _measured(row, lambda it: size(it.bytes_in_use))),
+        figure("state + batch", lambda row: predicted(row, "argument_bytes"), WIDE_FROM),
+        figure("peak", lambda row: predicted(row, "peak_bytes")),
+        figure("sent", lambda row: predicted(row, "bytes_sent")),
+        figure("sent by formula", lambda row: size(row.estimate.bytes_sent) if row.estimate else "", WIDEST_FROM),
+    ]
 
-    They are step time, its quartiles, tokens/s; memory in use, predicted arguments and
-    predicted peak, per device; bytes that a device sends per step, as compiled and by formula.
-    """
-    measured, compiled, estimate = row.measured, row.compiled, row.estimate
-    times = rate = used = ""
-    if measured:
-        times = span(measured.lower_quartile_seconds, measured.upper_quartile_seconds)
-        rate = formatting.three_digits(measured.tokens_per_second)
-        used = "" if measured.bytes_in_use is None else formatting.size(measured.bytes_in_use)
-    return (
-        formatting.seconds(measured.step_seconds) if measured else "–",
-        times,
-        rate,
-        used,
-        predicted(row, "argument_bytes"),
-        predicted(row, "peak_bytes"),
-        sent(compiled),
-        sent(estimate),
-    )
+
+def _measured(row: Row, text: Callable[[Measured], str]) -> str:
+    return text(row.measured) if row.measured else ""
 
 
-def predicted(row: Row, name: Literal["argument_bytes", "peak_bytes"]) -> str:
-    """Returns bytes per device as compiled; `≈ 1.2 MB` if there is only an estimate."""
-    if row.compiled:
-        return formatting.size(getattr(row.compiled, name))
-    return f"≈ {formatting.size(getattr(row.estimate, name))}" if row.estimate else ""
+def predicted(row: Row, name: Literal["argument_bytes", "peak_bytes", "bytes_sent"]) -> str:
+    """Returns bytes per device as compiled; by formula, `≈ 1.2 MB`, if that is not known; empty if neither is."""
+    if row.compiled and (found := size(getattr(row.compiled, name))):
+        return found
+    return f"≈ {found}" if row.estimate and (found := size(getattr(row.estimate, name))) else ""
 
 
-def sent(cost: StepCost | None) -> str:
-    return "" if cost is None or cost.bytes_sent is None else formatting.size(cost.bytes_sent)
+def size(count: int | None) -> str:
+    return "" if count is None else formatting.size(count)
 
 
 def span(low: float, high: float) -> str:

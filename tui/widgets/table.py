@@ -266,7 +266,3 @@ def cells_of(columns: Sequence[Column[R]], row: R) -> Cells:
 def matches(cells: Cells, patterns: Sequence[re.Pattern[str]]) -> bool:
     text = " ".join(cell.plain for cell in cells)
     return all(pattern.search(text) for pattern in patterns)
-
-
-def right(text: str) -> Text:
-    return Text(text, justify="right")
