@@ -5,6 +5,7 @@ import functools
 import hashlib
 import os
 import re
+import socket
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ def use_compilation_cache() -> None:
 
 @functools.cache
 def _patch_cache() -> None:
-    """Deletes entries that cannot be read, and lets each process write the programs that it compiles.
+    """Deletes entries that cannot be read, writes entries whole, and lets each process write what it compiles.
 
     jax never overwrites an entry, so one truncated by a full disk or a kill would stay, and its program would be
     compiled at every start. jax writes in process 0 only, although on CPU the keys differ by process, and hosts may
@@ -51,13 +52,13 @@ def _patch_cache() -> None:
         from jax._src import compiler
 
         entries.get_executable_and_time = _deleting_on_failure(entries.get_executable_and_time)
-        entries.put_executable_and_time = _deleting_on_failure(entries.put_executable_and_time)
+        entries.put_executable_and_time = _written_whole(entries.put_executable_and_time)
         if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
             compiler._cache_write = _written_by_any_process(compiler._cache_write, entries.put_executable_and_time)
 
 
 def _deleting_on_failure(access: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps jax's function that reads or writes the entry of its first argument, the key, to delete it on failure.
+    """Wraps jax's function that accesses the entry of its first argument, the key, to delete the entry on failure.
 
     jax then warns; after a read it compiles and writes a new entry.
     """
@@ -68,11 +69,31 @@ def _deleting_on_failure(access: Callable[..., Any]) -> Callable[..., Any]:
             return access(key, *arguments, **options)
         except Exception:
             with contextlib.suppress(OSError):  # the directory may be read-only
-                folder = epath.Path(jax.config.jax_compilation_cache_dir)  # type: ignore[attr-defined]
-                (folder / f"{key}-cache").unlink(missing_ok=True)  # another engine may have deleted it
+                _entry(key).unlink(missing_ok=True)  # another engine may have deleted it
             raise
 
     return deleting
+
+
+def _written_whole(put: Callable[..., None]) -> Callable[..., None]:
+    """Wraps jax's function that writes an entry: under a name of this process, then renamed. On GPUs all processes of a
+    run have the same key, and may share the directory."""
+
+    @functools.wraps(put)
+    def whole(key: str, *arguments: Any) -> None:
+        if jax.config.jax_compilation_cache_max_size != -1:  # type: ignore[attr-defined] # jax locks the directory
+            put(key, *arguments)
+        elif not _entry(key).exists():
+            own = f"{key}.{socket.gethostname()}.{os.getpid()}"
+            _deleting_on_failure(put)(own, *arguments)
+            with contextlib.suppress(FileNotFoundError):  # too small to keep
+                _entry(own).rename(_entry(key))
+
+    return whole
+
+
+def _entry(key: str) -> epath.Path:
+    return epath.Path(jax.config.jax_compilation_cache_dir) / f"{key}-cache"  # type: ignore[attr-defined]
 
 
 def _written_by_any_process(in_process_0: Callable[..., None], put: Callable[..., None]) -> Callable[..., None]:
@@ -95,7 +116,8 @@ def _written_by_any_process(in_process_0: Callable[..., None], put: Callable[...
 
 def mark_code(lowered: jax.stages.Lowered) -> None:
     """Writes a digest of the traced source files into a program, so that it is found in the cache only while they are
-    unchanged, in path and content.
+    unchanged, in path and content; of several processes in name and content, since hosts may have them elsewhere, and
+    have to compile the same program.
 
     jax leaves source lines out of its keys, so a cached program could report outdated lines. With jax's own option
     (`jax_compilation_cache_include_metadata_in_key`) the key has full call stacks. Library functions have the stack of
@@ -106,22 +128,22 @@ def mark_code(lowered: jax.stages.Lowered) -> None:
     assert module is not None, "a jitted function always has one"
     with module.context:
         attributes = module.operation.attributes
-        digest = {"shardtui_code": ir.StringAttr.get(_digest(lowered.as_text(debug_info=True)))}
+        code = digest_of_code(lowered.as_text(debug_info=True), with_paths=jax.process_count() == 1)
+        digest = {"shardtui_code": ir.StringAttr.get(code)}
         known = ir.DictAttr(attributes[FRONTEND]) if FRONTEND in attributes else ()
         attributes[FRONTEND] = ir.DictAttr.get({each.name: each.attr for each in known} | digest)
 
 
-def _digest(lowered: str) -> str:
-    """Returns a digest of the user's files in `lowered` and of this package, by path and content.
+def digest_of_code(lowered: str, with_paths: bool) -> str:
+    """Returns a digest of the user's files in `lowered` and of this package, by path or name, and content.
 
     All of the package counts: which of its files are in a call stack depends on the caller.
     """
     user_files = {file for file in LOCATION.findall(lowered) if not LIBRARIES.search(file)}
     own_files = {str(path) for path in ENGINE.rglob("*.py")}
-    digest = hashlib.sha256()
-    for file in sorted(user_files | own_files):
-        digest.update(file.encode() + b"\0" + _contents(file))
-    return digest.hexdigest()[:16]
+    files = user_files | own_files
+    parts = sorted((file if with_paths else Path(file).name).encode() + b"\0" + _contents(file) for file in files)
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 @functools.cache

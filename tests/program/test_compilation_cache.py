@@ -2,6 +2,7 @@
 entries belong to the current source code."""
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from shardtui.engine.hlo.lint import lint
+from shardtui.engine.program.compilation_cache import digest_of_code
 from shardtui.engine.wire.events import Inspection
 
 from ..conftest import tiny_config
@@ -67,6 +69,21 @@ def batch(step, batch_size):
 RULES = '[mesh]\nmodel = -1\n[rules]\nmlp = "model"\n'
 
 
+def test_several_processes_compile_the_same_program_whatever_the_paths(tmp_path: Path) -> None:
+    texts: list[str] = []
+    for host in ("one", "two"):
+        (tmp_path / host).mkdir()
+        file = written(tmp_path / host, MODEL)
+        texts.append(f'#loc1 = loc("{file}":15:8)')
+    assert digest_of_code(texts[0], with_paths=False) == digest_of_code(texts[1], with_paths=False)
+    assert digest_of_code(texts[0], with_paths=True) != digest_of_code(texts[1], with_paths=True)
+    (tmp_path / "three").mkdir()
+    other = written(tmp_path / "three", MODEL + "pass\n")
+    assert digest_of_code(texts[0], with_paths=False) != digest_of_code(
+        texts[0].replace(str(tmp_path / "one" / other.name), str(other)), with_paths=False
+    )
+
+
 def test_source_lines_are_current_after_an_edit(tmp_path: Path, cache: Path) -> None:
     """The third start comes after five lines were added at the top of the user's file."""
     path = written(tmp_path, MODEL)
@@ -113,6 +130,7 @@ def test_damaged_entries_are_replaced_at_the_next_start(cache: Path) -> None:
         path.write_bytes(damage(path.read_bytes()))
     assert from_cache(*DAMAGES) == [False] * len(DAMAGES)
     assert from_cache(*DAMAGES) == [True] * len(DAMAGES)
+    assert not [path for path in cache.iterdir() if not re.fullmatch(r"jit_\w+-\w+-(cache|atime)", path.name)]
 
 
 @pytest.mark.slow
