@@ -5,7 +5,6 @@ import faulthandler
 import fcntl
 import os
 import signal
-import tempfile
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -18,20 +17,15 @@ LOCK_SECONDS = 1.0
 """Longest wait for another process that appends."""
 
 
-def own_stacks() -> str:
-    """Returns the stacks of all threads of this process. Raises OSError."""
-    with tempfile.TemporaryFile() as dump:
-        faulthandler.dump_traceback(dump)
-        dump.seek(0)
-        return dump.read().decode(errors="replace")
-
-
-def append_stacks(path: Path, header: str, stacks: str) -> None:
-    """Appends time, header and stacks in one piece, as other processes append theirs. Raises OSError."""
-    text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {header}\n{stacks}\n"
+def append_stacks(path: Path, header: str, stacks: str | None = None) -> None:
+    """Appends time, header and stacks in one piece, as other processes append theirs. Raises OSError. `stacks`: another
+    process's; None for all threads of this one."""
     with append_regular(path) as file:
-        _lock(file)  # not every shared file system appends in one piece by itself
-        os.write(file.fileno(), text.encode())
+        _lock(file)
+        os.write(file.fileno(), f"{time.strftime('%Y-%m-%d %H:%M:%S')} {header}\n{stacks or ''}".encode())
+        if stacks is None:
+            faulthandler.dump_traceback(file)
+        os.write(file.fileno(), b"\n")
 
 
 def _lock(file: BinaryIO) -> None:

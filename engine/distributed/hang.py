@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..wire.hosts import Activity, HostStatus
+from ..wire.hosts import HostStatus
 
 
 def diagnose_hang(statuses: Sequence[HostStatus]) -> list[HostStatus]:
@@ -24,9 +24,10 @@ def diagnose_hang(statuses: Sequence[HostStatus]) -> list[HostStatus]:
     ]
 
 
-def stuck_words(activity: Activity) -> str:
-    where = f"waiting for its devices in {activity.where}" if activity.waits else f"in {activity.where}"
-    return f"stuck {where} in step {activity.step:,} for {activity.seconds:.0f} s"
+def words(status: HostStatus) -> str:
+    at, is_stuck = status.activity, status.verdict == "stuck"
+    where = f"waiting for its devices in {at.where}" if is_stuck and at.waits else f"in {at.where}"
+    return f"{status.verdict} {where} in step {at.step:,} for {at.seconds:.0f} s"
 
 
 def waiting_words(statuses: Sequence[HostStatus]) -> str:
@@ -41,5 +42,5 @@ def waiting_words(statuses: Sequence[HostStatus]) -> str:
 
 def hang_words(statuses: Sequence[HostStatus]) -> str:
     stuck = [status for status in statuses if status.verdict == "stuck"]
-    found = "; ".join(f"process {status.process} is {stuck_words(status.activity)}" for status in stuck)
+    found = "; ".join(f"process {status.process} is {words(status)}" for status in stuck)
     return found + waiting_words(statuses)

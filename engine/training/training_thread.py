@@ -3,8 +3,8 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from traceback import walk_stack
 from types import FrameType
 
 from ..base.directories import ENGINE
@@ -34,9 +34,6 @@ STORE = "/distributed/sealed_store.py"
 class TrainingThread:
     """The training thread, which is the main thread of this process."""
 
-    is_in_user_code = False
-    """Whether it was in the user's code, or waited for it, when it was last looked at."""
-
     def __init__(self) -> None:
         self._slowest: float | None = None
         """Seconds of the slowest step under the preset; None until the second one."""
@@ -63,7 +60,6 @@ class TrainingThread:
         seconds = self._last.seconds + passed if in_step and is_same else 0.0
         own, *others = (_innermost(stack) for stack in (main, *called))
         user = next((frame for frame in (own, *others) if _is_user_code(frame)), None)
-        self.is_in_user_code = user is not None
         file = _file(main[0])
         self._looked = now
         self._last = Activity(
@@ -84,8 +80,10 @@ class TrainingThread:
 def _awaited_stacks() -> list[list[FrameType]]:
     """Returns the frames, innermost first, of the main thread and then of threads in which jax calls back."""
     main, frames = threading.main_thread().ident, sys._current_frames()
-    others = (list(_stack(frame)) for ident, frame in frames.items() if ident != main)
-    return [list(_stack(frames[main or 0])), *(stack for stack in others if JAX in _file(stack[-1]))]
+    own, *others = (
+        [at for at, _ in walk_stack(frames[each])] for each in sorted(frames, key=lambda each: each != main)
+    )
+    return [own, *(stack for stack in others if JAX in _file(stack[-1]))]
 
 
 def _is_in_step(stack: list[FrameType]) -> bool:
@@ -93,12 +91,6 @@ def _is_in_step(stack: list[FrameType]) -> bool:
     names = {frame.f_code.co_qualname for frame in stack}
     is_long = START_OF_TRACE in names or any(_file(frame).endswith(COMPILING) for frame in stack)
     return not is_long and not names.isdisjoint(STEP)
-
-
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _innermost(stack: list[FrameType]) -> FrameType:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..base.stacks import append_stacks, dump_on_signal, own_stacks
+from ..base.stacks import append_stacks, dump_on_signal
 from ..distributed.cluster import Cluster
-from ..distributed.hang import hang_words, stuck_words, waiting_words
+from ..distributed.hang import hang_words, waiting_words, words
 from ..wire.ending import Ending
 from ..wire.events import CheckpointSaved, Event, Failed, HostsMeasured, Restored, Stalled, StepsDone, TrainingStarted
 from ..wire.hosts import HostStatus
@@ -21,8 +21,6 @@ from .training_thread import TrainingThread
 
 STALL_SECONDS = 30.0
 """Time without an event (step, save, phase of a compilation) that is a stall, unless training waits for a command."""
-USER_STALL_SECONDS = 5.0
-"""The same if the training thread is in the user's code."""
 STALL_STEPS = 3
 """A stall takes longer than this many steps, by the slowest of the last report."""
 STARTING_SECONDS = 20.0
@@ -86,18 +84,14 @@ class HangWatch:
         return f"{other.activity.where} on process {other.process}" if other else own.where
 
     def _write_stacks(self, own: HostStatus) -> None:
-        at = own.activity
-        header = (
-            f"process {own.process} on {socket.gethostname()}, pid {os.getpid()}: {own.verdict} in {at.where}, "
-            f"step {at.step:,}, for {at.seconds:.0f} s"
-        )
+        header = f"process {own.process} on {socket.gethostname()}, pid {os.getpid()}: {words(own)}"
         try:
-            append_stacks(self.stacks, header, own_stacks())
+            append_stacks(self.stacks, header)
         except OSError as error:
             print(f"shardtui: {self.stacks}: stacks cannot be written: {error.strerror}", file=sys.stderr, flush=True)
 
     def _end(self, own: HostStatus) -> None:
-        problem = stuck_words(own.activity) + waiting_words(self.statuses)
+        problem = words(own) + waiting_words(self.statuses)
         print(f"shardtui: {problem}: stacks in {self.stacks}", file=sys.stderr, flush=True)
         self._record(Ending(kind="stuck", step=own.activity.step - 1, problems=[problem]))
         os._exit(1)
@@ -154,10 +148,9 @@ class Watchdog:
             self._end_if_late()
             is_new = self._hangs.look()
             still = 0.0 if self._inbox.is_idle else time.monotonic() - self._last
-            limit = USER_STALL_SECONDS if self._hangs.thread.is_in_user_code else STALL_SECONDS
             if still < reported:
                 reported = 0.0
-            if is_new or still >= max(limit, STALL_STEPS * self._step_seconds, 2 * reported):
+            if is_new or still >= max(STALL_SECONDS, STALL_STEPS * self._step_seconds, 2 * reported):
                 reported = still
                 self._report(still, self._hangs.statuses)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardtui.engine.base.stacks import DUMP_SIGNAL, append_stacks, own_stacks
+from shardtui.engine.base.stacks import DUMP_SIGNAL, append_stacks
 from shardtui.engine.supervision import engine
 from shardtui.engine.supervision.engine import SAME_FAULTS, STOPPED, ProcessHealth
 
@@ -210,7 +210,7 @@ def test_native_code_that_keeps_python_from_running_is_a_problem_in_a_step(
 
 def test_stacks_of_several_writers_stand_one_after_the_other(tmp_path: Path) -> None:
     for number in range(2):
-        append_stacks(tmp_path / "stacks.txt", f"process {number}", own_stacks())
+        append_stacks(tmp_path / "stacks.txt", f"process {number}")
     first, second = (tmp_path / "stacks.txt").read_text().split(" process 1\n")
     assert " process 0\n" in first
     for part in (first, second):

@@ -36,7 +36,7 @@ def lm(rngs: nnx.Rngs):
 SHORT_STALL_ENGINE = """
 import os
 from shardtui.engine.training import watchdog
-watchdog.USER_STALL_SECONDS = 1.0
+watchdog.STALL_SECONDS = 1.0
 from shardtui.engine.__main__ import main
 os._exit(main())
 """
