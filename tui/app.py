@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on, work
@@ -17,7 +16,6 @@ from textual.worker import WorkerFailed
 
 from ..engine.spec.config import Restart
 from ..engine.wire.commands import (
-    AddPreset,
     CancelSwitch,
     Pause,
     PreparePreset,
@@ -35,18 +33,15 @@ from .comparison_runner import ComparisonRunner
 from .lifecycle import Lifecycle
 from .lookups import Lookups
 from .messages import (
-    ArrayChosen,
-    CollectiveChosen,
+    CommandRequested,
     ComparisonCancelled,
     ComparisonRequested,
     DeviceFollowed,
-    DraftApplied,
-    DraftChanged,
     EventsArrived,
-    OperationChosen,
     OriginRequested,
     PresetChosen,
     PresetHighlighted,
+    RowChosen,
     ViewShown,
     WatchRequested,
 )
@@ -201,24 +196,12 @@ class ShardtuiApp(App[None]):
         self.state.followed = message.device
         self.show_state()
 
-    @on(ArrayChosen)
-    async def show_array(self, message: ArrayChosen) -> None:
-        await self.show_row("arrays", message.name)
-
-    @on(CollectiveChosen)
-    async def show_collective(self, message: CollectiveChosen) -> None:
-        await self.show_row("traffic", message.source, message.name)
-
-    @on(OperationChosen)
-    async def show_operation(self, message: OperationChosen) -> None:
-        await self.show_row("time", message.name)
-
-    async def show_row(self, mode: str, *row: str) -> None:
-        """Opens a view at a row."""
-        await self.switch_mode(mode)
+    @on(RowChosen)
+    async def show_row(self, message: RowChosen) -> None:
+        await self.switch_mode(message.view)
         if isinstance(screen := self.screen, RunScreen):
             screen.show_state(self.state)
-            cast(Any, screen).select(*row)
+            cast(Any, screen).select(*message.row)
 
     @on(OriginRequested)
     def show_origin(self, message: OriginRequested) -> None:
@@ -244,13 +227,9 @@ class ShardtuiApp(App[None]):
         if is_wanted and self.state.is_live and not self.state.is_comparing:
             await self.client.send(PreparePreset(message.preset))
 
-    @on(DraftChanged)
-    async def preview(self, message: DraftChanged) -> None:
-        await self.client.send(message.request)
-
-    @on(DraftApplied)
-    async def add_preset(self, message: DraftApplied) -> None:
-        await self.client.send(AddPreset(message.name, message.text))
+    @on(CommandRequested)
+    async def send_command(self, message: CommandRequested) -> None:
+        await self.client.send(message.command)
 
     @on(WatchRequested)
     async def show_watch(self) -> None:
@@ -332,12 +311,7 @@ class ShardtuiApp(App[None]):
     def action_export(self) -> None:
         from .terminal.export import save_view
 
-        try:
-            paths = save_view(self, f"{self.client.directory.name}-{self.current_mode}-{self.state.step}")
-        except OSError as error:
-            self.notify(f"{error.filename}: {error.strerror}", title="export failed", severity="error", markup=False)
-        else:
-            self.notify("\n".join(path.name for path in paths), title=f"exported to {Path.cwd()}", markup=False)
+        save_view(self, f"{self.client.directory.name}-{self.current_mode}-{self.state.step}")
 
     def action_help(self) -> None:
         from .screens.help import HelpScreen

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from ..engine.wire.commands import PreviewPreset
+from ..engine.wire.commands import AnyCommand
 from ..engine.wire.events import AnyEvent
 
 if TYPE_CHECKING:  # the first frame does not wait for it
@@ -19,16 +19,12 @@ class EventsArrived(Message):
 
 
 @dataclass
-class CollectiveChosen(Message):
-    source: str
-    """Its source line; if several have it, the first is meant unless `name` is given."""
-    name: str = ""
-    """Name of its instruction; empty if unknown."""
+class RowChosen(Message):
+    """The user requests a view at one of its rows."""
 
-
-@dataclass
-class OperationChosen(Message):
-    name: str
+    view: str
+    row: tuple[str, ...]
+    """What its `select` takes."""
 
 
 @dataclass
@@ -39,17 +35,10 @@ class PresetChosen(Message):
 
 
 @dataclass
-class DraftChanged(Message):
-    request: PreviewPreset
+class CommandRequested(Message):
+    """To be sent to the engine as it is."""
 
-
-@dataclass
-class DraftApplied(Message):
-    """The user requests a switch to an edited preset."""
-
-    name: str
-    text: str
-    """Contents of its file."""
+    command: AnyCommand
 
 
 @dataclass
@@ -77,11 +66,6 @@ class ShardChosen(Message):
 
     devices: list[int]
     """Ids of the devices that hold it."""
-
-
-@dataclass
-class ArrayChosen(Message):
-    name: str
 
 
 @dataclass

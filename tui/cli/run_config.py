@@ -207,14 +207,14 @@ def set_words(settings: Iterable[str]) -> list[str]:
 def run_settings(options: argparse.Namespace, before: RunConfig | None = None) -> dict[str, Any]:
     """Returns the fields that a resumed run may change; those not given keep their values of `before`."""
     option = vars(options).get
-    same = "devices platform processes device_memory check_devices low_memory keep_programs steps"
+    same = set(RunConfig.__struct_fields__) - {"model", "preset", "seed", "data"}
     changes = _given(
         data=options.data and str(Path(options.data).absolute()),
         sampling=_sampling(options, before.sampling if before else None),
         switches=tuple(option("switch", ())) or None,
         evaluation=_evaluation(options, before.evaluation if before else None),
         checkpoints=_checkpoints(options, before.checkpoints if before else CheckpointConfig()),
-        **{name: option(name) for name in same.split()},
+        **{name: option(name) for name in same & vars(options).keys()},
     )
     stop = option("stop_timeout")
     return changes if stop is None else changes | {"stop_seconds": stop or None}

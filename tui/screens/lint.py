@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 
 from ...engine.wire.events import PresetCompiled, PresetInspected
 from ..bindings import identified
-from ..messages import ArrayChosen, CollectiveChosen, OriginRequested
+from ..messages import OriginRequested, RowChosen
 from ..state.origin_pages import FindingPage
 from ..state.run_state import RunState
 from ..widgets.finding_list import FindingList
@@ -62,9 +62,9 @@ array that a finding names, or else the collective at its source line; enter the
     def open_subject(self, event: OptionList.OptionSelected) -> None:
         found = self.query_one(FindingList).findings.get(event.option_id or "")
         if found and found.arrays:
-            self.post_message(ArrayChosen(found.arrays[0]))
+            self.post_message(RowChosen("arrays", (found.arrays[0],)))
         elif found and found.source:
-            self.post_message(CollectiveChosen(found.source))
+            self.post_message(RowChosen("traffic", (found.source,)))
 
 
 def nothing_found(state: RunState) -> Option:

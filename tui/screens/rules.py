@@ -14,9 +14,10 @@ from textual.widgets import Input, OptionList
 from ...engine.base.user_error import UserError
 from ...engine.spec.preset import LOGICAL_AXES
 from ...engine.spec.preset_writer import write_preset
+from ...engine.wire.commands import AddPreset
 from ...engine.wire.events import PresetPreviewed
 from ..bindings import identified
-from ..messages import DraftApplied, DraftChanged, PresetChosen, WatchRequested
+from ..messages import CommandRequested, PresetChosen, WatchRequested
 from ..state.availability import why_not
 from ..state.draft import Draft, read_draft, replaced_by, user_file
 from ..state.preview_request import PreviewRequest, apply_problems, save_problems
@@ -127,7 +128,7 @@ runs. **Escape** discards the draft; another view keeps it.
 
     def ask_for_preview(self) -> None:
         if self.draft:
-            self.post_message(DraftChanged(self.request.command(self.draft)))
+            self.post_message(CommandRequested(self.request.command(self.draft)))
 
     def show_preview(self, draft: Draft, previewed: PresetPreviewed) -> None:
         self.show_rows(draft, previewed.after.problems)
@@ -226,7 +227,8 @@ runs. **Escape** discards the draft; another view keeps it.
         """Switches the run to the draft, or to the preset that it equals, and closes the view."""
         self.draft = None
         is_known = draft.name in draft.used_names
-        self.post_message(PresetChosen(draft.name) if is_known else DraftApplied(draft.name, draft.text))
+        added = CommandRequested(AddPreset(draft.name, draft.text))
+        self.post_message(PresetChosen(draft.name) if is_known else added)
         self.post_message(WatchRequested())
 
     @work

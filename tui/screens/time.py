@@ -12,7 +12,7 @@ from textual.widgets import DataTable
 from ...engine.wire.events import Profiled
 from ...engine.wire.step_breakdown import OperationTime, StepBreakdown
 from ..bindings import identified, key_of
-from ..messages import CollectiveChosen
+from ..messages import RowChosen
 from ..state.alternative import Alternative, alternative
 from ..state.run_state import RunState
 from ..state.tables import WIDE_FROM, operation_columns
@@ -130,7 +130,7 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
         elif self.shown[0].preset != layout.preset:
             self.notify(f"measured under {self.shown[0].preset}: Traffic shows {layout.preset}", markup=False)
         else:
-            self.post_message(CollectiveChosen(operation.source, operation.name))
+            self.post_message(RowChosen("traffic", (operation.source, operation.name)))
 
     @property
     def hint(self) -> str:

@@ -15,7 +15,7 @@ from ...engine.wire.descriptions import CollectiveInfo
 from ...engine.wire.events import PresetCompiled
 from ...engine.wire.step_breakdown import CollectiveTime
 from ..bindings import identified
-from ..messages import OperationChosen, OriginRequested
+from ..messages import OriginRequested, RowChosen
 from ..state.origin_pages import CompiledPage
 from ..state.run_state import RunState
 from ..state.tables import collective_columns
@@ -101,7 +101,7 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
     def action_open_time(self) -> None:
         info = self.infos.get(self.table.selected or "")
         if info and info.name in self.measured:
-            self.post_message(OperationChosen(info.name))
+            self.post_message(RowChosen("time", (info.name,)))
         else:
             self.notify(
                 f"No step of {self.state.preset} was profiled, or the trace has no such operation.", markup=False

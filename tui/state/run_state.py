@@ -190,8 +190,11 @@ class RunState:
     @property
     def arrays(self) -> list[ArrayInfo]:
         """All known arrays of the active preset's step."""
-        inner = self.inspection.arrays if self.inspection else []
-        return [*self.layout.arrays, *inner] if self.layout else []
+        return self.arrays_of(self.preset)
+
+    def arrays_of(self, preset: str) -> list[ArrayInfo]:
+        found = (self.compiled.get(preset), self.inspected.get(preset))
+        return [array for each in found if each for array in each.arrays] if found[0] else []
 
     @property
     def findings(self) -> "list[Finding]":
@@ -212,21 +215,6 @@ class RunState:
     @property
     def previous(self) -> str | None:
         return self.switches[-1].from_preset if self.switches else None
-
-    @property
-    def changed(self) -> set[str]:
-        from ...engine.hlo.layout import shards_differ
-
-        before = self.compiled.get(self.previous or "")
-        if before is None or self.layout is None:
-            return set()
-        inner = self.inspected.get(before.preset)
-        old = {array.name: array for array in (*before.arrays, *(inner.arrays if inner else ()))}
-        return {
-            array.name
-            for array in self.arrays
-            if array.name in old and shards_differ(old[array.name], array, before.mesh, self.layout.mesh)
-        }
 
     @property
     def seconds_per_step(self) -> float | None:

@@ -25,9 +25,13 @@ def screen_text(app: "App[Any]") -> str:
     return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
 
 
-def save_view(app: "App[Any]", stem: str) -> list[Path]:
-    """Writes `STEM.svg` and `STEM.txt` into the working directory. Raises OSError."""
-    svg, text = Path.cwd() / f"{stem}.svg", Path.cwd() / f"{stem}.txt"
-    svg.write_text(screen_svg(app), encoding="utf-8")
-    text.write_text(screen_text(app), encoding="utf-8")
-    return [svg, text]
+def save_view(app: "App[Any]", stem: str) -> None:
+    """Writes `STEM.svg` and `STEM.txt` into the working directory, and shows the user that, or why not."""
+    texts = {f"{stem}.svg": screen_svg(app), f"{stem}.txt": screen_text(app)}
+    try:
+        for name, text in texts.items():
+            (Path.cwd() / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        app.notify(f"{error.filename}: {error.strerror}", title="export failed", severity="error", markup=False)
+    else:
+        app.notify("\n".join(texts), title=f"exported to {Path.cwd()}", markup=False)

@@ -7,6 +7,7 @@ from textual import on
 from textual.binding import BindingType
 from textual.widgets import DataTable
 
+from ...engine.hlo.layout import shards_differ
 from ..bindings import identified
 from ..state.run_state import RunState
 from ..state.tables import REDUNDANT, ArrayRow, array_columns, flat_rows, slice_column, tree_rows
@@ -35,7 +36,7 @@ class ArrayTable(Table):
 
     def show_arrays(self, state: RunState) -> None:
         assert state.layout
-        self.state, self.changed, mesh = state, state.changed, state.layout.mesh
+        self.state, self.changed, mesh = state, changed_arrays(state), state.layout.mesh
         self.columns = array_columns(mesh, self.mark)
         self.columns[1:1] = [] if state.followed is None else [slice_column(state.followed, mesh)]
         self.found = {row.key: row for row in flat_rows(state.arrays)}  # arrays that share a name share a row
@@ -88,3 +89,16 @@ class ArrayTable(Table):
         if row.is_module:
             return "▸ " if row.key in self.folded else "▾ "
         return "● " if row.key in self.changed else "  "
+
+
+def changed_arrays(state: RunState) -> set[str]:
+    """Returns the names of the arrays whose layout the last switch changed."""
+    before = state.compiled.get(state.previous or "")
+    if before is None or state.layout is None:
+        return set()
+    old = {array.name: array for array in state.arrays_of(before.preset)}
+    return {
+        array.name
+        for array in state.arrays
+        if array.name in old and shards_differ(old[array.name], array, before.mesh, state.layout.mesh)
+    }
