@@ -18,7 +18,7 @@ from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.terminal.export import screen_text
 from textual.widgets import DataTable
 
-from ..conftest import SETTINGS, tiny_config
+from ..conftest import SETTINGS, WITH_DROPOUT, tiny_config
 from ..schemas import checked
 from .test_app import shown, status, until
 from .test_cli import run, started
@@ -94,6 +94,7 @@ def test_presets_that_are_too_large_do_not_stop_the_comparison(home: Path) -> No
         "--steps=2",
         "--json",
         *SETTINGS,
+        WITH_DROPOUT,
         f"--data={__file__}",
     )
     assert result.returncode == 1
