@@ -17,7 +17,6 @@ INCARNATION = re.compile(r"wrong service incarnation: requested \d+, currently (
 
 
 def field(number: int, value: int | bytes, kind: int = BYTES) -> bytes:
-    """Encodes one protobuf field."""
     head = varint(number << 3 | kind)
     match value:
         case bytes():
@@ -29,7 +28,6 @@ def field(number: int, value: int | bytes, kind: int = BYTES) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Encodes a protobuf varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -61,8 +59,6 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class Attacker:
-    """A client of the coordination service at an address."""
-
     def __init__(self, address: str) -> None:
         self._channel = grpc.insecure_channel(address)
         self._incarnation = 0
@@ -77,16 +73,13 @@ class Attacker:
                 return
 
     def write(self, key: str, value: bytes) -> None:
-        """Inserts a key into the service's key-value store."""
         entry = field(1, key.encode()) + field(2, value)
         self._call("InsertKeyValue", field(2, entry) + field(3, 1, VARINT))
 
     def delete(self, key: str, is_folder: bool = False) -> None:
-        """Deletes a key, or all keys of a folder."""
         self._call("DeleteKeyValue", field(2, key.encode()) + field(3, int(is_folder), VARINT))
 
     def read(self, folder: str) -> Mapping[str, bytes]:
-        """Returns all keys and values of a folder."""
         answer = self._call("GetKeyValueDir", field(2, folder.encode()))
         entries = [dict(fields(value)) for number, value in fields(answer) if number == 2]
         return {entry[1].decode(): entry.get(2, b"") for entry in entries}

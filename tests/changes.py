@@ -1,6 +1,7 @@
 """Arrays of every dtype, as bits, and changes that no digest may miss."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,40 +15,23 @@ Chance = np.random.Generator
 
 SIDE, SHARDS = 16, (4, 2)
 DTYPES = (
-    *(
-        "bool",
-        "int2",
-        "uint2",
-        "int4",
-        "uint4",
-        "int8",
-        "uint8",
-        "int16",
-        "uint16",
-        "int32",
-        "uint32",
-        "int64",
-        "uint64",
-    ),
-    *("float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz"),
-    *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16", "float16", "float32", "float64"),
-    *("complex64", "complex128", "key<fry>"),
+    *("bool", "int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"),
+    *("uint64", "float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz"),
+    *("float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "bfloat16", "float16", "float32"),
+    *("float64", "complex64", "complex128", "key<fry>"),
 )
 
 
 class Encoding(NamedTuple):
-    """How `Bits` hold the elements of a dtype."""
+    """How `Bits` hold the elements of a dtype: in how many words, of how many bits."""
 
     words: int
-    """Words per element."""
     width: int
-    """Bits per word."""
     has_sign: bool
     """Whether negation flips one sign bit; otherwise it is the two's complement."""
 
 
 def encoding(dtype: str) -> Encoding:
-    """Returns how the elements of a dtype are encoded."""
     if dtype == "key<fry>":
         return Encoding(2, 32, False)
     if dtype.startswith("complex"):
@@ -60,7 +44,6 @@ def encoding(dtype: str) -> Encoding:
 
 
 def unsigned(width: int) -> Any:
-    """Returns the numpy dtype that holds words of so many bits."""
     return np.dtype(f"uint{max(8, width)}")
 
 
@@ -89,24 +72,8 @@ def of_values(values: np.ndarray, dtype: str) -> Bits:
 
 
 def random(chance: Chance, tries: int, dtype: str) -> Bits:
-    """Makes arrays of random bits."""
     words, width, _ = encoding(dtype)
     return chance.integers(0, 2**width, (tries, SIDE * SIDE, words), unsigned(width), endpoint=False)
-
-
-def constants(chance: Chance, tries: int, dtype: str) -> Bits:
-    """Makes arrays that repeat one random element."""
-    return np.repeat(random(chance, tries, dtype)[:, :1], SIDE * SIDE, axis=1)
-
-
-def zeros(chance: Chance, tries: int, dtype: str) -> Bits:
-    """Makes arrays of zeros."""
-    return np.zeros_like(random(chance, tries, dtype))
-
-
-def small_integers(chance: Chance, tries: int, dtype: str) -> Bits:
-    """Makes arrays of integers from 0 to 7."""
-    return of_values(chance.integers(0, 8, (tries, SIDE * SIDE)), dtype)
 
 
 def of_bfloat16(chance: Chance, tries: int, dtype: str) -> Bits:
@@ -115,11 +82,17 @@ def of_bfloat16(chance: Chance, tries: int, dtype: str) -> Bits:
     return of_values(values.astype(jnp.bfloat16).astype(np.float32) * 4, dtype)
 
 
-STRUCTURES = (random, zeros, constants, of_bfloat16, small_integers)
+STRUCTURES: tuple[Callable[[Chance, int, str], Bits], ...] = (
+    random,
+    lambda chance, tries, dtype: np.zeros_like(random(chance, tries, dtype)),
+    lambda chance, tries, dtype: np.repeat(random(chance, tries, dtype)[:, :1], SIDE * SIDE, axis=1),
+    of_bfloat16,
+    lambda chance, tries, dtype: of_values(chance.integers(0, 8, (tries, SIDE * SIDE)), dtype),
+)
+"""Random bits, zeros, one element repeated, values of bfloat16, and small integers."""
 
 
 def flipped(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    """Flips one bit of each array."""
     words, width, _ = encoding(dtype)
     changed, rows = bits.copy(), np.arange(len(bits))
     masks = np.left_shift(1, chance.integers(0, width, len(bits)).astype(bits.dtype), dtype=bits.dtype)
@@ -128,14 +101,12 @@ def flipped(chance: Chance, bits: Bits, dtype: str) -> Bits:
 
 
 def negated(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    """Negates every element."""
     _, width, has_sign = encoding(dtype)
     one = bits.dtype.type
     return bits ^ one(2 ** (width - 1)) if has_sign else (one(0) - bits) & one(2**width - 1)
 
 
 def two_negated(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    """Negates two elements of each array."""
     changed, rows = bits.copy(), np.arange(len(bits))[:, None]
     two = _two(chance, len(bits))
     changed[rows, two] = negated(chance, bits, dtype)[rows, two]
@@ -143,7 +114,6 @@ def two_negated(chance: Chance, bits: Bits, dtype: str) -> Bits:
 
 
 def exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    """Exchanges two elements of each array."""
     changed, rows = bits.copy(), np.arange(len(bits))[:, None]
     two = _two(chance, len(bits))
     changed[rows, two] = bits[rows, two[:, ::-1]]
@@ -156,7 +126,6 @@ def rolled(chance: Chance, bits: Bits, dtype: str) -> Bits:
 
 
 def transposed(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    """Transposes each array."""
     return _taken(bits, np.arange(SIDE * SIDE).reshape(SIDE, SIDE).T.reshape(1, -1))
 
 
@@ -167,14 +136,18 @@ def halves_exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
     return _taken(bits, ways[chance.integers(0, 2, len(bits))])
 
 
-def shards_exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    """Exchanges two shards of each array."""
-    return _shards_taken(bits, *_two(chance, len(bits), SHARDS[0] * SHARDS[1]).T, both=True)
-
-
-def shard_repeated(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    """Overwrites one shard of each array with another."""
-    return _shards_taken(bits, *_two(chance, len(bits), SHARDS[0] * SHARDS[1]).T, both=False)
+def shards_taken(chance: Chance, bits: Bits, dtype: str, both: bool) -> Bits:
+    """Copies one shard of each array to another, and if `both` also the other way round."""
+    ones, others = _two(chance, len(bits), SHARDS[0] * SHARDS[1]).T
+    rows, columns = SIDE // SHARDS[0], SIDE // SHARDS[1]
+    tries, _, words = bits.shape
+    split = bits.reshape(tries, SHARDS[0], rows, SHARDS[1], columns, words).transpose(0, 1, 3, 2, 4, 5)
+    before = split.reshape(tries, SHARDS[0] * SHARDS[1], rows, columns, words)
+    after, each = before.copy(), np.arange(tries)
+    after[each, ones] = before[each, others]
+    if both:
+        after[each, others] = before[each, ones]
+    return after.reshape(split.shape).transpose(0, 1, 3, 2, 4, 5).reshape(bits.shape)
 
 
 CHANGES: dict[str, Callable[[Chance, Bits, str], Bits]] = {
@@ -185,8 +158,8 @@ CHANGES: dict[str, Callable[[Chance, Bits, str], Bits]] = {
     "rolled": rolled,
     "transposed": transposed,
     "halves exchanged": halves_exchanged,
-    "a shard in another's place": shards_exchanged,
-    "a shard repeated": shard_repeated,
+    "a shard in another's place": partial(shards_taken, both=True),
+    "a shard repeated": partial(shards_taken, both=False),
 }
 
 
@@ -199,19 +172,6 @@ def _two(chance: Chance, tries: int, of: int = SIDE * SIDE) -> np.ndarray:
 def _taken(bits: Bits, sources: np.ndarray) -> Bits:
     """Permutes elements: each position takes the element at `sources` `[tries or 1, 256]`."""
     return np.take_along_axis(bits, np.broadcast_to(sources % (SIDE * SIDE), bits.shape[:2])[..., None], axis=1)
-
-
-def _shards_taken(bits: Bits, ones: np.ndarray, others: np.ndarray, both: bool) -> Bits:
-    """Copies the shards at `others` to `ones`, and if `both` also the other way round."""
-    rows, columns = SIDE // SHARDS[0], SIDE // SHARDS[1]
-    tries, _, words = bits.shape
-    split = bits.reshape(tries, SHARDS[0], rows, SHARDS[1], columns, words).transpose(0, 1, 3, 2, 4, 5)
-    before = split.reshape(tries, SHARDS[0] * SHARDS[1], rows, columns, words)
-    after, each = before.copy(), np.arange(tries)
-    after[each, ones] = before[each, others]
-    if both:
-        after[each, others] = before[each, ones]
-    return after.reshape(split.shape).transpose(0, 1, 3, 2, 4, 5).reshape(bits.shape)
 
 
 class Tried(NamedTuple):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +27,8 @@ class Program:
     traffic: tuple[str, list[str], int | None, int]
     """Kind, axes, times per run (None if that depends on data) and bytes each."""
     into: P = SPLIT_BOTH_WAYS
-    """The spec of x."""
 
     def lower(self, mesh: Mesh) -> jax.stages.Lowered:
-        """Lowers the program for x on a mesh."""
         x = jax.ShapeDtypeStruct((ROWS, COLUMNS), jnp.float32, sharding=NamedSharding(mesh, self.into))
         mapped = jax.shard_map(self.body, mesh=mesh, in_specs=self.into, out_specs=self.out, check_vma=False)
         return jax.jit(mapped).lower(x)
@@ -38,27 +37,23 @@ class Program:
 def programs() -> Iterator[Program]:
     """Yields one program for each kind of collective, and for each kind of loop around one."""
     both, rows = SPLIT_BOTH_WAYS, P("data", None)
+    exchanged = partial(jax.lax.all_to_all, axis_name="model", split_axis=0, concat_axis=1, tiled=True)
+    regathered = looped(lambda x: gathered(x)[:, 1 : x.shape[1] + 1])  # as many columns as there were
+    rescattered = looped(lambda x: jnp.tile(scattered(x), (1, 2)))
+    counted = partial(jax.lax.fori_loop, 2, 9, lambda _, x: psum(x) * 0.5 + jnp.sin(x))
+    until_large = partial(jax.lax.while_loop, lambda x: x.sum() < 1e6, lambda x: psum(x) + x)
     yield Program("psum", lambda x: jax.lax.psum(x, "data"), P(None, "model"), ("all-reduce", ["data"], 1, SHARD))
-    yield Program(
-        "psum over two axes",
-        lambda x: jax.lax.psum(x, ("data", "model")),
-        P(None, None),
-        ("all-reduce", ["data", "model"], 1, SHARD),
-    )
+    over_both = ("all-reduce", ["data", "model"], 1, SHARD)
+    yield Program("psum over two axes", lambda x: jax.lax.psum(x, ("data", "model")), P(None, None), over_both)
     yield Program("pmax", lambda x: jax.lax.pmax(x, "model"), rows, ("all-reduce", ["model"], 1, SHARD))
     yield Program("all_gather", gathered, rows, ("all-gather", ["model"], 1, 2 * SHARD))
     yield Program("psum_scatter", scattered, both, ("reduce-scatter", ["model"], 1, 2 * SHARD), into=rows)
-    yield Program(
-        "all_to_all",
-        lambda x: jax.lax.all_to_all(x, "model", 0, 1, tiled=True),
-        P(("data", "model"), None),
-        ("all-to-all", ["model"], 1, SHARD),
-    )
+    yield Program("all_to_all", exchanged, P(("data", "model"), None), ("all-to-all", ["model"], 1, SHARD))
     yield Program("ppermute", around, both, ("collective-permute", ["data"], 1, SHARD))
     yield Program("psum in a loop", looped(psum), both, ("all-reduce", ["data"], TRIPS, SHARD))
     yield Program("psum in two loops", looped(looped(psum), OUTER_TRIPS), both, ("all-reduce", ["data"], 15, SHARD))
-    yield Program("all_gather in a loop", looped(half_gathered), both, ("all-gather", ["model"], TRIPS, 2 * SHARD))
-    yield Program("psum_scatter in a loop", looped(tiled_scatter), both, ("reduce-scatter", ["model"], TRIPS, SHARD))
+    yield Program("all_gather in a loop", regathered, both, ("all-gather", ["model"], TRIPS, 2 * SHARD))
+    yield Program("psum_scatter in a loop", rescattered, both, ("reduce-scatter", ["model"], TRIPS, SHARD))
     yield Program("ppermute in a loop", looped(around), both, ("collective-permute", ["data"], TRIPS, SHARD))
     yield Program("fori_loop from 2 to 9", counted, both, ("all-reduce", ["data"], 7, SHARD))
     yield Program("a loop that depends on data", until_large, both, ("all-reduce", ["data"], None, SHARD))
@@ -78,11 +73,9 @@ class SlicesProgram:
     out: P
     """The spec of the result."""
     kind: str
-    """Kind of the collective over `replica`."""
     gathers: bool = False
     """Whether its bytes are those of all slices' shards."""
     times: int = 1
-    """Times per run."""
 
     def traffic(self, slices: int) -> tuple[str, list[str], int, int, str]:
         """Kind, axes, times per run, bytes each and network."""
@@ -90,7 +83,6 @@ class SlicesProgram:
         return self.kind, ["replica"], self.times, each, "dcn"
 
     def lower(self, mesh: Mesh) -> jax.stages.Lowered:
-        """Lowers the program for a mesh over slices."""
         slices, into = mesh.shape["replica"], P(("replica", "data"), "model")
         x = jax.ShapeDtypeStruct((256 * slices, 1024), jnp.float32, sharding=NamedSharding(mesh, into))
         body = lambda x: self.body(x, slices)  # noqa: E731
@@ -171,28 +163,15 @@ def lower_fsdp(mesh: Mesh) -> jax.stages.Lowered:
 
 
 def psum(x: jax.Array) -> jax.Array:
-    """All-reduces over data."""
     return jax.lax.psum(x, "data")
 
 
 def gathered(x: jax.Array) -> jax.Array:
-    """All-gathers the columns over model."""
     return jax.lax.all_gather(x, "model", axis=1, tiled=True)
 
 
 def scattered(x: jax.Array) -> jax.Array:
-    """Reduce-scatters the columns over model."""
     return jax.lax.psum_scatter(x, "model", scatter_dimension=1, tiled=True)
-
-
-def half_gathered(x: jax.Array) -> jax.Array:
-    """All-gathers the columns and keeps as many as there were, so that it can be looped."""
-    return gathered(x)[:, 1 : x.shape[1] + 1]
-
-
-def tiled_scatter(x: jax.Array) -> jax.Array:
-    """Reduce-scatters the columns and tiles them to the shape that there was, so that it can be looped."""
-    return jnp.tile(scattered(x), (1, 2))
 
 
 def around(x: jax.Array) -> jax.Array:
@@ -207,13 +186,3 @@ def looped(body: Callable[[jax.Array], jax.Array], trips: int = TRIPS) -> Callab
         return jax.lax.scan(lambda x, _: (body(x) * 0.5 + jnp.sin(x), None), x, None, length=trips)[0]
 
     return run
-
-
-def counted(x: jax.Array) -> jax.Array:
-    """All-reduces in a loop of 7 trips that does not start at 0."""
-    return jax.lax.fori_loop(2, 9, lambda _, x: psum(x) * 0.5 + jnp.sin(x), x)
-
-
-def until_large(x: jax.Array) -> jax.Array:
-    """All-reduces in a loop whose trip count depends on data."""
-    return jax.lax.while_loop(lambda x: x.sum() < 1e6, lambda x: psum(x) + x, x)

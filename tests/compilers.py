@@ -39,12 +39,10 @@ class Compilers:
 
     @property
     def started(self) -> list[int]:
-        """Process ids of the compilations so far."""
         file = self.folder / "started"
         return list(map(int, file.read_text().split())) if file.exists() else []
 
     def wait_for(self, count: int) -> None:
-        """Waits until so many compilations have started."""
         deadline = time.monotonic() + 240
         while len(self.started) < count:
             assert time.monotonic() < deadline, f"no sign of compilation {count}"

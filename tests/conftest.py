@@ -1,6 +1,8 @@
 """Eight simulated devices for every test: the environment is set before anything imports jax."""
 
+import asyncio
 import gc
+import inspect
 import os
 import shutil
 import signal
@@ -94,6 +96,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("seconds by room")
     for room, spent in seconds.most_common():
         terminalreporter.write_line(f"{spent:7.1f} s  {spent / seconds.total():4.0%}  {room}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def _group(item: pytest.Item) -> str:

@@ -10,16 +10,13 @@ from shardtui.engine.models.task import TrainState
 
 @dataclass(frozen=True)
 class Flip:
-    """One bit of one element on one device."""
+    """One bit of one element of a shard, in row-major order: of an array by its place among the leaves, on a device by
+    its place in the mesh."""
 
     leaf: int
-    """The array, as a place among the leaves."""
     device: int
-    """The device, as a place in the mesh."""
     element: int
-    """The element of the shard, in row-major order."""
     bit: int
-    """The bit of the element."""
 
 
 def random_flip(state: TrainState, chance: random.Random) -> Flip:

@@ -62,7 +62,6 @@ class HangingModel:
 
     @property
     def options(self) -> tuple[str, str]:
-        """Returns the options of a run that trains it."""
         return f"--model={self._folder / 'lm.py'}:lm", "--batch-size=8"
 
     def hang_once(self, process: int, how: str = "sleep") -> None:
@@ -70,9 +69,7 @@ class HangingModel:
         (self._folder / f"hang-{how}-{process}-now").touch()
 
     def hang_always(self, process: int, step: int) -> None:
-        """Makes a process hang in the batch of a step, also after it was started again."""
         (self._folder / f"hang-sleep-{process}-{step}").touch()
 
     def be_slow(self, process: int, step: int, seconds: float) -> None:
-        """Makes a process take longer for the batch of a step."""
         (self._folder / f"slow-{process}-{step}").write_text(str(seconds))

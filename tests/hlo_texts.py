@@ -28,7 +28,6 @@ START = "  %zero = s32[] constant(0)\n  %state = (s32[]) tuple(%zero)\n"
 
 
 def collectives(count: int) -> str:
-    """Returns a module with so many all-reduces."""
     metadata = 'metadata={op_name="jit(step)/jvp(blocks)/while/body/mlp/dot_general" stack_frame_id=1}'
     return module(reduced("%p", f"channel_id={n}, {SHORT}, {metadata}", n) for n in range(count))
 
@@ -46,12 +45,10 @@ def module(lines: Iterable[str], before: str = "", tables: str = "") -> str:
 
 
 def reduced(operands: str, attributes: str, number: int = 0, type_: str = "f32[8]{0}") -> str:
-    """Returns the line of an all-reduce."""
     return f"  %r.{number} = {type_} all-reduce({operands}), {attributes}\n"
 
 
 def grouped(groups: str) -> str:
-    """Returns a module with one all-reduce over these `replica_groups`."""
     return module([reduced("%p", f"replica_groups={groups}")])
 
 

@@ -43,29 +43,9 @@ from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import Profiler
 from shardtui.engine.training.tools import Tools
-from shardtui.engine.wire.commands import (
-    AddPreset,
-    Pause,
-    RestoreCheckpoint,
-    Resume,
-    SaveCheckpoint,
-    StepOnce,
-    Stop,
-    SwitchPreset,
-)
-from shardtui.engine.wire.events import (
-    CheckpointDamaged,
-    CheckpointFailed,
-    CheckpointSaved,
-    CheckpointsKept,
-    EngineStarted,
-    Event,
-    Paused,
-    Restored,
-    RestoreFailed,
-    Switched,
-    SwitchFailed,
-)
+from shardtui.engine.wire import commands
+from shardtui.engine.wire import events as wire
+from shardtui.engine.wire.events import Event
 from shardtui.engine.wire.inbox import Inbox
 from shardtui.tui.state.interpreter import apply
 from shardtui.tui.state.run_state import Phase, RunState
@@ -77,14 +57,14 @@ DEVICES = (8, 4, 1)
 MADE = 'summary = "made in the run"\n[mesh]\ndata = -1\n[rules]\nbatch = "data"\nmlp = "data"\n'
 TOLERANCE = 1e-5
 COUNTED = (
-    Switched,
-    SwitchFailed,
-    Paused,
-    CheckpointSaved,
-    CheckpointFailed,
-    CheckpointDamaged,
-    Restored,
-    RestoreFailed,
+    wire.Switched,
+    wire.SwitchFailed,
+    wire.Paused,
+    wire.CheckpointSaved,
+    wire.CheckpointFailed,
+    wire.CheckpointDamaged,
+    wire.Restored,
+    wire.RestoreFailed,
 )
 
 
@@ -239,20 +219,20 @@ class LoopMachine(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 3))
     def train(self, steps: int) -> None:
         for _ in range(steps):
-            self._advance(*([StepOnce()] if self.paused else []), single_step=self.paused)
+            self._advance(*([commands.StepOnce()] if self.paused else []), single_step=self.paused)
 
     @rule(name=st.sampled_from(NAMES))
     def switch(self, name: str) -> None:
-        self._switch_to(name, SwitchPreset(name))
+        self._switch_to(name, commands.SwitchPreset(name))
 
     @rule()
     def add_a_preset(self) -> None:
         """Adds a preset and switches to it; if the run has it already, both are refused."""
         if "made" in self.loop.tools.compiler._presets:
-            self._advance(AddPreset("made", MADE))
-            assert isinstance(self._last(SwitchFailed), SwitchFailed)
+            self._advance(commands.AddPreset("made", MADE))
+            assert isinstance(self._last(wire.SwitchFailed), wire.SwitchFailed)
         else:
-            self._switch_to("made", AddPreset("made", MADE))
+            self._switch_to("made", commands.AddPreset("made", MADE))
 
     @rule(name=st.sampled_from(NAMES), fails=st.sampled_from([keeps_the_state, consumes_the_state]))
     def switch_fails(self, name: str, fails: Callable[[Any], None]) -> None:
@@ -262,15 +242,14 @@ class LoopMachine(RuleBasedStateMachine):
         if self.paused:
             self.resume()
         before = self.preset
-        self._put(SwitchPreset(name))
+        self._put(commands.SwitchPreset(name))
         self._advance()
         self.loop.tools.compiler.wait()
         step = self.shared.programs[name, self.devices].step
-        assert isinstance(step, Step)
         step.fails = fails
         self.loop.advance()
         assert step.fails is None
-        failed = self._last(SwitchFailed)
+        failed = self._last(wire.SwitchFailed)
         assert (failed.to_preset, failed.preset) == (name, before)
         if fails is consumes_the_state:
             self.loop.tools.saver.finish()
@@ -279,7 +258,7 @@ class LoopMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.paused)
     @rule()
     def pause(self) -> None:
-        self._put(Pause())
+        self._put(commands.Pause())
         self.paused = True
         self._advance()
 
@@ -287,12 +266,12 @@ class LoopMachine(RuleBasedStateMachine):
     @rule()
     def resume(self) -> None:
         self.paused = False
-        self._advance(Resume())
+        self._advance(commands.Resume())
 
     @rule()
     def save(self) -> None:
         at = self.step
-        self._advance(SaveCheckpoint())
+        self._advance(commands.SaveCheckpoint())
         self.loop.tools.saver.finish()
         assert at in [kept.step for kept in self.loop.tools.saver.kept()]
 
@@ -301,16 +280,16 @@ class LoopMachine(RuleBasedStateMachine):
         if self.step in [kept.step for kept in self.loop.tools.saver.kept()]:
             return
         self.shared.save.is_next = True
-        self._advance(SaveCheckpoint())
+        self._advance(commands.SaveCheckpoint())
         assert not self.shared.save.is_next
-        assert "the disk is full" in self._last(CheckpointFailed).problems[0]
+        assert "the disk is full" in self._last(wire.CheckpointFailed).problems[0]
 
     @precondition(lambda self: self.seen.checkpoints)
     @rule(which=st.integers(0, 3))
     def restore(self, which: int) -> None:
         step = self._kept(which)
         self.step = step
-        self._advance(RestoreCheckpoint(step))
+        self._advance(commands.RestoreCheckpoint(step))
         assert not [kept for kept in self.loop.tools.saver.kept() if kept.step > step]
 
     @precondition(lambda self: self.seen.checkpoints)
@@ -319,8 +298,8 @@ class LoopMachine(RuleBasedStateMachine):
         """Fails a restore, out of memory: the state is unchanged, and no checkpoint counts as damaged."""
         kept = [info.step for info in self.loop.tools.saver.kept()]
         self.shared.load.is_next = True
-        self._advance(RestoreCheckpoint(kept[0]))
-        assert "out of memory" in self._last(RestoreFailed).problems[0]
+        self._advance(commands.RestoreCheckpoint(kept[0]))
+        assert "out of memory" in self._last(wire.RestoreFailed).problems[0]
         assert [info.step for info in self.loop.tools.saver.kept()] == kept
 
     @precondition(lambda self: self.seen.checkpoints)
@@ -329,13 +308,14 @@ class LoopMachine(RuleBasedStateMachine):
         step = self._kept(which)
         if not step:  # the initial checkpoint may be the only one to begin from
             return
-        file = max((path for path in (self.home / "checkpoints" / str(step)).rglob("*") if path.is_file()), key=size)
+        files = (path for path in (self.home / "checkpoints" / str(step)).rglob("*") if path.is_file())
+        file = max(files, key=lambda path: path.stat().st_size)
         content = bytearray(file.read_bytes())
         content[where % len(content)] ^= 1
         file.write_bytes(content)
         self.damaged += 1
-        self._advance(RestoreCheckpoint(step))
-        assert self._last(RestoreFailed).step == step
+        self._advance(commands.RestoreCheckpoint(step))
+        assert self._last(wire.RestoreFailed).step == step
 
     @precondition(lambda self: not self.paused)
     @rule()
@@ -355,7 +335,7 @@ class LoopMachine(RuleBasedStateMachine):
         self._stop()
         if kept := self.loop.tools.saver.kept():
             self.step = kept[-1].step
-            self.preset = name_in(self.home, kept[-1].preset)
+            self.preset = Path(kept[-1].preset).stem
         else:
             self.step = 0
         self.paused = False
@@ -395,18 +375,10 @@ class LoopMachine(RuleBasedStateMachine):
         if (self.home / "presets/made.toml").exists():
             compiler._presets["made"] = read_preset(self.home / "presets/made.toml")
         place = CheckpointDirectory(epath.Path(self.home / "checkpoints"))
-        self._record(EngineStarted(protocol=0, pid=os.getpid(), config=config))
+        self._record(wire.EngineStarted(protocol=0, pid=os.getpid(), config=config))
         self._record(READY)
-        saver = Saver(
-            place,
-            config,
-            shared.task,
-            shared.corpus.describe(),
-            compiler.devices,
-            cluster,
-            self._record,
-            self.inbox.wake,
-        )
+        about = config, shared.task, shared.corpus.describe(), compiler.devices
+        saver = Saver(place, *about, cluster, self._record, self.inbox.wake)
         self.batches = FailingBatches(shared.batches)
         profiler = Profiler(self.home / "profile", self._record, cluster)
         self.loop = Loop(Tools(config, compiler, saver, profiler, cluster, self.inbox, self._record), self.batches)
@@ -416,7 +388,7 @@ class LoopMachine(RuleBasedStateMachine):
 
     def _stop(self) -> None:
         self.is_running = False
-        self.inbox.put(Stop())
+        self.inbox.put(commands.Stop())
         self.loop.advance()
         assert self.loop.is_over
         assert self.loop.end() == self.step
@@ -454,7 +426,7 @@ class LoopMachine(RuleBasedStateMachine):
         if isinstance(event, COUNTED):
             self.done.append(type(event).__name__)
         apply(self.seen, event)
-        if isinstance(event, CheckpointsKept):
+        if isinstance(event, wire.CheckpointsKept):
             assert [info.step for info in event.checkpoints] == sorted(info.step for info in event.checkpoints)
 
     def _kept(self, which: int) -> int:
@@ -463,11 +435,3 @@ class LoopMachine(RuleBasedStateMachine):
 
     def _last(self, kind: type[Any]) -> Any:
         return next(event for event in reversed(self.events) if isinstance(event, kind))
-
-
-def name_in(home: Path, preset: str) -> str:
-    return Path(preset).stem if "/" in preset else preset
-
-
-def size(path: Path) -> int:
-    return path.stat().st_size

@@ -6,6 +6,8 @@ parser of the compiled text, losses and digests with those of one device.
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -44,13 +46,10 @@ class Checked:
 
     case: Case
     wrong: list[str] = field(default_factory=list)
-    """One line for each check that failed."""
     info: PresetInfo | None = None
     """The description of the preset; None until it is described."""
     arrays: int = 0
-    """Number of arrays checked."""
     collectives: int = 0
-    """Number of collectives checked."""
 
 
 class Checks:
@@ -115,9 +114,8 @@ class Checks:
         """Moves the state to a replicated layout and back, and there from one device."""
         own, transfers = program.placement.state_shardings, Transfers()
         put = jax.device_put(alone, own)
-        self._expect(
-            np.array_equal(program.digest(put), digests), "the state's digests differ from those on one device"
-        )
+        same = np.array_equal(program.digest(put), digests)
+        self._expect(same, "the state's digests differ from those on one device")
         replicated = Preset("replicated", "", "", {"data": len(self.devices)}, {}, {}, "")
         there = transfers.move(state, place(self.task, replicated, self.devices).state_shardings)
         for array, one, other in zip(self.task.arrays, *map(jax.tree.leaves, (state, there)), strict=False):
@@ -149,17 +147,11 @@ class Checks:
         for array, sharding in zip(program.description.arrays, jax.tree.leaves(shardings), strict=True):
             held[array.kind] += math.prod(sharding.shard_shape(tuple(array.shape))) * _itemsize(array)
         memory = program.description.memory
-        assert memory
-        said = {
-            "parameter": memory.parameters,
-            "moment": memory.moments,
-            "batch": memory.batch,
-            "scalar": memory.scalars,
-        }
+        said = {"parameter": memory.parameters, "moment": memory.moments}
+        said |= {"batch": memory.batch, "scalar": memory.scalars}
         self._expect(dict(held) == said, f"memory {said}, summed {dict(held)}")
-        self._expect(
-            memory.arguments == sum(held.values()), f"arguments {memory.arguments}, summed {sum(held.values())}"
-        )
+        total = sum(held.values())
+        self._expect(memory.arguments == total, f"arguments {memory.arguments}, summed {total}")
         self._expect(memory.padding == 0, f"padding {memory.padding} B")
 
     def _collectives(self, program: Program) -> None:
@@ -167,12 +159,9 @@ class Checks:
         self._expect(found is not None, "its collectives cannot be read")
         ours = Counter((info.kind, tuple(info.axes), info.count, info.bytes_each) for info in found or ())
         theirs = second_reader.collectives(text_of(program), mesh)
-        self._expect(
-            ours == theirs, f"collectives only here {ours - theirs}, only in the second parser {theirs - ours}"
-        )
-        self._expect(
-            all(axes for _, axes, *_ in ours), f"collectives over no axis {[key for key in ours if not key[1]]}"
-        )
+        self._expect(ours == theirs, only_in(ours, theirs))
+        over_none = [key for key in ours if not key[1]]
+        self._expect(not over_none, f"collectives over no axis {over_none}")
         self.checked.collectives += sum(theirs.values())
 
     def _flops(self, program: Program) -> None:
@@ -199,27 +188,20 @@ class Checks:
         if not holds:
             self.checked.wrong.append(wrong)
 
-    def _caught(self, where: str) -> "_Caught":
-        return _Caught(self.checked, where)
-
-
-class _Caught:
-    def __init__(self, checked: Checked, where: str) -> None:
-        self._checked, self._where = checked, where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> bool:
-        if isinstance(error, Exception):
-            self._checked.wrong.append(f"{self._where}: {type(error).__name__}: {str(error)[:500]}")
-            return True
-        return False
+    @contextmanager
+    def _caught(self, where: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.checked.wrong.append(f"{where}: {type(error).__name__}: {str(error)[:500]}")
 
 
 def text_of(program: Program) -> str:
-    """Returns the compiled HLO text."""
     return program.step.as_text()  # type: ignore[attr-defined]
+
+
+def only_in(ours: Counter[Any], theirs: Counter[Any]) -> str:
+    return f"collectives only here {ours - theirs}, only in the second parser {theirs - ours}"
 
 
 def wrong_of_program(seed: int) -> list[str]:
@@ -230,7 +212,7 @@ def wrong_of_program(seed: int) -> list[str]:
     ours = Counter((info.kind, tuple(info.axes), info.count, info.bytes_each) for info in inventory(parse(text), mesh))
     theirs = second_reader.collectives(text, mesh)
     if ours != theirs:
-        wrong.append(f"collectives only here {ours - theirs}, only in the second parser {theirs - ours}")
+        wrong.append(only_in(ours, theirs))
     said = flops(jax.make_jaxpr(alone.function)(alone.argument).jaxpr)
     counted = second_reader.flops(alone.compiled())
     if said != counted:
@@ -249,7 +231,6 @@ def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None
     if math.prod(sizes.values()) != count:
         return f"{sizes} are not {count}"
     mesh, model, training = jax.make_mesh(tuple(sizes.values()), tuple(sizes)), task.config.model, task.config.training
-    assert isinstance(model, ModelConfig)
     if preset.rules.get("experts") and not model.experts:
         return "no experts"
     if unmatched := [glob for glob in preset.overrides if not any(_matches(array, glob) for array in task.arrays)]:
@@ -257,9 +238,8 @@ def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None
     stages = preset.rules.get("layers", ())
     if stages and preset.axis_types == "explicit":
         return "stages in explicit axis types"
-    if shared := {axis for name in ("batch", "seq", "activation_embed") for axis in preset.rules.get(name, ())} & set(
-        stages
-    ):
+    split = {axis for name in ("batch", "seq", "activation_embed") for axis in preset.rules.get(name, ())}
+    if shared := split & set(stages):
         stages = ()
         if preset.microbatches or preset.pipeline_repeats > 1:
             return f"a schedule without stages, {shared}"
@@ -318,7 +298,6 @@ def train(task: Task, program: Program, state: TrainState | None = None) -> list
     losses: list[float] = []
     shapes = [array.shape for array in jax.tree.leaves(task.batch_arrays)]
     model = task.config.model
-    assert isinstance(model, ModelConfig)
     for tokens in np.random.default_rng(0).integers(0, model.vocab, (STEPS, *shapes[0]), np.int32):
         batch = Batch(tokens, np.roll(tokens, -1, axis=1))
         state, loss = program.step(state, Batch(*map(jax.device_put, batch, program.placement.batch_shardings)))

@@ -38,8 +38,6 @@ GLOBS = ("*", "*.kernel", "*.bias", "mu.*", "nu.*", "token.*", "blocks.mlp.*", "
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that a model is drawn from."""
-
     heads: tuple[int, ...] = (2, 4, 8)
     head_dim: tuple[int, ...] = (4,)
     mlp: tuple[int, ...] = (32, 64)
@@ -67,14 +65,11 @@ class Case:
 
     @property
     def preset(self) -> Preset:
-        """The parsed preset."""
         return parse_preset(Path(f"case-{self.seed}.toml"), self.text)
 
     @property
     def summary(self) -> str:
-        """The case in one line."""
         model, training = self.config.model, self.config.training
-        assert isinstance(model, ModelConfig)
         sizes = {name: getattr(model, name) for name in ("layers", "embed", "heads", "mlp", "vocab_rows", "experts")}
         batch = f"batch {training.batch_size} × {training.seq_len}"
         lines = [line for line in self.text.splitlines() if line]

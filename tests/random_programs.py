@@ -29,15 +29,12 @@ class RandomProgram:
     spec: P
     """How its argument is sharded."""
     summary: str
-    """The program in one line."""
 
     @property
     def argument(self) -> jax.ShapeDtypeStruct:
-        """Its abstract argument, without a sharding."""
         return jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
 
     def compiled(self) -> str:
-        """Returns the compiled HLO text."""
         sharded = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32, sharding=NamedSharding(self.mesh, self.spec))
         return jax.jit(self.function).lower(sharded).compile().as_text() or ""
 
@@ -64,17 +61,19 @@ def _step(chance: random.Random, mesh: Mesh, depth: int = 0) -> tuple[str, Step]
     if depth < 2 and chance.random() < 0.25:
         name, inner = _step(chance, mesh, depth + 1)
         times = chance.choice((2, 3, 5))
-        return f"{times} × ({name})", partial(_looped, inner, times)
+        return f"{times} × ({name})", lambda x: jax.lax.scan(lambda x, _: (inner(x), None), x, length=times)[0]
     axis = chance.choice(mesh.axis_names)
     spec = _spec(chance, mesh)
+    parts = mesh.shape[axis]
+    around = [(n, (n + 1) % parts) for n in range(parts)]
     kinds: dict[str, Step] = {
         "square": lambda x: jnp.tanh(x @ x.T),
         "product": lambda x: jnp.tanh(x @ (x + 1.0)),
         f"as {spec}": lambda x: jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec)),
         "mean": lambda x: x - x.mean(axis=0),
         f"psum {axis}": _written(mesh, axis, lambda x: jax.lax.pmean(x, axis)),
-        f"gather {axis}": _written(mesh, axis, partial(_gathered, axis, mesh.shape[axis])),
-        f"rotate {axis}": _written(mesh, axis, partial(_rotated, axis, mesh.shape[axis])),
+        f"gather {axis}": _written(mesh, axis, lambda x: jax.lax.all_gather(x, axis, tiled=True)[: SIZE // parts] + x),
+        f"rotate {axis}": _written(mesh, axis, lambda x: jax.lax.ppermute(x, axis, around) + x),
         f"exchange {axis}": _written(mesh, axis, partial(_exchanged, axis)),
     }
     name = chance.choice(list(kinds))
@@ -89,21 +88,9 @@ def _spec(chance: random.Random, mesh: Mesh) -> P:
     return P(first or None, second or None)
 
 
-def _looped(step: Step, times: int, x: jax.Array) -> jax.Array:
-    return jax.lax.scan(lambda x, _: (step(x), None), x, length=times)[0]
-
-
 def _written(mesh: Mesh, axis: str, body: Step) -> Step:
     spec = P(axis, None)
     return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
-
-
-def _gathered(axis: str, parts: int, x: jax.Array) -> jax.Array:
-    return jax.lax.all_gather(x, axis, tiled=True)[: SIZE // parts] + x
-
-
-def _rotated(axis: str, parts: int, x: jax.Array) -> jax.Array:
-    return jax.lax.ppermute(x, axis, [(n, (n + 1) % parts) for n in range(parts)]) + x
 
 
 def _exchanged(axis: str, x: jax.Array) -> jax.Array:

@@ -1,10 +1,15 @@
-"""Runs that have ended, made by writing their event logs."""
+"""Events of runs, and runs that have ended, made by writing their event logs."""
+
+from pathlib import Path
+from typing import Any
 
 import msgspec
+from shardtui.engine.wire import events as wire
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.checkpoints import CheckpointInfo
 from shardtui.engine.wire.descriptions import DeviceInfo, PresetInfo
-from shardtui.engine.wire.events import CheckpointsKept, EngineStarted, EngineStopped, Event, StepsDone, TrainingStarted
+from shardtui.engine.wire.event_log import LogReader
+from shardtui.engine.wire.events import Event
 from shardtui.engine.wire.framing import VERSION, encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.state.losses import Losses
@@ -14,36 +19,60 @@ from .conftest import READY, tiny_config
 PRESETS = ("dp", "fsdp", "tp", "hsdp")
 
 
+def started(**fields: Any) -> wire.EngineStarted:
+    return wire.EngineStarted(**{"protocol": VERSION, "pid": 7, "config": tiny_config()} | fields)
+
+
+def steps(last: int, *losses: float | None, seconds: float = 0.1, **fields: Any) -> wire.StepsDone:
+    """Steps up to `last`; 0.01 s of the report are a wait for input."""
+    values = {"losses": list(losses), "step_seconds": [seconds] * len(losses), "input_wait_seconds": 0.01}
+    return wire.StepsDone(step=last, **values | fields)
+
+
+def switched(from_preset: str = "dp", to_preset: str = "tp", step: int = 3, **fields: Any) -> wire.Switched:
+    values = {"arrays": 64, "bytes_moved": 1_500_000, "stall_seconds": 0.031, "compile_seconds": 2.0}
+    values |= {"digests_equal": True, "loss_before": 2.0}
+    return wire.Switched(from_preset=from_preset, to_preset=to_preset, step=step, **values | fields)
+
+
+def restored(step: int, *rolled_back: int, preset: str = "tp", seconds: float = 0.5) -> wire.Restored:
+    values = {"from_preset": "dp", "from_devices": 8, "arrays": 52, "seconds": seconds, "digests_equal": True}
+    return wire.Restored(step=step, preset=preset, rolled_back=list(rolled_back), **values)
+
+
+def preset_info(name: str, **fields: Any) -> PresetInfo:
+    values = {"summary": "", "teaches": "", "source": "built-in", "mesh": {"data": 8}, "fits": True, "problems": []}
+    return PresetInfo(name=name, **values | fields)
+
+
 def losses_of(values: list[float]) -> Losses:
-    """Returns the losses of a run whose steps had these values."""
     losses = Losses()
     losses.extend(values)
     return losses
 
 
 def record(directory: RunDirectory, *events: Event) -> None:
-    """Writes the event log of a run."""
     lines = (encode_json(msgspec.structs.replace(event, seq=seq)) for seq, event in enumerate(events, 1))
     directory.events.write_bytes(b"\n".join(lines) + b"\n")
 
 
+def events_in(path: Path) -> list[Event]:
+    """Returns the events of a log."""
+    return [event for events in LogReader(path).read() for event in events]
+
+
 def recorded_run(stem: str = "tiny-1", *more: Event, is_finite: bool = True) -> RunDirectory:
     """Makes a run of four steps under `dp` and a checkpoint, followed by `more` events, by default a clean stop."""
-    losses: list[float | None] = [4.0, 3.0, 2.0, 1.0] if is_finite else [None] * 4
     directory = run_directory.create(tiny_config(run=stem))
-    presets = [
-        PresetInfo(name=name, summary="", teaches="", source="built-in", mesh={"data": 8}, fits=True, problems=[])
-        for name in PRESETS
-    ]
     devices = [DeviceInfo(number, "cpu", "cpu", 0) for number in range(8)]
     kept = CheckpointInfo(step=4, time=0.0, preset="dp", devices=8, loss=2.0, bytes=1000)
     record(
         directory,
-        EngineStarted(protocol=VERSION, pid=1, config=directory.config),
-        msgspec.structs.replace(READY, devices=devices, presets=presets),
-        TrainingStarted(preset="dp"),
-        StepsDone(step=4, losses=losses, step_seconds=[0.1] * 4, input_wait_seconds=0.0),
-        CheckpointsKept(checkpoints=[kept]),
-        *(more or [EngineStopped(step=4, reason="stopped")]),
+        started(config=directory.config),
+        msgspec.structs.replace(READY, devices=devices, presets=list(map(preset_info, PRESETS))),
+        wire.TrainingStarted(preset="dp"),
+        steps(4, *([4.0, 3.0, 2.0, 1.0] if is_finite else [None] * 4), input_wait_seconds=0.0),
+        wire.CheckpointsKept(checkpoints=[kept]),
+        *(more or [wire.EngineStopped(step=4, reason="stopped")]),
     )
     return directory

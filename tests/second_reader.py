@@ -27,10 +27,8 @@ class Line:
 
     name: str
     type: str
-    """The type of its result."""
     opcode: str
     rest: str
-    """Its operands and attributes."""
     times: int
     """How many times it executes per run."""
 

@@ -40,7 +40,6 @@ class Hosts:
         self.supervisors.pop(rank).kill()
 
     def history(self, rank: int) -> list[Event]:
-        """Returns the events in the run directory of a host."""
         return _events(self.folder / f"host-{rank}/shardtui/runs/big/events.jsonl")
 
     def shared_history(self) -> list[Event]:
@@ -48,7 +47,6 @@ class Hosts:
         return _events(self.folder / "shared/big/supervisors/events.jsonl")
 
     def said(self, rank: int) -> str:
-        """Returns what a host has printed."""
         return (self.folder / f"host-{rank}.log").read_text()
 
 

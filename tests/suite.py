@@ -75,7 +75,6 @@ def versions() -> str:
 
 
 def package_versions() -> dict[str, str]:
-    """Of those that are installed."""
     found: dict[str, str] = {}
     for name in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -84,7 +83,6 @@ def package_versions() -> dict[str, str]:
 
 
 def machine() -> str:
-    """Returns the machine's cores, CPU and memory."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = {line.partition(":")[2].strip() for line in lines if line.startswith("model name")}
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30

@@ -19,7 +19,6 @@ from tests.suite import ROOT, machine, package_versions
 
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """With `record`."""
     parser.add_argument("--record", action="store_true", help="write what is measured to docs/data")
     return parser.parse_args()
 

@@ -81,12 +81,18 @@ class Terminal:
                 return
         raise AssertionError(f"no sign of {why}:\n" + "\n".join(self.screen.display))
 
+    def press(self, keys: str, *awaited: str, gone: Sequence[str] = ()) -> None:
+        """Types keys, and reads until the screen shows some texts, and others no longer."""
+        self.send(keys)
+        self.until(
+            lambda text: all(each in text for each in awaited) and not any(each in text for each in gone),
+            f"{awaited} after {keys!r}",
+        )
+
     def send(self, keys: str) -> None:
-        """Types keys."""
         os.write(self.master, keys.encode())
 
     def resize(self, columns: int, rows: int) -> None:
-        """Resizes the terminal and sends SIGWINCH."""
         termios.tcsetwinsize(self.master, (rows, columns))
         self.screen.resize(rows, columns)
         self.process.send_signal(signal.SIGWINCH)
@@ -104,10 +110,8 @@ class Terminal:
         return RESTORED in self.output and termios.tcgetattr(self.master) == self.attributes
 
     def hang_up(self) -> None:
-        """Closes the terminal."""
         os.close(self.master)
 
 
 def training(text: str) -> bool:
-    """Returns whether a screen shows a run that trains."""
     return "● training" in text and "step " in text

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 
-def drawing(docs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, docs / "tables.py", *arguments], capture_output=True, text=True)
+def drawing(docs: Path, *arguments: str, script: str = "tables") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, docs / f"{script}.py", *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
 @pytest.fixture
@@ -33,8 +33,9 @@ def replace(path: Path, old: str, new: str) -> None:
     path.write_text(path.read_text().replace(old, new, 1))
 
 
-def test_pages_show_what_was_recorded() -> None:
-    checked = drawing(DOCS, "--check")
+@pytest.mark.parametrize("script", ["tables", "schemas", "reference"])
+def test_pages_and_schemas_are_what_was_recorded_and_what_the_code_says(script: str) -> None:
+    checked = drawing(DOCS, "--check", script=script)
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
@@ -56,14 +57,11 @@ def test_a_changed_figure_is_found_and_drawn(copied: Path, changed: str, old: st
     assert drawing(copied, "--check").returncode == 0
 
 
-def test_what_is_on_no_page_is_named(copied: Path) -> None:
+def test_what_is_on_no_page_and_a_table_without_an_end_are_named(copied: Path) -> None:
     replace(copied / "faults.md", "<!-- table: faults/soak -->", "")
     checked = drawing(copied, "--check")
     assert "docs/data/faults/soak.json is on no page: add <!-- table: faults/soak -->" in checked.stderr
     assert checked.returncode == 1
-
-
-def test_a_table_without_an_end_is_named_and_nothing_is_lost(copied: Path) -> None:
     replace(copied / "hosts.md", "<!-- end -->", "")
     was = (copied / "hosts.md").read_text()
     assert "hosts.md: a table has no <!-- end -->" in drawing(copied).stderr
@@ -91,15 +89,27 @@ def test_suites_import_what_is_there() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_recording_replaces_the_figures_of_one_package_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+COLUMNS = {"injected": "", "times": "{:,}", "survived": "{:,}", "seen": "{}"}
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(table, "DATA", tmp_path)
     monkeypatch.setattr("docs.tables.DATA", tmp_path)
-    columns = {"injected": "", "times": "{:,}", "survived": "{:,}", "seen": "{}"}
+    return tmp_path
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, python: str, *rows: tuple[object, ...]) -> None:
+    monkeypatch.setattr(table, "python", lambda: python)
+    with Table("faults/x", COLUMNS, records=True, command="python x.py") as made:
+        for row in rows:
+            made.add(*row)
+
+
+def test_recording_replaces_the_figures_of_one_package_set(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, survived in (("3.11", 2000), ("3.12", 1999), ("3.11", 1998)):
-        monkeypatch.setattr(table, "python", lambda name=name: name)
-        with Table("faults/x", columns, records=True, command="python x.py") as recorded:
-            recorded.add("a bit", 2000, survived, None)
-    sets = json.loads((tmp_path / "faults/x.json").read_text())
+        recorded(monkeypatch, name, ("a bit", 2000, survived, None))
+    sets = json.loads((data / "faults/x.json").read_text())
     assert {name: entry["rows"] for name, entry in sets.items()} == {
         "3.11": [["a bit", 2000, 1998, None]],
         "3.12": [["a bit", 2000, 1999, None]],
@@ -108,32 +118,20 @@ def test_recording_replaces_the_figures_of_one_package_set(tmp_path: Path, monke
     assert "| a bit | 2,000 | 1,998 · 1,999 of 2,000 |  |" in drawn("faults/x")
 
 
-def test_what_one_package_set_has_alone_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "DATA", tmp_path)
-    monkeypatch.setattr("docs.tables.DATA", tmp_path)
-    columns = {"injected": "", "times": "{:,}", "survived": "{:,}", "seen": "{}"}
-    for name, rows in {
-        "3.11": [("a bit", 9, 9, None)],
-        "3.12": [("a bit", 9, 0, "lost"), ("a byte", 9, 9, None)],
-    }.items():
-        monkeypatch.setattr(table, "python", lambda name=name: name)
-        with Table("faults/x", columns, records=True, command="python x.py") as recorded:
-            for row in rows:
-                recorded.add(*row)
+def test_what_one_package_set_has_alone_names_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(monkeypatch, "3.11", ("a bit", 9, 9, None))
+    recorded(monkeypatch, "3.12", ("a bit", 9, 0, "lost"), ("a byte", 9, 9, None))
     assert "| a bit | 9 | 3.11: all<br>3.12: 0 of 9 | 3.12: lost |" in drawn("faults/x")
     assert "| a byte | 3.12: 9 | 3.12: all |  |" in drawn("faults/x")
 
 
-def test_nothing_is_recorded_unless_asked_or_where_a_suite_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table, "DATA", tmp_path)
+def test_nothing_is_recorded_unless_asked_or_where_a_suite_fails(data: Path) -> None:
     with Table("x", {"a": ""}, command="x") as unasked:
         unasked.add(1)
     with pytest.raises(RuntimeError), Table("x", {"a": ""}, records=True, command="x") as failing:
         failing.add(1)
         raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
+    assert list(data.iterdir()) == []
 
 
 def test_a_cell_has_the_figures_of_both_package_sets_where_they_differ() -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,44 +17,27 @@ VIEWS = [
 """What is imported when it is shown or used."""
 
 
-def test_every_package_of_the_tree_is_listed() -> None:
+def test_every_folder_with_modules_is_a_package_and_is_listed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    inits = [
-        path for folder in ("engine", "presets", "schemas", "tui") for path in (ROOT / folder).rglob("__init__.py")
-    ]
-    found = {".".join(("shardtui", *path.parent.relative_to(ROOT).parts)) for path in inits}
+    modules = [path for folder in ("engine", "presets", "schemas", "tui") for path in (ROOT / folder).rglob("*.py")]
+    folders = {path.parent for path in modules}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+    found = {".".join(("shardtui", *folder.relative_to(ROOT).parts)) for folder in folders}
     assert set(project["tool"]["setuptools"]["packages"]) == found
 
 
-def test_every_folder_with_modules_is_a_package() -> None:
-    folders = {
-        path.parent for folder in ("engine", "presets", "schemas", "tui") for path in (ROOT / folder).rglob("*.py")
-    }
-    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
-
-
 @pytest.mark.parametrize(
-    "module", ["shardtui.tui", "shardtui.tui.cli.main", "shardtui.tui.app", "shardtui.tui.cli.train"]
+    ("modules", "unwanted"),
+    [
+        ("shardtui.tui", HEAVY),
+        ("shardtui.tui.cli.main", HEAVY),
+        ("shardtui.tui.app", HEAVY),
+        ("shardtui.tui.cli.train", HEAVY),
+        ("shardtui.tui.app, shardtui.tui.cli.run", VIEWS),
+        ("shardtui.engine.watch", ("flax", "optax", "orbax", "grain", "textual")),
+    ],
 )
-def test_the_ui_process_imports_nothing_heavy(module: str) -> None:
-    code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+def test_a_process_imports_nothing_heavy_and_views_when_they_are_shown(modules: str, unwanted: Sequence[str]) -> None:
+    code = f"import sys, {modules}; print([name for name in {unwanted} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
-
-
-def test_the_first_frame_does_not_wait_for_views() -> None:
-    code = (
-        f"import sys, shardtui.tui.app, shardtui.tui.cli.run; print([name for name in {VIEWS} if name in sys.modules])"
-    )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert loaded.stdout.strip() == "[]"
-
-
-def test_presets_are_installed_with_the_package() -> None:
-    from shardtui.engine.spec.preset_files import preset_files
-
-    assert {"nano", "nano-moe", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"} <= preset_files("models").keys()
-    built_in = {"dp", "tp", "dp-tp2", "dp-tp4", "fsdp", "fsdp-tp2", "hsdp", "fsdp-1d", "sp2", "dp-sp2"}
-    experts = {"dp-ep4", "ep2-tp2"}
-    pitfalls = {"pitfall-same-axis", "pitfall-replicated-moments"}
-    assert built_in | experts | pitfalls <= preset_files("parallelism").keys()

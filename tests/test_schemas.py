@@ -4,8 +4,6 @@ Tests that run a command hold its output against them, see `schemas.py`.
 """
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -41,11 +39,6 @@ def reader_takes(text: str) -> bool:
         return not parse_preset(Path("mine.toml"), text).problems
     except UserError:
         return False
-
-
-def test_they_are_what_the_structs_say() -> None:
-    result = subprocess.run([sys.executable, "docs/schemas.py", "--check"], cwd=ROOT, capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_they_travel_with_the_package() -> None:
@@ -148,7 +141,7 @@ def model_reader_takes(text: str) -> bool:
     [
         (f'summary = "s"\n[model]\n{MODEL}{TRAINING}', True),
         (
-            f'summary = "s"\n[model]\nkind = "gpt"\ndropout = 0\nremat = true\ndtype = "float32"\n{MODEL}{TRAINING}',
+            f'summary = "s"\n[model]\nkind = "gpt"\ndropout = 0\nremat = true\n{MODEL}dtype = "float32"\n{TRAINING}',
             True,
         ),
         (f"[model]\n{MODEL}{TRAINING}", False),

@@ -32,14 +32,10 @@ print(time.perf_counter() - began, memory("VmHWM"))
 
 
 def run() -> list[Figure]:
-    """Measures nano: traced steps are paired with untraced ones."""
     keep_freed_blocks()
     loop = Loop()
     loop.seconds()
-    sums: list[float] = []
-    costs: list[float] = []
-    reads: list[float] = []
-    used: list[float] = []
+    sums, costs, reads, used = [], [], [], []
     for _ in range(REPEATS):
         plain = loop.seconds()
         with tempfile.TemporaryDirectory() as folder:
@@ -47,7 +43,7 @@ def run() -> list[Figure]:
             (path,) = Path(folder).rglob("*.xplane.pb")
             mesh = dict(loop.plain.placement.mesh.shape)
             breakdown = read_breakdown(path, mesh)
-            seconds, size = _read_alone(path, mesh)
+            seconds, size = map(float, printed("-c", READING, str(path), json.dumps(mesh)).split())
         reads.append(seconds)
         used.append(size / 1e6)
         sums.append(sum(part.seconds for part in breakdown.parts) / traced)
@@ -62,12 +58,6 @@ def run() -> list[Figure]:
     ]
 
 
-def _read_alone(path: Path, mesh: dict[str, int]) -> tuple[float, float]:
-    """The seconds and bytes of a process that only reads."""
-    seconds, size = map(float, printed("-c", READING, str(path), json.dumps(mesh)).split())
-    return seconds, size
-
-
 class Loop:
     """A plain loop that waits for every device before and after its steps."""
 
@@ -77,7 +67,6 @@ class Loop:
         self.batch = self.plain.batch(0)
 
     def seconds(self) -> float:
-        """Returns the seconds of a step."""
         jax.block_until_ready(self.state)
         began = time.perf_counter()
         for step in range(STEPS):

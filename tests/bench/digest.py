@@ -17,7 +17,7 @@ from shardtui.engine.program.reshard import Transfers
 from shardtui.engine.program.state_function import digest_function, state_function
 from shardtui.engine.spec.preset_reader import load_preset
 
-from .figure import Figure, at_most
+from .figure import Figure, at_most, timed
 from .plain import config
 
 SETTINGS = ("layers=12", "embed=768", "heads=16", "mlp=3072")
@@ -27,7 +27,6 @@ REPEATS = 7
 
 
 def run() -> list[Figure]:
-    """Measures the time and memory of digests."""
     task = Task(config(*SETTINGS), "cpu")
     placements = [place(task, load_preset(name), jax.devices()) for name in ROUTE]
     abstract = [placement.abstract_state(task) for placement in placements]
@@ -74,12 +73,9 @@ def _saved(state: TrainState, digest: Any, finite: Any) -> Figure:
             copied.result()
         return asking / whole
 
-    return at_most(
-        0.5, "part of the save that the digests take", [part() for _ in range(REPEATS)], "", "copying: the rest"
-    )
+    name = "part of the save that the digests take"
+    return at_most(0.5, name, [part() for _ in range(REPEATS)], "", "copying: the rest")
 
 
 def _seconds(ask: Callable[[TrainState], jax.Array], state: TrainState) -> float:
-    began = time.perf_counter()
-    np.asarray(ask(state))
-    return time.perf_counter() - began
+    return timed(lambda: np.asarray(ask(state)))

@@ -1,33 +1,23 @@
 """A figure that was measured, beside the one to reach."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from docs.tables import Cell
 
-COLUMNS = {
-    "figure": "",
-    "value": "{:.3g}",
-    "unit": "{}",
-    "low": "{:.3g}",
-    "high": "{:.3g}",
-    "n": "{}",
-    "sign": "{}",
-    "bound": "{:g}",
-    "against": "{}",
-}
+COLUMNS = {"figure": "", "value": "{:.3g}", "unit": "{}", "low": "{:.3g}", "high": "{:.3g}", "n": "{}"}
+COLUMNS |= {"sign": "{}", "bound": "{:g}", "against": "{}"}
 
 
 @dataclass(frozen=True)
 class Figure:
     name: str
     values: Sequence[float]
-    """One of each repeat."""
     unit: str
     """`×` of a ratio."""
     sign: str
-    """≥ or ≤"""
     bound: float
     baseline: str
     """What it was measured against, with its own figure."""
@@ -37,16 +27,13 @@ class Figure:
         return median(self.values)
 
     @property
-    def is_met(self) -> bool:
-        return self.value >= self.bound if self.sign == "≥" else self.value <= self.bound
-
-    @property
-    def target(self) -> str:
-        return f"{self.sign} {self.bound:g}"
+    def entry(self) -> dict[str, object]:
+        met = self.value >= self.bound if self.sign == "≥" else self.value <= self.bound
+        target = f"{self.sign} {self.bound:g}"
+        return {"name": self.name, "value": self.value, "unit": self.unit, "target": target, "met": met}
 
     @property
     def cells(self) -> list[Cell]:
-        """Of `COLUMNS`."""
         spread = (min(self.values), max(self.values), len(self.values))
         return [self.name, self.value, self.unit, *spread, self.sign, self.bound, self.baseline]
 
@@ -57,3 +44,13 @@ def at_least(bound: float, name: str, values: Sequence[float], unit: str, baseli
 
 def at_most(bound: float, name: str, values: Sequence[float], unit: str, baseline: str) -> Figure:
     return Figure(name, values, unit, "≤", bound, baseline)
+
+
+def ratios(ours: Sequence[float], plain: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(ours, plain, strict=True)]
+
+
+def timed(function: Callable[..., object], *arguments: object) -> float:
+    began = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - began

@@ -7,15 +7,14 @@ from statistics import median
 
 import msgspec
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.events import AnyEvent, EngineStarted, EngineStopped, StepsDone
-from shardtui.engine.wire.framing import encode_json
+from shardtui.engine.wire.events import EngineStopped, Event
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.widgets.loss_plot import Plot, draw_plot
 
-from ..recorded import losses_of
+from ..recorded import losses_of, record, started, steps
 from ..suite import memory
 from ..terminal import Terminal
-from .figure import Figure, at_most
+from .figure import Figure, at_most, timed
 from .plain import config
 
 STEPS = 1_000_000
@@ -25,62 +24,32 @@ REPEATS = 7
 
 
 def run() -> list[Figure]:
-    """Measures redraw, attach and memory, compared with a run of 1,000 steps."""
     chance = random.Random(0)
     losses = [round(2 + 3 * math.exp(-step / 1e5) + 0.2 * chance.random(), 8) for step in range(STEPS)]
     long, short = _recorded("long", losses), _recorded("short", losses[:1000])
     attached = [(_attached(long, STEPS), _attached(short, 1000)) for _ in range(REPEATS)]
     nothing = median(seconds for _, (seconds, _) in attached)
+    seconds = [seconds for (seconds, _), _ in attached]
+    held, against = [many / few for (_, many), (_, few) in attached], f"with 1,000: {attached[0][1][1] / 1e6:.0f} MB"
+    plot = Plot(losses_of(losses), marks=[(STEPS // 2, "fsdp")])
+    redraws = [1e3 * timed(draw_plot, plot, 138, 36) for _ in range(REPEATS)]
     return [
-        _redraw(losses),
-        at_most(
-            1.0,
-            f"attach to {STEPS:,} steps",
-            [seconds for (seconds, _), _ in attached],
-            "s",
-            f"to 1,000 steps: {nothing:.2f} s",
-        ),
-        at_most(
-            1.25,
-            f"memory of the UI with {STEPS:,} steps ÷ with 1,000",
-            [many / few for (_, many), (_, few) in attached],
-            "×",
-            f"with 1,000: {attached[0][1][1] / 1e6:.0f} MB",
-        ),
+        at_most(5, f"redraw of the chart with {STEPS:,} steps, 140 × 40", redraws, "ms", "nothing"),
+        at_most(1.0, f"attach to {STEPS:,} steps", seconds, "s", f"to 1,000 steps: {nothing:.2f} s"),
+        at_most(1.25, f"memory of the UI with {STEPS:,} steps ÷ with 1,000", held, "×", against),
     ]
-
-
-def _redraw(losses: list[float]) -> Figure:
-    shown = losses_of(losses)
-    seconds: list[float] = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        draw_plot(Plot(shown, marks=[(STEPS // 2, "fsdp")]), 138, 36)
-        seconds.append(time.perf_counter() - began)
-    return at_most(
-        5, f"redraw of the chart with {STEPS:,} steps, 140 × 40", [1e3 * s for s in seconds], "ms", "nothing"
-    )
 
 
 def _recorded(name: str, losses: list[float]) -> RunDirectory:
     directory = run_directory.create(msgspec.structs.replace(config(), run=name))
     chance = random.Random(1)
-    events: list[AnyEvent] = [EngineStarted(protocol=1, pid=1, config=directory.config)]
+    events: list[Event] = [started(config=directory.config)]
     for end in range(STEPS_A_REPORT, len(losses) + 1, STEPS_A_REPORT):
-        events.append(
-            StepsDone(
-                step=end,
-                losses=losses[end - STEPS_A_REPORT : end],
-                step_seconds=[round(0.06 + chance.random() / 1e3, 6) for _ in range(STEPS_A_REPORT)],
-                input_wait_seconds=round(chance.random() / 1e4, 6),
-            )
-        )
+        seconds = [round(0.06 + chance.random() / 1e3, 6) for _ in range(STEPS_A_REPORT)]
+        wait = round(chance.random() / 1e4, 6)
+        events.append(steps(end, *losses[end - STEPS_A_REPORT : end], step_seconds=seconds, input_wait_seconds=wait))
     events.append(EngineStopped(step=len(losses), reason="stopped"))
-    lines = (
-        encode_json(msgspec.structs.replace(event, seq=seq, time=1.8e9 + seq / 7))
-        for seq, event in enumerate(events, 1)
-    )
-    directory.events.write_bytes(b"\n".join(lines) + b"\n")
+    record(directory, *(msgspec.structs.replace(event, time=1.8e9 + seq / 7) for seq, event in enumerate(events, 1)))
     return directory
 
 

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from shardtui.engine.distributed.jax_cluster import JaxCluster
 from shardtui.engine.distributed.joining import connect
@@ -18,6 +17,7 @@ from shardtui.engine.distributed.seal import Seal
 from shardtui.engine.spec.config import Membership
 
 from ..conftest import tiny_config
+from ..suite import ROOT
 from .figure import Figure, at_most
 
 STEP_SECONDS = (0.001, 0.01, 0.1)
@@ -39,16 +39,13 @@ def _parts(count: int) -> list[dict[str, float]]:
     """Returns for each process the fraction of time by the seconds of a step."""
     coordinator = f"unix:{tempfile.mkdtemp(prefix='shardtui-', dir='/tmp')}/coordinator"
     command = [sys.executable, "-m", "tests.bench.hosts", coordinator, str(count)]
-    root = Path(__file__).parents[2]
-    workers = [
-        subprocess.Popen([*command, str(number)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root)
-        for number in range(count)
-    ]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    workers = [subprocess.Popen([*command, str(number)], **options) for number in range(count)]
     return [json.loads(worker.communicate()[0]) for worker in workers]
 
 
-def _work(membership: Membership) -> dict[str, float]:
-    connect(membership, tiny_config())
+def _work(coordinator: str, count: str, number: str) -> dict[str, float]:
+    connect(Membership(coordinator=coordinator, processes=int(count), process=int(number)), tiny_config())
     cluster = JaxCluster(Seal(b"the secret of a run"), stop=lambda: None, lost=lambda _: None)
     found = {str(length): _part(cluster, length) for length in STEP_SECONDS}
     cluster.close()
@@ -70,5 +67,4 @@ def _part(cluster: JaxCluster, length: float) -> float:
 
 
 if __name__ == "__main__":
-    coordinator, count, number = sys.argv[1:]
-    print(json.dumps(_work(Membership(coordinator=coordinator, processes=int(count), process=int(number)))))
+    print(json.dumps(_work(*sys.argv[1:])))

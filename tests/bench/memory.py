@@ -1,6 +1,7 @@
 """The peak memory of a switch, beyond that of the state that it moves."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -24,15 +25,10 @@ RETURNS_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 """Has malloc return freed memory to the system at once, so that resident memory is memory in use."""
 
 
-def run() -> list[Figure]:
-    """Measures some pairs of presets, with and without `--low-memory`."""
-    return [figure for pair in PAIRS for figure in _figures(*pair)]
-
-
-def _figures(source: str, target: str) -> list[Figure]:
-    """Measures one pair in its own process, whose resident memory is read."""
-    rows = measured_alone("memory", source, target)
-    return [_figure(f"{mode}, {source} → {target}", mode, *row) for mode, row in zip(MODES, rows, strict=True)]
+def run() -> Iterator[Figure]:
+    for source, target in PAIRS:
+        for mode, row in zip(MODES, measured_alone("memory", source, target), strict=True):
+            yield _figure(f"{mode}, {source} → {target}", mode, *row)
 
 
 def measured_alone(suite: str, *arguments: str) -> list[list[int]]:
@@ -44,16 +40,11 @@ def measured_alone(suite: str, *arguments: str) -> list[list[int]]:
 def _figure(name: str, mode: str, before: int, after: int, largest: int, *peaks: int) -> Figure:
     freed = min(before, after) if mode == LOW else 0
     less = f" - {freed / 1e6:,.0f} MB that are freed" if freed else ""
-    return at_most(
-        1.0,
-        name,
-        [peak / (after + 2 * largest - freed) for peak in peaks],
-        "×",
-        f"{after / 1e6:,.0f} MB + 2 × {largest / 1e6:,.0f} MB{less}",
-    )
+    parts, against = [peak / (after + 2 * largest - freed) for peak in peaks], f"{after / 1e6:,.0f} MB"
+    return at_most(1.0, name, parts, "×", f"{against} + 2 × {largest / 1e6:,.0f} MB{less}")
 
 
-def _bytes(state: TrainState) -> int:
+def bytes_of(state: TrainState) -> int:
     """Returns the bytes of all shards on all devices, which this process holds."""
     return sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
 
@@ -69,12 +60,12 @@ def _measure(source: str, target: str) -> None:
         for _ in range(REPEATS):
             state = compile_initial_state(task, here)()
             jax.block_until_ready(state)
-            before, resident = _bytes(state), memory("VmRSS")
+            before, resident = bytes_of(state), memory("VmRSS")
             Path("/proc/self/clear_refs").write_text("5")
             moved = transfers.move(state, there.state_shardings, free_source=mode == LOW)
             peaks.append(memory("VmHWM") - resident)
-            after = _bytes(moved)
-            largest = max(_bytes(TrainState(leaf, (), (), ())) for leaf in jax.tree.leaves(moved))
+            after = bytes_of(moved)
+            largest = max(bytes_of(TrainState(leaf, (), (), ())) for leaf in jax.tree.leaves(moved))
             del state, moved
         print(before, after, largest, *peaks)
 

@@ -2,23 +2,20 @@
 
 import resource
 import time
-from collections.abc import Callable
 from functools import partial
 
 import jax
 from shardtui.engine.explain import step
 from shardtui.engine.explain.explain import explain
-from shardtui.engine.explain.explanation import Explanation
 from shardtui.engine.explain.programs import lowered
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import describe_preset, place
-from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_presets
 
 from ..explain.programs import nnx_decoder
 from ..suite import printed
-from .figure import Figure, at_most
+from .figure import Figure, at_most, timed
+from .plain import config
 
 REPEATS = 3
 QWEN3_8B = {"T": 4096, "V": 151_936, "D": 4096, "N": 32, "K": 8, "H": 128, "F": 12_288, "LAYERS": 36}
@@ -27,7 +24,7 @@ QWEN3_8B = {"T": 4096, "V": 151_936, "D": 4096, "N": 32, "K": 8, "H": 128, "F": 
 
 def run() -> list[Figure]:
     """Measures nano under every preset, and a decoder of the sizes of Qwen3-8B in a process of its own."""
-    script = "from tests.bench.explain import large; print(*large())"
+    script = "from tests.bench.origins import large; print(*large())"
     seconds, more_bytes, values = map(float, printed("-c", script).split())
     size = f"{values:,.0f} values explained"
     return [
@@ -39,14 +36,12 @@ def run() -> list[Figure]:
 
 def nano() -> list[float]:
     """Returns the seconds of each preset that fits, the least of three times: other programs only add to them."""
-    choice = choose_model("nano")
-    config = RunConfig(run="origins", model_name="nano", model=choice.model, training=choice.training, preset="dp")
-    task = Task(config, "cpu")
+    task = Task(config(), "cpu")
     fitting = [each for each in load_presets()[0] if describe_preset(task, each, jax.devices()).fits]
     placements = [place(task, preset, jax.devices()) for preset in fitting]
     step.explained(task, placements[0])  # loads the passes
     return [
-        min(timed(partial(explain, with_results=False), *lowered_step)[0] for _ in range(REPEATS))
+        min(timed(partial(explain, with_results=False), *lowered_step) for _ in range(REPEATS))
         for lowered_step in (step.lowered(task, placement) for placement in placements)
     ]
 
@@ -58,11 +53,7 @@ def large() -> tuple[float, float, int]:
     with jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)):
         module = lowered(nnx_decoder.program(), "decoder").compiler_ir("stablehlo")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds, found = timed(explain, module, "decoder")
-    return seconds, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before), len(found.values)
-
-
-def timed(function: Callable[..., Explanation], *arguments: object) -> tuple[float, Explanation]:
     began = time.perf_counter()
-    found = function(*arguments)
-    return time.perf_counter() - began, found
+    found = explain(module, "decoder")
+    seconds = time.perf_counter() - began
+    return seconds, 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before), len(found.values)

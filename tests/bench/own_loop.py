@@ -28,7 +28,6 @@ class ExternalLoop:
         self._number = 0
 
     def seconds(self, steps: int, report: Report) -> float:
-        """Makes some steps and returns the seconds per step."""
         began, before = time.perf_counter(), None
         for _ in range(steps):
             self.state, loss = self._bare.step(self.state, self._bare.batch(self._number))
@@ -38,10 +37,6 @@ class ExternalLoop:
             before, self._number = loss, self._number + 1
         float(before)
         return (time.perf_counter() - began) / steps
-
-
-def _ignore(loss: jax.Array) -> None:
-    pass
 
 
 def _measured(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
@@ -54,7 +49,7 @@ def _measured(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
             calls.append(time.perf_counter() - began)
 
         loop.seconds(steps, run.step)
-        pairs = [(loop.seconds(steps, run.step), loop.seconds(steps, _ignore)) for _ in range(PAIRS)]
+        pairs = [(loop.seconds(steps, run.step), loop.seconds(steps, lambda _: None)) for _ in range(PAIRS)]
         for _ in range(PAIRS):
             loop.seconds(steps, timed)
     alone = median(without for _, without in pairs)
@@ -64,7 +59,6 @@ def _measured(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
 
 
 def run() -> list[Figure]:
-    """Measures nano on all devices, and a small model on one."""
     nano, small = plain.Plain(plain.config()), plain.Plain(plain.config(*SMALL, devices=1))
     return [
         *_measured("a step of an own loop, nano on 8 devices", nano, NANO_STEPS),

@@ -17,12 +17,11 @@ from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_reader import load_preset
 
 
-def config(*settings: str, preset: str = "dp", devices: int | None = None) -> RunConfig:
-    """Returns the config of nano, with settings such as `layers=4`."""
-    model = load_model("nano", settings)
-    return RunConfig(
-        run="plain", model_name="nano", model=model.model, training=model.training, preset=preset, devices=devices
-    )
+def config(*settings: str, name: str = "nano", preset: str = "dp", devices: int | None = None) -> RunConfig:
+    """Returns the config of a model, with settings such as `layers=4`."""
+    model = load_model(name, settings)
+    own = {"model_name": name, "model": model.model, "training": model.training}
+    return RunConfig(run="plain", preset=preset, devices=devices, **own)
 
 
 class Plain:
@@ -33,17 +32,14 @@ class Plain:
         devices = devices or jax.devices()[: config.devices]
         self.task = Task(config, devices[0].platform)
         self.placement: Placement = place(self.task, load_preset(config.preset), devices)
-        self.batches = Batches(
-            read_corpus(config.data), config.training.batch_size, config.training.seq_len, config.seed
-        )
+        training = config.training
+        self.batches = Batches(read_corpus(config.data), training.batch_size, training.seq_len, config.seed)
         self.step = trace_step(self.task, self.placement).lower().compile()
 
     def state(self) -> TrainState:
-        """Returns a new initial state, sharded."""
         return compile_initial_state(self.task, self.placement)()
 
     def batch(self, number: int) -> Batch:
-        """Returns a batch, sharded."""
         return Batch(*map(jax.device_put, self.batches[number], self.placement.batch_shardings))
 
     def losses(self) -> Iterator[float]:
@@ -57,7 +53,6 @@ class Plain:
 
 
 def main() -> None:
-    """Trains nano under dp."""
     plain = Plain(config())
     print("compiled", flush=True)
     printed = time.monotonic()

@@ -4,18 +4,14 @@ compiles the same program.
 Needs the extra `tpu` but no TPU.
 """
 
-import os
-import subprocess
-import sys
 import tempfile
-import time
+from functools import partial
 
-from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire.framing import encode_json
 
 from ..suite import printed
-from .figure import Figure, at_most
+from .figure import Figure, at_most, ratios, timed
+from .plain import config
 
 MODEL, TOPOLOGY, PRESET = "gpt3-175b", "v5p:8x8x16", "fsdp64-model16"
 REPEATS = 2
@@ -58,32 +54,24 @@ print(compiled.memory_analysis().peak_memory_in_bytes)
 
 
 def run() -> list[Figure]:
-    """Measures the time of 1,000 estimates, and of one preset that is compiled."""
     about = (_config(64), TOPOLOGY, PRESET)
     estimates = [float(printed("-c", MESHES, _config(1024), TOPOLOGY)) for _ in range(ESTIMATES)]
     ours, bare = [], []
     for _ in range(REPEATS):
         bare.append(_seconds("-c", BARE, *about))
         ours.append(_seconds("-P", "-m", "shardtui.engine", "compile", *about))
-    ratios = [a / b for a, b in zip(ours, bare, strict=True)]
     name = f"plan of {MODEL} for {TOPOLOGY}, one preset ÷ a bare script that compiles it"
     return [
         at_most(2.0, f"estimates of 1,000 meshes of {TOPOLOGY} for {MODEL}", estimates, "s", ""),
-        at_most(1.1, name, ratios, "×", f"bare: {min(bare):.1f} s"),
+        at_most(1.1, name, ratios(ours, bare), "×", f"bare: {min(bare):.1f} s"),
     ]
 
 
 def _config(batch_size: int) -> str:
-    model = load_model(MODEL, (f"batch_size={batch_size}",))
-    config = RunConfig(run="plan", model_name=MODEL, model=model.model, training=model.training, preset=PRESET)
-    return encode_json(config).decode()
+    return encode_json(config(f"batch_size={batch_size}", name=MODEL, preset=PRESET)).decode()
 
 
 def _seconds(*arguments: str) -> float:
     """Returns the seconds of a Python process, with empty caches."""
     with tempfile.TemporaryDirectory() as cache:
-        began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, *arguments], check=True, capture_output=True, env={**os.environ, "XDG_CACHE_HOME": cache}
-        )
-        return time.perf_counter() - began
+        return timed(partial(printed, *arguments, XDG_CACHE_HOME=cache))

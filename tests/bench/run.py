@@ -38,7 +38,7 @@ def main() -> int:
                 figures.append(figure)
                 table.add(*figure.cells)
     if options.json:
-        print(json.dumps([_entry(figure) for figure in figures]))
+        print(json.dumps([figure.entry for figure in figures]))
     return 0
 
 
@@ -51,16 +51,6 @@ class Figures(Table):
 
     def shown(self, cells: Sequence[Cell]) -> list[str]:
         return figure_row({python(): dict(zip(self.columns, cells, strict=True))}, [python()])
-
-
-def _entry(figure: Figure) -> dict[str, object]:
-    return {
-        "name": figure.name,
-        "value": figure.value,
-        "unit": figure.unit,
-        "target": figure.target,
-        "met": figure.is_met,
-    }
 
 
 if __name__ == "__main__":

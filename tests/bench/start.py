@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import median
 
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import PresetCompiled
 
 from ..conftest import SHARDTUI
-from .figure import Figure, at_most
+from ..recorded import events_in
+from .figure import Figure, at_most, ratios
 
 BARE_APP = """
 from textual.app import App
@@ -39,7 +39,6 @@ SCRIPT = Path(sys.executable).with_name("shardtui")
 
 
 def run() -> list[Figure]:
-    """Measures frames and first steps, compared with a bare Textual app and the plain loop."""
     return [*_frames(), *_steps()]
 
 
@@ -54,30 +53,21 @@ def _frames() -> list[Figure]:
         nothing.append(1e3 * _seconds([sys.executable, "-c", "print('loss')"], BARE)[1])
     against = f"bare: {1e3 * median(bare):.0f} ms"
     return [
-        at_most(1.1, "first frame ÷ that of a bare Textual app", _ratios(ours, bare), "×", against),
-        at_most(1.1, "frame with all of Watch ÷ the same", _ratios(whole, bare), "×", against),
+        at_most(1.1, "first frame ÷ that of a bare Textual app", ratios(ours, bare), "×", against),
+        at_most(1.1, "frame with all of Watch ÷ the same", ratios(whole, bare), "×", against),
         at_most(50, "splash", splash, "ms", f"python that prints a word: {median(nothing):.0f} ms"),
     ]
 
 
-def _ratios(ours: Sequence[float], plain: Sequence[float]) -> list[float]:
-    return [a / b for a, b in zip(ours, plain, strict=True)]
-
-
 def _seconds(command: Sequence[str], word: bytes, last: bytes = b"", engine_of: str = "") -> tuple[float, float, float]:
     """Returns the seconds until the first byte, `word` and `last` are written, on a terminal of 80 × 24."""
-    master, terminal = os.openpty()
-    termios.tcsetwinsize(terminal, (24, 80))
+    master, end = os.openpty()
+    termios.tcsetwinsize(end, (24, 80))
+    own = {**os.environ, "TERM": "xterm-256color"}
+    own.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode is cached, as it is for an installed package
     began, output = time.perf_counter(), b""
-    process = subprocess.Popen(
-        command,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-        env={**_compiling_sources(), "TERM": "xterm-256color"},
-    )
-    os.close(terminal)
+    process = subprocess.Popen(command, stdin=end, stdout=end, stderr=end, start_new_session=True, env=own)
+    os.close(end)
     seconds: dict[bytes, float] = {}
     while len(seconds) < len({b"", word, last}) and select.select([master], [], [], 30)[0]:
         output += os.read(master, 65536)
@@ -92,11 +82,6 @@ def _seconds(command: Sequence[str], word: bytes, last: bytes = b"", engine_of: 
     process.wait()
     os.close(master)
     return seconds[b""], seconds[word], seconds[last]
-
-
-def _compiling_sources() -> dict[str, str]:
-    """Returns an environment in which Python caches bytecode, as it is for an installed package."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _end_engine(run: str) -> None:
@@ -117,14 +102,9 @@ def _steps() -> list[Figure]:
             plain.append(_until([sys.executable, "-m", "tests.bench.plain"], b"1", environment))
             subprocess.run([*command, f"--run=second-{number}"], env=environment, check=True, capture_output=True)
             again.append(_compiled(f"second-{number}") / _compiled(f"first-{number}"))
+    name, against = "first step ÷ that of the plain script, nothing compiled before", f"plain: {median(plain):.1f} s"
     return [
-        at_most(
-            1.05,
-            "first step ÷ that of the plain script, nothing compiled before",
-            _ratios(ours, plain),
-            "×",
-            f"plain: {median(plain):.1f} s",
-        ),
+        at_most(1.05, name, ratios(ours, plain), "×", against),
         at_most(0.5, "second compilation ÷ first", again, "×", "the first"),
     ]
 
@@ -133,7 +113,6 @@ def _until(command: Sequence[str], word: bytes, environment: dict[str, str]) -> 
     """Returns the seconds until a line of the output contains the word."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, cwd=SOURCES)
-    assert process.stdout
     for line in process.stdout:
         if word in line:
             break
@@ -144,5 +123,5 @@ def _until(command: Sequence[str], word: bytes, environment: dict[str, str]) -> 
 
 
 def _compiled(run: str) -> float:
-    events = (event for events in LogReader(run_directory.find(run).events).read() for event in events)
+    events = events_in(run_directory.find(run).events)
     return next(event.compile_seconds for event in events if isinstance(event, PresetCompiled))

@@ -44,24 +44,19 @@ class Seconds(NamedTuple):
 
 
 def run() -> Iterator[Figure]:
-    """Measures steps/s and processor time of both loops, with the engine's memory settings."""
     for preset, devices in CASES:
         yield from _figures(preset, devices)
 
 
 def _figures(preset: str, devices: int) -> Iterator[Figure]:
-    measured = [_in_a_process(preset, devices) for _ in range(REPEATS)]
+    answers = [json.loads(printed("-m", "tests.bench.step", preset, str(devices))) for _ in range(REPEATS)]
+    measured = [(Seconds(*own), Seconds(*guide)) for own, guide in answers]
     where = f"{preset} on {devices} device{'s' * (devices > 1)}"
     kinds = (("steps/s, ours ÷ Flax guide's loop", "clock"), ("processor time, Flax guide's loop ÷ ours", "processor"))
     for name, kind in kinds:
         seconds = [(getattr(own, kind), getattr(guide, kind)) for own, guide in measured]
         guides_own = f"guide's: {1e3 * median(guide for _, guide in seconds):.1f} ms a step"
         yield at_least(1.0, f"{name}, {where}", [guide / own for own, guide in seconds], "×", guides_own)
-
-
-def _in_a_process(preset: str, devices: int) -> tuple[Seconds, Seconds]:
-    own, guide = json.loads(printed("-m", "tests.bench.step", preset, str(devices)))
-    return Seconds(*own), Seconds(*guide)
 
 
 def main() -> None:

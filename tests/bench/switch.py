@@ -1,7 +1,6 @@
 """How long a switch stalls training: to a preset used before, and to one that has to be compiled."""
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -12,7 +11,7 @@ from shardtui.engine.wire.commands import Stop, SwitchPreset
 from shardtui.engine.wire.events import AnyEvent, StepsDone, Switched
 from shardtui.tui.client.engine_client import EngineClient
 
-from .figure import Figure, at_least, at_most
+from .figure import Figure, at_least, at_most, timed
 from .plain import config
 
 ROUTE = ("dp", "fsdp", "tp", "fsdp-tp2")
@@ -20,7 +19,6 @@ ROUNDS = 4
 """Times that the route is taken; in the first round every preset is new."""
 STEPS_BETWEEN = 8
 COPIED = 2**28
-"""Bytes copied to measure memory bandwidth."""
 
 
 @dataclass
@@ -28,7 +26,6 @@ class Drive:
     """A run that switches to the next preset of its route after some steps under each."""
 
     wanted: list[str]
-    """The presets to switch to, in order."""
     switches: list[Switched] = field(default_factory=list[Switched])
     meanwhile: list[int] = field(default_factory=list[int])
     """Steps made while each switch was prepared."""
@@ -40,7 +37,6 @@ class Drive:
     step: int = 0
 
     async def run(self) -> None:
-        """Starts the engine, switches through the route, and stops."""
         client = EngineClient(run_directory.create(msgspec.structs.replace(config(), run="switching")))
         client.start_engine()
         async for events in client.events():
@@ -53,7 +49,6 @@ class Drive:
                 await client.send(SwitchPreset(self.wanted[done]) if done < len(self.wanted) else Stop())
 
     def note(self, event: AnyEvent) -> None:
-        """Records an event of the run."""
         match event:
             case StepsDone():
                 self.step = event.step
@@ -68,10 +63,10 @@ class Drive:
 
 
 def run() -> list[Figure]:
-    """Measures stalls of switches, and steps made while a preset compiles."""
     drive = Drive([*(ROUTE * ROUNDS)[1:], ROUTE[0]])
     asyncio.run(drive.run())
-    bandwidth = _copy_bandwidth()
+    source, target = np.ones(COPIED, np.uint8), np.ones(COPIED, np.uint8)
+    bandwidth = COPIED / median(timed(np.copyto, target, source) for _ in range(5))
     steps = {preset: median(seconds) for preset, seconds in drive.seconds.items()}
 
     def part(switch: Switched) -> float:
@@ -80,26 +75,12 @@ def run() -> list[Figure]:
 
     first = len(ROUTE) - 1
     new, known = drive.switches[:first], drive.switches[len(ROUTE) :]
-    against = (
-        f"steps of {1e3 * min(steps.values()):.0f} … {1e3 * max(steps.values()):.0f} ms, {bandwidth / 1e9:.1f} GB/s"
-    )
-    allowed = "(2 steps + bytes moved ÷ copy bandwidth)"
+    shortest, longest = 1e3 * min(steps.values()), 1e3 * max(steps.values())
+    against = f"steps of {shortest:.0f} … {longest:.0f} ms, {bandwidth / 1e9:.1f} GB/s"
+    allowed, meanwhile = "(2 steps + bytes moved ÷ copy bandwidth)", list(map(float, drive.meanwhile[:first]))
     return [
         at_most(1.0, f"stall to a preset seen before ÷ {allowed}", [part(switch) for switch in known], "×", against),
         at_most(1.0, f"stall to a new preset ÷ {allowed}", [part(switch) for switch in new], "×", against),
         at_most(0, "compiled for presets seen before", [switch.compile_seconds for switch in known], "s", "nothing"),
-        at_least(
-            1, "steps while a new preset compiles", list(map(float, drive.meanwhile[:first])), "steps", "standing still"
-        ),
+        at_least(1, "steps while a new preset compiles", meanwhile, "steps", "standing still"),
     ]
-
-
-def _copy_bandwidth() -> float:
-    """Returns the bytes/s of a copy within this machine's memory."""
-    source, target = np.ones(COPIED, np.uint8), np.ones(COPIED, np.uint8)
-    seconds: list[float] = []
-    for _ in range(5):
-        began = time.perf_counter()
-        np.copyto(target, source)
-        seconds.append(time.perf_counter() - began)
-    return COPIED / median(seconds)

@@ -11,7 +11,6 @@ from ..terminal import Terminal, training
 from .figure import Figure, at_most
 
 WINDOW = 6.0
-"""Seconds over which bytes are counted."""
 REPEATS = 5
 BAUD = 9600
 SETTLED = 10.0
@@ -22,7 +21,6 @@ PRESETS = 8
 
 
 def run() -> list[Figure]:
-    """Measures steady output, views over a slow line, and key latency."""
     return [*_steady((140, 40), 5000), *_steady((80, 24), 2000), _slow_line(), *_keys()]
 
 
@@ -33,10 +31,8 @@ def _watching(name: str, size: tuple[int, int]) -> Iterator[Terminal]:
         terminal.until(training, "the first steps")
         yield terminal
     finally:
-        terminal.send("x")
-        terminal.until(lambda text: "End it" in text, "the question")
-        terminal.send("y")
-        terminal.until(lambda text: "stopped" in text, "the end")
+        terminal.press("x", "End it")
+        terminal.press("y", "stopped")
         terminal.send("d")
         terminal.exit_code()
 
@@ -45,8 +41,7 @@ def _steady(size: tuple[int, int], bound: float) -> list[Figure]:
     with _watching(f"steady-{size[0]}", size) as terminal:
         _bytes_in(terminal, 5)
         training_bytes = [_bytes_in(terminal, WINDOW) / WINDOW for _ in range(REPEATS)]
-        terminal.send(" ")
-        terminal.until(lambda text: "paused" in text, "the pause")
+        terminal.press(" ", "paused")
         _bytes_in(terminal, 2)
         paused_bytes = [_bytes_in(terminal, WINDOW) / WINDOW for _ in range(REPEATS)]
     where = f"{size[0]} × {size[1]}"
@@ -69,22 +64,15 @@ def _slow_line() -> Figure:
         for _ in range(int(SETTLED / 0.05)):
             _trickle(terminal)
         waits: list[float] = []
-        for key, shows, hides in (
-            ("3", "parameter bytes", "last switch"),
-            ("1", "last switch", "parameter bytes"),
-        ) * REPEATS:
+        texts = ("parameter bytes", "last switch")
+        for key, shows, hides in (("3", *texts), ("1", *reversed(texts))) * REPEATS:
             began = time.monotonic()
             terminal.send(key)
             while shows not in (text := "\n".join(terminal.screen.display)) or hides in text:
                 _trickle(terminal)
             waits.append(time.monotonic() - began)
-    return at_most(
-        15,
-        f"from a key to the whole of another view at {BAUD:,} baud, 80 × 24",
-        waits,
-        "s",
-        f"6 kB at {BAUD // 10} bytes/s: 6 s",
-    )
+    name = f"from a key to the whole of another view at {BAUD:,} baud, 80 × 24"
+    return at_most(15, name, waits, "s", f"6 kB at {BAUD // 10} bytes/s: 6 s")
 
 
 def _trickle(terminal: Terminal) -> None:
@@ -105,12 +93,10 @@ def _keys() -> list[Figure]:
                 waits.append(_wait_for(terminal, "l", b"log axis"))
                 terminal.send("l")
         ordered = quantiles(waits, n=100)
-    against = f"{KEYS} keys, {PRESETS} presets compiled meanwhile"
+    name, against = "from a key to the first byte of its answer", f"{KEYS} keys, {PRESETS} presets compiled meanwhile"
     return [
-        at_most(
-            50, "from a key to the first byte of its answer, median", [1e3 * wait for wait in waits], "ms", against
-        ),
-        at_most(200, "from a key to the first byte of its answer, p99", [1e3 * ordered[-1]], "ms", against),
+        at_most(50, f"{name}, median", [1e3 * wait for wait in waits], "ms", against),
+        at_most(200, f"{name}, p99", [1e3 * ordered[-1]], "ms", against),
     ]
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import median
 from threading import Thread
 
@@ -28,9 +27,10 @@ from shardtui.engine.wire.inbox import Inbox
 from shardtui.engine.wire.server import Server
 
 from ..conftest import SHARDTUI
+from ..suite import ROOT
 from ..terminal import Terminal, training
 from . import plain
-from .figure import Figure, at_least, at_most
+from .figure import Figure, at_least, at_most, ratios
 
 REPEATS = 7
 WINDOW = 8.0
@@ -41,16 +41,9 @@ SMALL = ("layers=1", "embed=32", "heads=2", "mlp=64", "context=16", "seq_len=16"
 
 
 class PlainProcess:
-    """The plain loop in its own process."""
-
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.plain"],
-            stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
-            text=True,
-        )
-        assert self._process.stdout
+        command = [sys.executable, "-m", "tests.bench.plain"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
         assert self._process.stdout.readline() == "compiled\n"
         self.steps = 0
         """Steps made so far."""
@@ -61,11 +54,9 @@ class PlainProcess:
             self.steps = int(line)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process."""
         self._process.send_signal(number)
 
     def end(self) -> None:
-        """Kills the process."""
         self._process.kill()
         self._process.wait()
 
@@ -80,8 +71,7 @@ class Watched:
         self._history = LogReader(self._directory.events)
         self._ended = False
         self._step = 0
-        self._reading = Thread(target=self._read, daemon=True)
-        self._reading.start()
+        Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         while not self._ended and self._terminal.read(draw=False):
@@ -95,14 +85,12 @@ class Watched:
         return self._step
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the engine and the UI."""
         holder = self._directory.holder()
         assert holder and holder.is_here
         os.kill(holder.pid, number)
         self._terminal.process.send_signal(number)
 
     def end(self) -> None:
-        """Stops the run and ends the UI."""
         subprocess.run([*SHARDTUI, "stop", self._directory.name], check=True, capture_output=True)
         self._ended = True
         self._terminal.process.terminate()
@@ -124,10 +112,8 @@ class EngineLoop:
         corpus = read_corpus(config.data).describe()
         place = CheckpointDirectory(epath.Path(directory.checkpoints(config)))
         saver = Saver(place, config, task, corpus, devices, Cluster(), publish, lambda: None)
-        compiler, profiler = (
-            Compiler(task, {}, devices, directory.presets),
-            Profiler(directory.profile, publish, Cluster()),
-        )
+        compiler = Compiler(task, {}, devices, directory.presets)
+        profiler = Profiler(directory.profile, publish, Cluster())
         loop = Loop(Tools(config, compiler, saver, profiler, Cluster(), self._inbox, publish), bare.batches)
         self._inbox.put(Pause())
         self._thread = Thread(target=loop.run, args=(None,))
@@ -149,14 +135,12 @@ class EngineLoop:
         return (ended - began) / (after - before)
 
     def end(self) -> None:
-        """Stops the loop and its server."""
         self._inbox.put(Stop())
         self._thread.join()
         self._server.close()
 
 
 def _seconds_per_step(losses: Iterator[float]) -> float:
-    """Returns the seconds per step of the plain loop."""
     began, steps = time.perf_counter(), 0
     while time.perf_counter() - began < SMALL_WINDOW:
         next(losses)
@@ -169,28 +153,14 @@ def _cost_of_a_step() -> Figure:
     ours, losses = EngineLoop(bare), bare.losses()
     pairs = [(ours.seconds_per_step(), _seconds_per_step(losses)) for _ in range(REPEATS + 1)][1:]
     ours.end()
-    return at_most(
-        50,
-        "a step of the loop − that of the plain loop, one device",
-        [1e6 * (own - other) for own, other in pairs],
-        "µs",
-        f"plain: {1e6 * median(other for _, other in pairs):,.0f} µs a step",
-    )
+    name, more = "a step of the loop − that of the plain loop, one device", [1e6 * (own - bare) for own, bare in pairs]
+    return at_most(50, name, more, "µs", f"plain: {1e6 * median(other for _, other in pairs):,.0f} µs a step")
 
 
 def run() -> list[Figure]:
-    """Measures steps/s with and without a viewer, and the overhead of a step."""
     watched, bare = _rates(Watched("watched"), PlainProcess())
-    return [
-        at_least(
-            0.98,
-            "steps/s of nano, watched ÷ plain loop",
-            [a / b for a, b in zip(watched, bare, strict=True)],
-            "×",
-            f"plain: {median(bare):.1f} steps/s",
-        ),
-        _cost_of_a_step(),
-    ]
+    name, against = "steps/s of nano, watched ÷ plain loop", f"plain: {median(bare):.1f} steps/s"
+    return [at_least(0.98, name, ratios(watched, bare), "×", against), _cost_of_a_step()]
 
 
 def _rates(ours: Watched, plain: PlainProcess) -> tuple[list[float], list[float]]:

@@ -19,7 +19,7 @@ from ..oracle.files import write_file
 from ..oracle.tiny import LLAMA, tensors_of
 from ..suite import memory
 from .figure import Figure, at_most
-from .memory import measured_alone
+from .memory import bytes_of, measured_alone
 from .plain import config
 
 PRESETS = ("dp", "fsdp", "fsdp-tp2")
@@ -28,7 +28,6 @@ SIZES = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12
 
 
 def run() -> list[Figure]:
-    """Reads a Llama under some presets, each in a process of its own, whose resident memory is read."""
     with TemporaryDirectory() as folder:
         largest = _write(Path(folder))
         return [_figure(folder, preset, largest) for preset in PRESETS]
@@ -45,17 +44,8 @@ def _write(folder: Path) -> int:
 
 def _figure(folder: str, preset: str, largest: int) -> Figure:
     ((shards, peak),) = measured_alone("weights", folder, preset)
-    return at_most(
-        1.0,
-        f"reading weights, {preset}",
-        [(peak - shards) / largest],
-        "×",
-        f"{shards / 1e6:,.0f} MB of shards, largest tensor {largest / 1e6:,.0f} MB",
-    )
-
-
-def _zeros(array: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.Array:
-    return jax.device_put(np.zeros(array.shape, array.dtype), sharding)
+    against = f"{shards / 1e6:,.0f} MB of shards, largest tensor {largest / 1e6:,.0f} MB"
+    return at_most(1.0, f"reading weights, {preset}", [(peak - shards) / largest], "×", against)
 
 
 def _measure(folder: str, preset: str) -> None:
@@ -63,9 +53,10 @@ def _measure(folder: str, preset: str) -> None:
     choice = choose_model(f"hf:{folder}")
     task = Task(msgspec.structs.replace(config(), model=choice.model), "cpu")
     shardings = place(task, load_preset(preset), jax.devices()).state_shardings.params
-    state = TrainState(jax.tree.map(_zeros, task.abstract_state.params, shardings), (), (), ())
+    zeros = jax.tree.map(lambda array: np.zeros(array.shape, array.dtype), task.abstract_state.params)
+    state = TrainState(jax.device_put(zeros, shardings), (), (), ())
     jax.block_until_ready(state)
-    shards = sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
+    shards = bytes_of(state)
     resident = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     filled = with_weights(state, msgspec.structs.replace(task.config, weights=choice.weights))

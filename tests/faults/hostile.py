@@ -39,9 +39,10 @@ from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import TINY, tiny_config
+from ..recorded import switched
 from ..suite import own_directories
 from ..terminal import Terminal
-from ..tui.test_views import inspections, switch
+from ..tui.recordings import inspections
 from .row import Row
 
 TEXTS = (
@@ -189,7 +190,7 @@ def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
             inspected, preset=preset, rematerializations=_rematerializations(texts), problem=texts.line("inspection")
         ),
         StepsDone(step=1, losses=[1.0], step_seconds=[0.1], input_wait_seconds=0.0),
-        switch(texts.line("preset left"), preset),
+        switched(texts.line("preset left"), preset, step=1),
         CommandRefused(problem=texts.line("refusal")),
         SwitchFailed(
             to_preset=texts.line("preset not reached"), step=1, preset="dp", problems=texts.of("failed switch")

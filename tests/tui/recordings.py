@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.events import EngineStarted, Inspection
+from shardtui.engine.wire.events import Inspection
 from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import TINY, tiny_config
+from ..recorded import events_in
 
 ROOT = Path(__file__).parents[2]
 RECORDED = Path(__file__).parent / "recorded"
@@ -28,16 +28,12 @@ PRESETS = ("dp", "pitfall-first-dim", "fsdp-tp2")
 
 
 def recorded() -> RunDirectory:
-    """Returns a run with the recorded events."""
-    first = next(event for events in LogReader(EVENTS).read() for event in events)
-    assert isinstance(first, EngineStarted) and first.config
-    directory = run_directory.create(first.config)
+    directory = run_directory.create(events_in(EVENTS)[0].config)
     directory.events.write_bytes(EVENTS.read_bytes())
     return directory
 
 
 def described(*presets: str) -> list[Inspection]:
-    """Returns the recorded inspections of some of `PRESETS`."""
     found = {each.compiled.preset: each for each in decoded(INSPECTIONS.read_bytes())}
     return [found[name] for name in presets]
 
@@ -48,7 +44,6 @@ def inspections(settings: tuple[str, ...], devices: int, *presets: str) -> list[
 
 
 def anew() -> bytes:
-    """Returns what `INSPECTIONS` is to contain."""
     lines = _inspected(TINY, 8, *PRESETS).decode().replace(str(ROOT), "/home/me/shardtui")
     lines = re.sub(r'[^" ]*/site-packages/', "/home/me/site-packages/", lines)
     timeless = (

@@ -1,6 +1,5 @@
 """Presets compared on a real engine, by the command and in the Compare view of a live run."""
 
-import asyncio
 import json
 import os
 import signal
@@ -10,17 +9,14 @@ from pathlib import Path
 import pytest
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
-from shardtui.tui.state.interpreter import apply_all
-from shardtui.tui.state.run_state import Phase, RunState
+from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
-from textual.widgets import DataTable
+from textual.pilot import Pilot
 
-from ..conftest import SETTINGS, WITH_DROPOUT, tiny_config
+from ..conftest import SETTINGS, tiny_config
 from ..schemas import checked
-from .test_app import shown, status, until
+from .test_app import answer, shown, status, until
 from .test_cli import run, started
 
 FEW_FIT = ModelConfig(layers=2, embed=12, heads=3, mlp=64, vocab=256, vocab_rows=256, context=16)
@@ -33,11 +29,6 @@ def files(folder: Path) -> list[Path]:
 
 def compared(*arguments: str) -> subprocess.Popen[str]:
     return started("compare", *arguments, *SETTINGS, f"--data={__file__}")
-
-
-def until_it_says(process: "subprocess.Popen[str]", text: str) -> None:
-    assert process.stderr
-    assert any(text in line for line in process.stderr), text
 
 
 @pytest.mark.slow
@@ -85,20 +76,10 @@ def test_bad_input_is_refused_with_every_problem(home: Path) -> None:
 @pytest.mark.slow
 def test_presets_that_are_too_large_do_not_stop_the_comparison(home: Path) -> None:
     """The run cannot begin with the first preset, and the switch to the last one fails."""
-    result = run(
-        "compare",
-        "tp",
-        "dp",
-        "fsdp-tp8",
-        "--device-memory=650e3",
-        "--steps=2",
-        "--json",
-        *SETTINGS,
-        WITH_DROPOUT,
-        f"--data={__file__}",
-    )
-    assert result.returncode == 1
-    rows = {row["preset"]: row for row in json.loads(result.stdout)["rows"]}
+    process = compared("tp", "dp", "fsdp-tp8", "--device-memory=650e3", "--steps=2", "--json")
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 1
+    rows = {row["preset"]: row for row in json.loads(output)["rows"]}
     assert [(name, row["verdict"]) for name, row in rows.items()] == [
         ("dp", "fits"),
         ("tp", "too large"),
@@ -114,7 +95,7 @@ def test_presets_that_are_too_large_do_not_stop_the_comparison(home: Path) -> No
 @pytest.mark.slow
 def test_a_killed_engine_is_replaced(home: Path) -> None:
     process = compared("dp", "tp", "--steps=400", "--json")
-    until_it_says(process, "tp (1 of 2): ")
+    next(line for line in process.stderr if "tp (1 of 2): " in line)
     (lock,) = (home / "state").rglob("lock")
     os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
     output, errors = process.communicate(timeout=120)
@@ -129,7 +110,7 @@ def test_a_killed_engine_is_replaced(home: Path) -> None:
 @pytest.mark.slow
 def test_an_interrupted_comparison_prints_what_was_measured(home: Path) -> None:
     process = compared("dp", "tp", "--steps=100000")
-    until_it_says(process, "tp (1 of 2): ")
+    next(line for line in process.stderr if "tp (1 of 2): " in line)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -138,70 +119,51 @@ def test_an_interrupted_comparison_prints_what_was_measured(home: Path) -> None:
     assert files(home / "state") == []
 
 
-def recorded(directory: RunDirectory) -> RunState:
-    state = RunState()
-    for events in LogReader(directory.events).read():
-        apply_all(state, events)
-    return state
-
-
 @pytest.mark.slow
-def test_the_view_measures_a_live_run_and_returns_to_its_preset(home: Path) -> None:
+async def test_the_view_measures_a_live_run_and_returns_to_its_preset(home: Path) -> None:
     """Steps are long enough that a comparison is still running when a slow viewer attaches."""
     directory = run_directory.create(tiny_config(model=FEW_FIT, training=TrainingConfig(batch_size=16, seq_len=15)))
 
     def cells(app: ShardtuiApp, name: str) -> list[str]:
-        return [str(cell) for cell in app.screen.query_one(DataTable).get_row(name)]
+        return [str(cell) for cell in app.screen.query_one("DataTable").get_row(name)]
 
-    async def first() -> None:
-        async with shown(directory, True, (140, 40)) as (app, pilot):
-            await until(lambda: app.state.step >= 5, "steps")
-            await pilot.press("6")
-            await until(lambda: app.state.estimates, "the estimates")
-            await until(
-                lambda: app.screen.query(DataTable) and "≈" in "".join(cells(app, "hsdp")), "the estimates' figures"
-            )
-            assert "m Measure" in screen_text(app)
-            await pilot.press("m")
-            await until(lambda: "(1 of 3): 2" in screen_text(app) or app.state.switches, "the first switch")
-            assert "esc Cancel" in screen_text(app)
-            await pilot.press("1")
-            await until(lambda: "comparing" in status(app), "the status line")
-            await pilot.press("space")
-            await until(lambda: app.state.phase is Phase.PAUSED, "the pause")
-            await pilot.press("6", "space")
-            comparison = app.state.comparison
-            assert comparison
-            await until(lambda: comparison.is_over, "the end")
-            assert (comparison.ended_by, app.state.preset) == (None, "dp")
-            await until(lambda: "comparison done" in screen_text(app), "the end on screen")
-            assert all("ms" in cells(app, name)[2] or "s" in cells(app, name)[2] for name in ("dp", "hsdp", "fsdp-1d"))
-            assert "→ " in screen_text(app)
-            switches = len(app.state.switches)
-            await pilot.press("m")
-            await until(lambda: len(app.state.switches) > switches and app.state.is_comparing, "a switch")
-            await pilot.press("escape")
-            await until(lambda: app.state.preset == "dp" and not app.state.is_comparing, "the preset from before")
-            assert app.state.comparison
-            assert app.state.comparison.ended_by == "cancelled"
-            switches = len(app.state.switches)
-            await pilot.press("m")
-            await until(
-                lambda: len(app.state.switches) > switches and app.state.is_comparing,
-                "a switch before the viewer detaches",
-            )
-            await pilot.press("d")
+    async def measure(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+        switches = len(app.state.switches)
+        await pilot.press("m")
+        await until(lambda: len(app.state.switches) > switches and app.state.is_comparing, "a switch")
 
-    async def second() -> None:
-        async with shown(directory, False, (80, 24)) as (app, pilot):
-            await until(lambda: app.state.preset == "dp" and not app.client.is_behind, "the run under its first preset")
-            await pilot.press("6")
-            await until(lambda: app.screen.query(DataTable) and app.screen.query_one(DataTable).row_count, "rows")
-            await pilot.press("x")
-            await until(lambda: app.screen.query("#yes"), "the question")
-            await pilot.press("y")
-            await until(lambda: app.state.phase is Phase.STOPPED, "the end")
-
-    asyncio.run(first())
-    asyncio.run(second())
-    assert recorded(directory).switches[-1].to_preset == "dp"
+    async with shown(directory, True, (140, 40)) as (app, pilot):
+        await until(lambda: app.state.step >= 5, "steps")
+        await pilot.press("6")
+        await until(lambda: app.state.estimates, "the estimates")
+        await until(
+            lambda: app.screen.query("DataTable") and "≈" in "".join(cells(app, "hsdp")), "the estimates' figures"
+        )
+        assert "m Measure" in screen_text(app)
+        await pilot.press("m")
+        await until(lambda: "(1 of 3): 2" in screen_text(app) or app.state.switches, "the first switch")
+        assert "esc Cancel" in screen_text(app)
+        await pilot.press("1")
+        await until(lambda: "comparing" in status(app), "the status line")
+        await pilot.press("space")
+        await until(lambda: app.state.phase is Phase.PAUSED, "the pause")
+        await pilot.press("6", "space")
+        comparison = app.state.comparison
+        await until(lambda: comparison.is_over, "the end")
+        assert (comparison.ended_by, app.state.preset) == (None, "dp")
+        await until(lambda: "comparison done" in screen_text(app), "the end on screen")
+        assert all("ms" in cells(app, name)[2] or "s" in cells(app, name)[2] for name in ("dp", "hsdp", "fsdp-1d"))
+        assert "→ " in screen_text(app)
+        await measure(app, pilot)
+        await pilot.press("escape")
+        await until(lambda: app.state.preset == "dp" and not app.state.is_comparing, "the preset from before")
+        assert app.state.comparison.ended_by == "cancelled"
+        await measure(app, pilot)
+        await pilot.press("d")
+    async with shown(directory) as (app, pilot):
+        await until(lambda: app.state.preset == "dp" and not app.client.is_behind, "the run under its first preset")
+        await pilot.press("6")
+        await until(lambda: app.screen.query("DataTable") and app.screen.query_one("DataTable").row_count, "rows")
+        await answer(app, pilot, "x")
+        await until(lambda: app.state.phase is Phase.STOPPED, "the end")
+        assert app.state.switches[-1].to_preset == "dp"

@@ -1,25 +1,14 @@
 """A comparison takes events, and returns the commands to send."""
 
+from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.commands import AnyCommand, SwitchPreset
-from shardtui.engine.wire.events import (
-    AheadEnded,
-    AnyEvent,
-    CheckpointSaved,
-    CheckpointSaving,
-    EngineLost,
-    EngineStopped,
-    MemoryMeasured,
-    Paused,
-    PresetCompiling,
-    Resumed,
-    SwitchCancelled,
-    SwitchFailed,
-)
+from shardtui.engine.wire.events import AnyEvent
 from shardtui.tui.state.comparison import WARM_UP_STEPS, Comparison, Stage, in_progress
 from shardtui.tui.state.interpreter import apply
 from shardtui.tui.state.run_state import RunState
 
-from .test_run_state import START, restored, steps, switched
+from ..recorded import restored, steps, switched
+from .test_run_state import START
 
 STEPS = 4
 SLOW = 9.0
@@ -48,7 +37,7 @@ class Run:
         return self
 
     def switches(self, to: str) -> "Run":
-        return self.happens(PresetCompiling(preset=to), switched(from_preset=self.state.preset, to_preset=to))
+        return self.happens(wire.PresetCompiling(preset=to), switched(from_preset=self.state.preset, to_preset=to))
 
     def steps(self, count: int, seconds: float = 0.1) -> "Run":
         return self.happens(steps(self.state.step + count, *[2.0] * count, seconds=seconds))
@@ -81,29 +70,28 @@ def test_each_preset_is_measured_after_a_switch_and_the_active_one_comes_last() 
     assert run.sent == to("tp", "fsdp", "dp"), "the run is under its original preset"
     assert [run.seconds(preset) for preset in ("dp", "tp", "fsdp")] == [0.4, 0.2, 0.2]
     measured = run.comparison.measured("tp", 1000)
-    assert measured
     assert (measured.steps, measured.fastest_seconds, measured.slowest_seconds) == (STEPS, 0.1, 0.3)
     assert (measured.lower_quartile_seconds, measured.upper_quartile_seconds) == (0.1, 0.3)
     assert measured.tokens_per_second == 1000 / 0.2
 
 
-def test_the_run_returns_to_a_preset_that_is_not_measured() -> None:
+def test_the_run_returns_to_a_preset_that_is_not_measured_and_needs_no_switch_for_its_own() -> None:
     run = Run("tp").switches("tp").steps(WARM_UP_STEPS + STEPS)
     assert (run.comparison.stage, run.sent) == (Stage.RETURNING, to("tp", "dp"))
     run.switches("dp")
     assert run.comparison.is_over
-
-
-def test_the_active_preset_alone_needs_no_switch() -> None:
     run = Run("dp").steps(3, SLOW).steps(WARM_UP_STEPS, SLOW).steps(STEPS)
     assert (run.comparison.is_over, run.sent, run.seconds("dp")) == (True, [], 0.1)
 
 
 def test_steps_during_background_work_do_not_count() -> None:
     background: list[tuple[AnyEvent, AnyEvent]] = [
-        (PresetCompiling(preset="fsdp", ahead=True), AheadEnded(preset="fsdp", problem=None)),
-        (CheckpointSaving(step=9, stall_seconds=0.1), CheckpointSaved(step=9, bytes=1, arrays=1, seconds=1.0)),
-        (Paused(step=9), Resumed(step=9)),
+        (wire.PresetCompiling(preset="fsdp", ahead=True), wire.AheadEnded(preset="fsdp", problem=None)),
+        (
+            wire.CheckpointSaving(step=9, stall_seconds=0.1),
+            wire.CheckpointSaved(step=9, bytes=1, arrays=1, seconds=1.0),
+        ),
+        (wire.Paused(step=9), wire.Resumed(step=9)),
     ]
     for begun, ended in background:
         run = Run("tp").switches("tp").steps(WARM_UP_STEPS + 2).happens(begun).steps(8, SLOW).happens(ended)
@@ -120,28 +108,25 @@ def test_steps_after_a_restored_checkpoint_are_warmed_up_again() -> None:
     assert run.seconds("tp") == 0.1
 
 
-def failed(preset: str, step: int = 1, trains: str = "dp") -> SwitchFailed:
-    return SwitchFailed(to_preset=preset, step=step, problems=["does not fit"], preset=trains)
+def failed(preset: str, step: int = 1, trains: str = "dp") -> wire.SwitchFailed:
+    return wire.SwitchFailed(to_preset=preset, step=step, problems=["does not fit"], preset=trains)
 
 
 def test_a_failed_switch_is_a_problem_and_the_next_preset_follows() -> None:
-    run = Run("dp", "tp", "fsdp").happens(PresetCompiling(preset="tp"), failed("tp"))
+    run = Run("dp", "tp", "fsdp").happens(wire.PresetCompiling(preset="tp"), failed("tp"))
     assert (run.sent, run.comparison.problems) == (to("tp", "fsdp"), {"tp": ["does not fit"]})
     run.switches("fsdp").steps(WARM_UP_STEPS + STEPS)
     assert run.sent == to("tp", "fsdp", "dp")
-
-
-def test_a_failed_first_step_is_a_problem() -> None:
-    """For example out of memory: the engine rolls the switch back."""
+    # a failed first step, for example out of memory: the engine rolls the switch back
     run = Run("tp").happens(switched(from_preset="dp", to_preset="tp", step=7), failed("tp", 7))
     assert run.state.preset == "dp"
     assert (run.comparison.is_over, run.comparison.problems, run.sent) == (True, {"tp": ["does not fit"]}, to("tp"))
 
 
 def test_a_comparison_can_be_cancelled_in_every_stage() -> None:
-    pending = Run("tp").happens(PresetCompiling(preset="tp")).cancels()
+    pending = Run("tp").happens(wire.PresetCompiling(preset="tp")).cancels()
     assert pending.sent == to("tp", "dp"), "it replaces the pending switch"
-    assert pending.happens(SwitchCancelled(to_preset="tp")).comparison.is_over
+    assert pending.happens(wire.SwitchCancelled(to_preset="tp")).comparison.is_over
     measuring = Run("tp", "dp").switches("tp").steps(WARM_UP_STEPS + 1).cancels()
     assert (measuring.sent, measuring.comparison.stage) == (to("tp", "dp"), Stage.RETURNING)
     assert measuring.switches("dp").comparison.is_over
@@ -149,10 +134,7 @@ def test_a_comparison_can_be_cancelled_in_every_stage() -> None:
     under_origin = Run("dp").steps(1).cancels()
     assert (under_origin.sent, under_origin.comparison.is_over) == ([], True)
     assert under_origin.cancels().sent == []
-
-
-def test_a_comparison_can_be_cancelled_during_a_switch() -> None:
-    """The engine completed the switch before the cancellation arrived."""
+    # the engine completed the switch before the cancellation arrived
     late = Run("tp").cancels().happens(switched(from_preset="dp", to_preset="tp"))
     assert late.comparison.stage is Stage.RETURNING
     assert late.switches("dp").comparison.is_over
@@ -163,7 +145,7 @@ def test_another_viewers_switch_ends_the_comparison() -> None:
     run = Run("tp", "fsdp").switches("tp").steps(WARM_UP_STEPS + 1).switches("hsdp")
     assert (run.comparison.is_over, run.sent) == (True, to("tp")), "the run keeps the preset that the viewer chose"
     assert run.comparison.ended_by == "a viewer switched the run to hsdp"
-    cancelled = Run("tp").happens(SwitchCancelled(to_preset="tp"))
+    cancelled = Run("tp").happens(wire.SwitchCancelled(to_preset="tp"))
     assert cancelled.comparison.ended_by == "a viewer cancelled the switch to tp"
     no_return = Run("tp").switches("tp").steps(WARM_UP_STEPS + STEPS).happens(failed("dp", trains="tp"))
     assert no_return.comparison.ended_by == "cannot return to dp: does not fit"
@@ -171,8 +153,8 @@ def test_another_viewers_switch_ends_the_comparison() -> None:
 
 def test_the_end_of_the_engine_ends_the_comparison() -> None:
     ends: list[tuple[AnyEvent, str]] = [
-        (EngineStopped(step=9, reason="finished"), "the run ended after step 9"),
-        (EngineLost(reason="killed"), "killed"),
+        (wire.EngineStopped(step=9, reason="finished"), "the run ended after step 9"),
+        (wire.EngineLost(reason="killed"), "killed"),
         (START[0], "another engine resumed the run"),
     ]
     for event, why in ends:
@@ -186,8 +168,8 @@ def test_the_end_of_the_engine_ends_the_comparison() -> None:
 def test_memory_is_recorded_for_its_preset() -> None:
     """Memory is reported when it changes, at the latest after the steps that end a measurement."""
 
-    def memory(count: int) -> MemoryMeasured:
-        return MemoryMeasured(source="live arrays", bytes_in_use=count, peak_bytes=None, limit_bytes=None)
+    def memory(count: int) -> wire.MemoryMeasured:
+        return wire.MemoryMeasured(source="live arrays", bytes_in_use=count, peak_bytes=None, limit_bytes=None)
 
     run = Run("tp", "fsdp", "dp").happens(memory(100)).switches("tp").steps(WARM_UP_STEPS + STEPS).happens(memory(10))
     run.switches("fsdp").steps(WARM_UP_STEPS + STEPS).switches("dp").steps(WARM_UP_STEPS + STEPS).happens(memory(99))

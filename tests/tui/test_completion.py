@@ -47,21 +47,6 @@ def test_runs_are_completed(home: Path) -> None:
     assert completed("shardtui attach ea") == ["early-bird "]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["trian"], "did you mean train?"),
-        (["train", "--stepz", "3"], "did you mean --steps?"),
-        (["train", "--steps=1", "--preset=fsdp-tp22"], "did you mean fsdp-tp2?"),
-        (["train", "--steps=1", "--model=gtp2"], "did you mean gpt2?"),
-        (["train", "--steps=1", "--set=layer=2"], "did you mean layers?"),
-    ],
-)
-def test_a_mistyped_name_is_answered_with_the_closest(home: Path, arguments: list[str], says: str) -> None:
-    result = answered(*arguments)
-    assert (result.returncode, says in result.stderr) == (2, True)
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_has_a_script(shell: str) -> None:
     result = answered("completion", shell)

@@ -1,19 +1,26 @@
-"""A preset that is being edited: the values it accepts, its name, and the problems of invalid edits."""
+"""A preset that is being edited: its values, name and problems, and its preview: only the last answer counts."""
 
 from pathlib import Path
 
 import jax
+import msgspec
 import pytest
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset import Override, Preset
 from shardtui.engine.spec.preset_reader import REST, load_preset, parse_preset
+from shardtui.engine.wire.descriptions import MeshInfo, Preview
+from shardtui.engine.wire.events import AnyEvent, EngineStopped, PresetPreviewed
 from shardtui.tui.state.draft import Draft, replaced_by
+from shardtui.tui.state.interpreter import apply_all
+from shardtui.tui.state.preview_request import NO_ENGINE, PreviewRequest, apply_problems, save_problems
+from shardtui.tui.state.run_state import RunState
 from shardtui.tui.widgets.prompt import NEW_AXIS, with_text
 from shardtui.tui.widgets.rule_list import Row, is_about, rows_of, value_of
 
-from ..conftest import tiny_config
+from ..conftest import READY, tiny_config
+from ..recorded import started
 
 
 def draft(mesh: dict[str, int], devices: int = 8, name: str = "p", **rules: tuple[str, ...]) -> Draft:
@@ -66,12 +73,9 @@ def test_rules_step_through_suggestions_and_back() -> None:
     assert before.without_axis("data").preset.rules == {}
 
 
-def test_an_explicit_unsharded_rule_is_kept() -> None:
+def test_an_explicit_unsharded_rule_is_kept_and_an_axis_that_follows_another_can_be_unsharded() -> None:
     before = draft({"data": REST}, embed=())
     assert before.with_rule("embed", ("data",)).with_rule("embed", ()).preset == before.preset
-
-
-def test_an_axis_that_follows_another_can_be_unsharded() -> None:
     before = draft({"data": REST, "model": 2}, heads=("model",))
     after = before.with_rule("saved_embed", ())
     row = Row("rule", "saved_embed")
@@ -86,9 +90,8 @@ def test_name_and_summary_mention_the_original_preset() -> None:
     after = before.with_rule("embed", ("data", "model")).next_size("model", 1)
     assert after.name == "fsdp-edited"
     assert Draft(after.preset, after.preset, 8, frozenset({"fsdp-edited"})).name == "fsdp"
-    second = Draft(
-        parse_preset(Path("fsdp-edited.toml"), after.text), before.preset, 8, frozenset({"fsdp", "fsdp-edited"})
-    )
+    edited = parse_preset(Path("fsdp-edited.toml"), after.text)
+    second = Draft(edited, before.preset, 8, frozenset({"fsdp", "fsdp-edited"}))
     assert second.name == "fsdp-edited-2"
     assert after.with_name("mine").name == "mine"
     assert after.edits == ["model = 4", "embed = data+model"]
@@ -193,9 +196,90 @@ def test_saving_under_an_existing_name_asks_first(home: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "mine.toml").write_text("")
     assert "mine.toml already exists" in (replaced_by(folder / "mine.toml") or "")
+    preset = load_preset("fsdp4-model2")  # whose name is a mesh
+    assert Draft(preset, preset, 8, frozenset()).next_size("model", 1).sizes == {"fsdp": 2, "model": 4}
 
 
-def test_a_preset_named_by_its_mesh_can_be_edited(home: Path) -> None:
-    preset = load_preset("fsdp4-model2")
-    before = Draft(preset, preset, 8, frozenset())
-    assert before.next_size("model", 1).sizes == {"fsdp": 2, "model": 4}
+PRESET = Preset("p", "", "", {"data": -1, "model": 2}, {"embed": ("data",)}, {}, "")
+DRAFT = Draft(PRESET, PRESET, 8, frozenset({"p", "taken"}))
+EDITED = DRAFT.with_rule("embed", ())
+
+
+def state_after(*events: AnyEvent) -> RunState:
+    state = RunState()
+    apply_all(state, events)
+    return state
+
+
+LIVE, ENDED = state_after(started(), READY), state_after(started(), READY, EngineStopped(step=1, reason="stopped"))
+
+
+def preview(number: int, *problems: str) -> PresetPreviewed:
+    after = Preview(problems=list(problems), mesh=MeshInfo({}, []), arrays=[], argument_bytes=0, peak_bytes=0)
+    return PresetPreviewed(number=number, before=after, after=after)
+
+
+def test_only_the_answer_to_the_last_request_is_accepted_and_only_once() -> None:
+    request = PreviewRequest()
+    request.renew(LIVE)
+    first = request.command(EDITED)
+    assert (first.number, first.preset) == (1, "p-edited")
+    assert first.before != first.after
+    request.renew(LIVE)
+    assert not request.accept(preview(first.number)), "the draft has changed since"
+    answer = preview(2)
+    assert request.accept(answer)
+    assert not request.accept(answer)
+    assert not request.accept(None)
+    assert request.answer is answer
+
+
+def test_the_callback_runs_once() -> None:
+    request, done = PreviewRequest(), list[Preview]()
+    request.renew(LIVE)
+    request.when_answered(done.append)
+    request.proceed()
+    assert not done, "there is no answer yet"
+    answer = preview(1, "does not fit")
+    assert request.accept(answer)
+    assert not done, "the answer is shown first"
+    request.proceed()
+    request.proceed()
+    assert done == [answer.after]
+    request.when_answered(done.append)
+    assert done == [answer.after] * 2, "the answer is known: the callback runs at once"
+    request.renew(LIVE)
+    request.when_answered(done.append)
+    request.renew(LIVE)
+    assert request.accept(preview(3))
+    request.proceed()
+    assert len(done) == 2, "the draft has changed since"
+
+
+def test_a_request_is_for_one_engine() -> None:
+    request = PreviewRequest()
+    assert not request.is_current(LIVE)
+    request.renew(LIVE)
+    assert request.is_current(LIVE)
+    assert not request.is_current(ENDED)
+    assert not request.is_current(state_after(started(), msgspec.structs.replace(READY, simulated=False)))
+
+
+@pytest.mark.parametrize(
+    ("draft", "problem"),
+    [
+        (DRAFT, None),
+        (EDITED, None),
+        (EDITED.with_name("taken"), "the run already has a preset taken: choose another name"),
+        (DRAFT.with_name("taken"), "the run already has a preset taken: choose another name"),
+    ],
+)
+def test_drafts_that_cannot_be_applied_have_a_problem(draft: Draft, problem: str | None) -> None:
+    assert apply_problems(draft, LIVE) == ([problem] if problem else [])
+    assert apply_problems(draft, ENDED) == [NO_ENGINE]
+
+
+def test_drafts_that_cannot_be_saved_have_a_problem() -> None:
+    assert save_problems(EDITED, LIVE) == []
+    assert save_problems(EDITED, ENDED) == [NO_ENGINE]
+    assert "no mesh axis 'modle'" in save_problems(DRAFT.with_rule("embed", ("modle",)), ENDED)[0]

@@ -29,54 +29,41 @@ async def until(kind: type[AnyEvent], stream: AsyncIterator[list[AnyEvent]]) -> 
     raise AssertionError(f"it ended without {kind.__name__}")
 
 
-def test_the_end_of_one_engine_is_not_reported_for_another(home: object) -> None:
+async def test_the_end_of_one_engine_is_not_reported_for_another(home: object) -> None:
     """The first engine is killed while no events are read; the second one runs when they are."""
     client = EngineClient(run_directory.create(tiny_config()))
-
-    async def scenario() -> float:
-        client.start_engine()
-        first = aiter(client.events())
-        await until(StepsDone, first)
-        client.kill_engine()
-        assert await client.wait_for_exit()
-        client.start_engine()
-        second = aiter(client.events())
-        await until(StepsDone, second)
-        lost = await until(EngineLost, first)
-        assert isinstance(lost, EngineLost)
-        assert "SIGKILL" in lost.reason
-        await client.send(Stop())
-        assert isinstance(await until(EngineStopped, second), EngineStopped)
-        assert [events async for events in second] == []
-        return time.monotonic()
-
-    try:
-        asyncio.run(scenario())
-    finally:
-        client.kill_engine()
+    client.start_engine()
+    first = aiter(client.events())
+    await until(StepsDone, first)
+    client.kill_engine()
+    assert await client.wait_for_exit()
+    client.start_engine()
+    second = aiter(client.events())
+    await until(StepsDone, second)
+    lost = await until(EngineLost, first)
+    assert "SIGKILL" in lost.reason
+    await client.send(Stop())
+    assert isinstance(await until(EngineStopped, second), EngineStopped)
+    assert [events async for events in second] == []
 
 
-def test_between_two_epochs_a_viewer_waits_for_the_next_engine(home: object) -> None:
+async def test_between_two_epochs_a_viewer_waits_for_the_next_engine(home: object) -> None:
     directory = run_directory.create(tiny_config())
     with directory.hold():
         EventLog(directory.events, lambda _: None).append(TrainingStarted(preset="dp", step=0))
     supervisor = lock.take(directory.supervisor_lock)
     directory.shown_on.write_text("tpu-7")
-
-    async def scenario() -> None:
-        stream = aiter(EngineClient(directory).events())
-        assert [type(event) for event in await anext(stream)] == [TrainingStarted]
-        assert await anext(stream) == [], "the end of the history"
-        (elsewhere,) = await anext(stream)
-        assert isinstance(elsewhere, Disconnected)
-        assert elsewhere.reason == f"process 0 is on tpu-7: `shardtui attach {directory.name}` there shows the run"
-        following = asyncio.ensure_future(until(EngineLost, stream))
-        _, waiting = await asyncio.wait([following], timeout=0.3)
-        assert waiting, "the run has not ended"
-        supervisor.close()
-        await following
-
-    asyncio.run(scenario())
+    stream = aiter(EngineClient(directory).events())
+    assert [type(event) for event in await anext(stream)] == [TrainingStarted]
+    assert await anext(stream) == [], "the end of the history"
+    (elsewhere,) = await anext(stream)
+    assert isinstance(elsewhere, Disconnected)
+    assert elsewhere.reason == f"process 0 is on tpu-7: `shardtui attach {directory.name}` there shows the run"
+    following = asyncio.ensure_future(until(EngineLost, stream))
+    _, waiting = await asyncio.wait([following], timeout=0.3)
+    assert waiting, "the run has not ended"
+    supervisor.close()
+    await following
 
 
 def test_a_run_without_events_is_not_shown_as_crashed(home: object) -> None:
@@ -92,15 +79,14 @@ def test_a_run_without_events_is_not_shown_as_crashed(home: object) -> None:
 @pytest.mark.slow
 def test_a_suspended_engine_blocks_neither_sending_nor_leaving(home: object) -> None:
     directory = run_directory.create(tiny_config())
-    client = EngineClient(directory)
 
     async def scenario() -> float:
+        client = EngineClient(directory)
         client.start_engine()
         stream = aiter(client.events())
         await until(StepsDone, stream)
         following = asyncio.create_task(until(EngineStopped, stream))
         holder = directory.holder()
-        assert holder
         os.kill(holder.pid, signal.SIGSTOP)
         async with asyncio.timeout(SECONDS):
             for _ in range(20_000):  # more than the socket's buffers hold
@@ -108,8 +94,5 @@ def test_a_suspended_engine_blocks_neither_sending_nor_leaving(home: object) -> 
         following.cancel()
         return time.monotonic()
 
-    try:
-        left = asyncio.run(scenario())
-        assert time.monotonic() - left < SECONDS / 2
-    finally:
-        client.kill_engine()
+    left = asyncio.run(scenario())
+    assert time.monotonic() - left < SECONDS / 2

@@ -4,9 +4,8 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,57 +13,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from shardtui.engine.spec.config import Restart
-from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.commands import (
-    AnyCommand,
-    Pause,
-    RestoreCheckpoint,
-    Resume,
-    SaveCheckpoint,
-    Stop,
-    SwitchPreset,
-)
-from shardtui.engine.wire.events import (
-    AnyEvent,
-    CheckpointSaved,
-    CheckpointSaving,
-    EngineLost,
-    EngineStarted,
-    EngineStopped,
-    Evaluated,
-    Failed,
-    MemoryMeasured,
-    Paused,
-    PresetCompiled,
-    PresetCompiling,
-    Profiled,
-    ProfileWriting,
-    Restored,
-    Resumed,
-    StepsDone,
-    Switched,
-    SwitchFailed,
-    Switching,
-)
+from shardtui.engine.wire import commands, run_directory
+from shardtui.engine.wire import events as wire
+from shardtui.engine.wire.commands import AnyCommand
+from shardtui.engine.wire.events import AnyEvent
 from shardtui.tui.cli.main import main
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.state.goodput import Goodput, Part, WallTime, goodput_words
 from shardtui.tui.state.interpreter import apply, apply_all
-from shardtui.tui.state.run_state import RunState
+from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.widgets.status_bar import status_line
 
 from ..conftest import tiny_config
-from .test_run_state import START, restored, steps, switched
+from ..recorded import restored, started, steps, switched
+from .test_app import until
+from .test_run_state import START
 
 STARTED, COMPILING, COMPILED, TRAINING = START
 
 
-def saving(step: int, seconds: float) -> CheckpointSaving:
-    return CheckpointSaving(step=step, stall_seconds=seconds)
+def saving(step: int, seconds: float) -> wire.CheckpointSaving:
+    return wire.CheckpointSaving(step=step, stall_seconds=seconds)
 
 
-def saved(step: int) -> CheckpointSaved:
-    return CheckpointSaved(step=step, bytes=1, arrays=1, seconds=1.0)
+def saved(step: int) -> wire.CheckpointSaved:
+    return wire.CheckpointSaved(step=step, bytes=1, arrays=1, seconds=1.0)
 
 
 def goodput(*events: tuple[float | None, AnyEvent], now: float | None = None) -> dict[str, float]:
@@ -82,25 +55,25 @@ def about(**seconds: float) -> object:
     return pytest.approx({name.replace("_", " "): value for name, value in parts.items()}, abs=1e-5)
 
 
-def done(last: int, count: int = 10) -> StepsDone:
-    """Steps of 0.1 s; 0.01 s of the report are a wait for input."""
+def done(last: int, count: int = 10) -> wire.StepsDone:
     return steps(last, *[1.0] * count)
 
 
 BEGUN = ((0, STARTED), (3, COMPILING), (7, COMPILED), (8, TRAINING))
 TEN = (*BEGUN, (9, done(10)))
-MEMORY = MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None)
-STOPPED = EngineStopped(step=10, reason="stopped")
-SWITCHING = Switching(to_preset="tp", step=10)
-FAILED = SwitchFailed(to_preset="tp", step=10, problems=["no memory"], preset="dp")
-WRITING, WRITTEN = ProfileWriting(step=10, steps=5), Profiled(step=10, steps=5, directory="profile", preset="dp")
+MEMORY = wire.MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None)
+STOPPED = wire.EngineStopped(step=10, reason="stopped")
+SWITCHING = wire.Switching(to_preset="tp", step=10)
+FAILED = wire.SwitchFailed(to_preset="tp", step=10, problems=["no memory"], preset="dp")
+WRITING = wire.ProfileWriting(step=10, steps=5)
+WRITTEN = wire.Profiled(step=10, steps=5, directory="profile", preset="dp")
 ONE, TWO = {"steps": 0.99, "input_wait": 0.01}, {"steps": 1.98, "input_wait": 0.02}
 """The parts of one report and of two."""
 
 CASES: dict[str, tuple[list[tuple[float, AnyEvent]], dict[str, float]]] = {
     "what is reported during steps divides nothing": (
         [
-            *((9.5, each) for each in (PresetCompiling(preset="tp", ahead=True), COMPILED, saved(5), MEMORY)),
+            *((9.5, each) for each in (wire.PresetCompiling(preset="tp", ahead=True), COMPILED, saved(5), MEMORY)),
             (10, done(20)),
         ],
         TWO,
@@ -114,13 +87,13 @@ CASES: dict[str, tuple[list[tuple[float, AnyEvent]], dict[str, float]]] = {
         {**ONE, "checkpoints": 4, "other": 0.5},
     ),
     "the end waits for it in a pause": (
-        [(9, Paused(step=10)), (12, saving(10, 1.0)), (15, saved(10)), (15, STOPPED)],
+        [(9, wire.Paused(step=10)), (12, saving(10, 1.0)), (15, saved(10)), (15, STOPPED)],
         {**ONE, "paused": 2, "checkpoints": 4},
     ),
     "a pause is without the steps, switches and saves in it": (
         [
-            *((9, Paused(step=10)), (20, done(11, count=1)), (30, SWITCHING), (33, switched(stall_seconds=2.9))),
-            *((43, saving(1, 2.0)), (48, Resumed(step=1)), (49, done(21))),
+            *((9, wire.Paused(step=10)), (20, done(11, count=1)), (30, SWITCHING), (33, switched(stall_seconds=2.9))),
+            *((43, saving(1, 2.0)), (48, wire.Resumed(step=1)), (49, done(21))),
         ],
         {"paused": 10.9 + 10 + 8 + 5, "switching": 3, "checkpoints": 2, "steps": 1.98 + 0.09, "input_wait": 0.03},
     ),
@@ -151,24 +124,16 @@ def test_a_crash_counts_as_no_engine_from_the_last_event_on() -> None:
     again = (*starting, (64, restored(6, seconds=1.5)), (65, TRAINING), (66, done(16)))
     crashed = (*TEN, (9.3, saved(6)))
     found = goodput(*crashed, *again)
-    assert found == about(
-        starting=4 + 1 + 0.5 + 1,
-        compiling=5,
-        steps=0.99 * 1.6,
-        repeated_steps=0.99 * 0.4,
-        input_wait=0.02,
-        checkpoints=1.5,
-        other=0.3,
-        no_engine=60 - 9.3,
-    )
-    assert goodput(*crashed, (None, EngineLost(reason="SIGKILL")), *again) == found
+    trained = {"steps": 0.99 * 1.6, "repeated_steps": 0.99 * 0.4, "input_wait": 0.02}
+    assert found == about(starting=6.5, compiling=5, **trained, checkpoints=1.5, other=0.3, no_engine=60 - 9.3)
+    assert goodput(*crashed, (None, wire.EngineLost(reason="SIGKILL")), *again) == found
 
 
 def test_a_live_run_counts_what_goes_on_until_now() -> None:
-    assert goodput(*TEN, (9, Paused(step=10)), now=20)["paused"] == 11
+    assert goodput(*TEN, (9, wire.Paused(step=10)), now=20)["paused"] == 11
     assert goodput(*BEGUN[:2], now=5)["compiling"] == 2
     assert "other" not in goodput(*TEN, now=20), "steps that are not reported yet"
-    ended = (*TEN, (9, EngineStopped(step=10, reason="finished")))
+    ended = (*TEN, (9, wire.EngineStopped(step=10, reason="finished")))
     assert goodput(*ended, now=99) == goodput(*ended)
 
 
@@ -189,15 +154,9 @@ def test_no_time_is_no_goodput() -> None:
 
 
 MOMENTS = st.one_of(
-    st.sampled_from([STARTED, COMPILING, COMPILED, TRAINING, Paused(step=1), Resumed(step=1), saved(1)]),
-    st.sampled_from([Switching(to_preset="tp", step=1), switched(stall_seconds=3.0), ProfileWriting(step=1, steps=1)]),
-    st.sampled_from([EngineStopped(step=1, reason="stopped"), Failed(problems=[], refused=False)]),
-    st.sampled_from(
-        [
-            SwitchFailed(to_preset="tp", step=1, problems=[], preset="dp"),
-            Profiled(step=1, steps=1, directory="", preset="dp"),
-        ]
-    ),
+    st.sampled_from([STARTED, COMPILING, COMPILED, TRAINING, wire.Paused(step=1), wire.Resumed(step=1), saved(1)]),
+    st.sampled_from([SWITCHING, switched(stall_seconds=3.0), FAILED, WRITING, WRITTEN, STOPPED]),
+    st.just(wire.Failed(problems=[], refused=False)),
     st.builds(saving, st.integers(1, 30), st.floats(0, 9)),
     st.builds(restored, st.integers(1, 30), seconds=st.floats(0, 9)),
     st.builds(done, st.integers(10, 30), st.integers(0, 10)),
@@ -218,10 +177,10 @@ def test_the_parts_add_up_to_the_clock(history: list[tuple[float, AnyEvent]]) ->
     found = wall_time.until(None)
     assert all(seconds >= 0 for seconds in found.parts.values())
     assert sum(found.parts.values()) == pytest.approx(found.wall_seconds, abs=1e-5)
-    first = sum(events[0].step_seconds) if isinstance(events[0], StepsDone) else 0.0
+    first = sum(events[0].step_seconds) if isinstance(events[0], wire.StepsDone) else 0.0
     clock = events[-1].time - events[0].time + first
     assert found.wall_seconds <= clock + 1e-5  # less by what no event has ended yet
-    wall_time.add(EngineStarted(protocol=1, pid=1, config=tiny_config(), time=events[-1].time))
+    wall_time.add(started(time=events[-1].time))
     assert wall_time.until(None).wall_seconds == pytest.approx(clock, abs=1e-5)
 
 
@@ -231,9 +190,11 @@ def test_a_pause_is_found_whole_and_takes_nothing_from_others(
 ) -> None:
     wall_time, events = WallTime(), timed(history)
     last = events[-1].time
-    wall_time.add_all([*events, *(replace(event, time=last) for event in (TRAINING, Resumed(step=1), Paused(step=1)))])
+    wall_time.add_all(
+        [*events, *(replace(event, time=last) for event in (TRAINING, wire.Resumed(step=1), wire.Paused(step=1)))]
+    )
     before = wall_time.until(None).parts
-    wall_time.add(Resumed(step=1, time=last + pause))
+    wall_time.add(wire.Resumed(step=1, time=last + pause))
     after = wall_time.until(None).parts
     assert after == pytest.approx(before | {Part.PAUSED: before[Part.PAUSED] + pause}, abs=1e-5)
 
@@ -263,24 +224,18 @@ def test_a_clock_that_is_set_back_makes_no_part_negative(
     assert found.wall_seconds <= events[-1].time - events[0].time + 1 + 1e-5
 
 
-def test_the_header_of_an_ended_run_says_it() -> None:
-    state = RunState()
-    at = [1e9, 1e9 + 1, 1e9 + 2, 1e9 + 3]
-    apply_all(state, [replace(event, time=time) for event, time in zip(START, at, strict=True)])
-    apply(state, replace(done(10), time=1e9 + 4))
+def test_the_header_of_an_ended_run_says_it_and_an_evaluation_is_a_part_of_its_own() -> None:
+    events = [replace(event, time=1e9 + at) for at, event in enumerate((*START, done(10)))]
+    state, wall_time = RunState(), WallTime()
+    apply_all(state, events)
     assert "goodput" not in status_line(state, 80, 0.0).plain
-    apply(state, EngineStopped(step=10, reason="finished", time=1e9 + 4))
+    apply(state, wire.EngineStopped(step=10, reason="finished", time=1e9 + 4))
     assert status_line(state, 80, 0.0).plain.endswith("goodput 25 %  step 10  ■ stopped")
-
-
-def test_the_time_of_an_evaluation_is_a_part_of_its_own() -> None:
-    state = RunState()
-    apply_all(state, [replace(event, time=1e9 + at) for at, event in enumerate(START)])
-    apply(state, replace(done(10), time=1e9 + 10))
-    before = state.wall_time.until(None)
-    apply(state, Evaluated(step=10, loss=2.0, batches=4, seconds=3.0, time=1e9 + 15))
-    found = state.wall_time.until(None)
-    assert (found.evaluation_seconds, found.other_seconds - before.other_seconds) == (3.0, 2.0)
+    wall_time.add_all(events)
+    before = wall_time.until(None)
+    wall_time.add(wire.Evaluated(step=10, loss=2.0, batches=4, seconds=3.0, time=1e9 + 9))
+    found = wall_time.until(None)
+    assert (found.evaluation_seconds, found.other_seconds - before.other_seconds) == pytest.approx((3.0, 2.0))
     assert found.wall_seconds == before.wall_seconds + 5
 
 
@@ -293,100 +248,70 @@ def test_words_begin_with_steps_and_fit() -> None:
     assert goodput_words(found, 5) == "91 % steps"
 
 
-class Followed:
-    """What a test sees of a run, by its own clock."""
-
-    def __init__(self, client: EngineClient) -> None:
-        self.client = client
-        self.seen: list[tuple[float, AnyEvent]] = []
-        """Each event of the stream with the time at which it came."""
-
-    def start(self) -> None:
-        """Starts an engine, which resumes the run if there is a checkpoint."""
-        self.client.start_engine(Restart())
-        self.stream: AsyncIterator[list[AnyEvent]] = aiter(self.client.events())
-
-    async def until(self, kind: type[AnyEvent], is_it: Callable[[Any], bool] = lambda _: True) -> float:
-        """Follows the run until an event of this kind. Returns when it came."""
-        async with asyncio.timeout(120):
-            async for events in self.stream:
-                now = time.time()
-                self.seen += ((now, event) for event in events)
-                if any(isinstance(event, kind) and is_it(event) for event in events):
-                    return now
-        raise AssertionError(f"it ended without {kind.__name__}")
-
-    async def after(self, command: AnyCommand, kind: type[AnyEvent]) -> float:
-        """Sends a command and follows the run until an event of this kind. Returns when it came."""
-        await self.client.send(command)
-        return await self.until(kind)
-
-    async def train(self, steps: int) -> None:
-        """Follows the run for some steps more."""
-        goal = self.step + steps
-        await self.until(StepsDone, lambda event: event.step >= goal)
-
-    @property
-    def step(self) -> int:
-        """The last step."""
-        return next((event.step for _, event in reversed(self.seen) if isinstance(event, StepsDone | Restored)), 0)
-
-    def total(self, kind: type[AnyEvent], field: str) -> float:
-        """The sum of a field of all events of a kind."""
-        return sum(getattr(event, field) for _, event in self.seen if isinstance(event, kind))
-
-
-async def eventful(run: Followed) -> tuple[float, float, float]:
-    """Trains with a pause, a switch, a way back, an end and a resume. Returns the seconds of the whole, of the pause
-    and of the time without an engine."""
-    run.start()
-    began = await run.until(EngineStarted)
-    await run.train(20)
-    paused = await run.after(Pause(), Paused)
-    await asyncio.sleep(3)
-    resumed = await run.after(Resume(), Resumed)
-    await run.after(SwitchPreset("tp"), Switched)
-    await run.train(20)
-    await run.after(SaveCheckpoint(), CheckpointSaving)
-    kept = run.step
-    await run.train(60)
-    await run.after(RestoreCheckpoint(kept), Restored)
-    await run.train(100)
-    ended = await run.after(Stop(), EngineStopped)
-    assert await run.client.wait_for_exit()
-    await asyncio.sleep(2)
-    run.start()
-    again = await run.until(EngineStarted)
-    await run.train(50)
-    return await run.after(Stop(), EngineStopped) - began, resumed - paused, again - ended
-
-
 @pytest.mark.slow
-def test_the_wall_time_of_a_real_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Followed(EngineClient(run_directory.create(tiny_config())))
-    try:
-        clock, paused, without = asyncio.run(eventful(run))
-    finally:
-        run.client.kill_engine()
-    state = RunState()
-    apply_all(state, (event for _, event in run.seen))
+async def test_the_wall_time_of_a_real_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a pause, a switch, a way back, an end and a resume, by the clock of this process."""
+    client, state, seen = EngineClient(run_directory.create(tiny_config())), RunState(), list[AnyEvent]()
+
+    async def follow() -> None:
+        client.start_engine(Restart())
+        async for events in client.events():
+            seen.extend(events)
+            apply_all(state, events)
+
+    async def trained(steps: int) -> None:
+        goal = state.step + steps
+        await until(lambda: state.step >= goal, "steps")
+
+    async def after(command: AnyCommand, holds: Callable[[], object]) -> float:
+        await client.send(command)
+        await until(holds, type(command).__name__)
+        return time.time()
+
+    def total(kind: type[AnyEvent], field: str) -> float:
+        return sum(getattr(event, field) for event in seen if isinstance(event, kind))
+
+    following = asyncio.create_task(follow())
+    await until(lambda: state.pid, "an engine")
+    began = time.time()
+    await trained(20)
+    paused = await after(commands.Pause(), lambda: state.phase is Phase.PAUSED)
+    await asyncio.sleep(3)
+    paused = await after(commands.Resume(), lambda: state.phase is Phase.TRAINING) - paused
+    await after(commands.SwitchPreset("tp"), lambda: state.preset == "tp")
+    await trained(20)
+    await after(commands.SaveCheckpoint(), lambda: state.newest)
+    kept = state.checkpoints[-1].step
+    await trained(60)
+    await after(commands.RestoreCheckpoint(kept), lambda: any(isinstance(event, wire.Restored) for event in seen))
+    await trained(100)
+    ended = await after(commands.Stop(), lambda: state.is_over)
+    assert await client.wait_for_exit()
+    await following
+    await asyncio.sleep(2)
+    following = asyncio.create_task(follow())
+    await until(lambda: not state.is_over, "another engine")
+    without = time.time() - ended
+    await trained(50)
+    clock = await after(commands.Stop(), lambda: state.is_over) - began
+    await following
     found = state.goodput
     assert sum(found.parts.values()) == pytest.approx(clock, rel=0.01)
     assert found.paused_seconds == pytest.approx(paused, abs=0.3)
     assert found.no_engine_seconds == pytest.approx(without, abs=0.3)
-    assert found.switching_seconds == pytest.approx(run.total(Switched, "stall_seconds"), abs=0.1)
+    assert found.switching_seconds == pytest.approx(total(wire.Switched, "stall_seconds"), abs=0.1)
 
-    reports = [event for _, event in run.seen if isinstance(event, StepsDone)]
+    reports = [event for event in seen if isinstance(event, wire.StepsDone)]
     taken = sum(sum(report.step_seconds) for report in reports)
     waited = sum(report.input_wait_seconds or 0.0 for report in reports)
     assert found.repeated_steps_seconds > 0
     assert found.input_seconds == pytest.approx(waited, abs=0.05)
     assert found.steps_seconds + found.repeated_steps_seconds == pytest.approx(taken - waited, rel=0.02, abs=0.1)
 
-    stalls = run.total(CheckpointSaving, "stall_seconds") + run.total(Restored, "seconds")
-    assert stalls < found.checkpoints_seconds < stalls + run.total(CheckpointSaved, "seconds") + 0.3
-    starts = [at for at, (_, event) in enumerate(run.seen) if isinstance(event, EngineStarted)]
-    compiled = [next(event for _, event in run.seen[at:] if isinstance(event, PresetCompiled)) for at in starts]
+    stalls = total(wire.CheckpointSaving, "stall_seconds") + total(wire.Restored, "seconds")
+    assert stalls < found.checkpoints_seconds < stalls + total(wire.CheckpointSaved, "seconds") + 0.3
+    starts = [at for at, event in enumerate(seen) if isinstance(event, wire.EngineStarted)]
+    compiled = [next(event for event in seen[at:] if isinstance(event, wire.PresetCompiled)) for at in starts]
     compilations = sum(event.compile_seconds or 0.0 for event in compiled)
     assert compilations - 0.1 < found.compiling_seconds < compilations + 2
     assert found.other_seconds < 0.05 * clock

@@ -1,26 +1,27 @@
-"""Keys and clicks that once crashed the UI or had unwanted effects, in a run that has ended."""
+"""Keys and clicks that once crashed the UI or had unwanted effects, and keys of the user's own."""
 
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from rich.style import Style
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.wire.events import CheckpointsKept, PresetPreviewed
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.keymap import clashes, every_binding, load_keymap
 from shardtui.tui.messages import EventsArrived
 from shardtui.tui.palette import Palette
 from shardtui.tui.screens.checkpoints import CheckpointsScreen
 from shardtui.tui.screens.confirm import Confirm
 from shardtui.tui.screens.rules import RulesScreen
 from shardtui.tui.state.run_state import Phase
-from shardtui.tui.widgets.choices import Choices
+from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.keys import Always
 from shardtui.tui.widgets.preset_list import PresetList
 from textual.command import CommandList
@@ -33,10 +34,8 @@ from textual.widgets._toast import Toast
 from textual.widgets.markdown import MarkdownBlock
 
 from ..recorded import recorded_run
-from .test_app import shown, until
+from .test_app import finished, until
 from .test_rules import layout
-
-Scenario = Callable[[ShardtuiApp, Pilot[None]], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
@@ -44,15 +43,14 @@ def ended(home: Path) -> RunDirectory:
     return recorded_run()
 
 
-def play(directory: RunDirectory, scenario: Scenario, size: tuple[int, int] = (80, 24)) -> None:
-    async def playing() -> None:
-        if sys.version_info >= (3, 12):
-            asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # as Textual's `run` does
-        async with shown(directory, False, size) as (app, pilot):
-            await until(lambda: app.state.phase is Phase.STOPPED and app.screen.query(PresetList), "the history")
-            await scenario(app, pilot)
-
-    asyncio.run(playing())
+@asynccontextmanager
+async def play(
+    directory: RunDirectory, size: tuple[int, int] = (80, 24)
+) -> AsyncIterator[tuple[ShardtuiApp, Pilot[None]]]:
+    if sys.version_info >= (3, 12):
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # as Textual's `run` does
+    async with finished(directory, size) as shown:
+        yield shown
 
 
 @contextmanager
@@ -75,10 +73,9 @@ def at_most(seconds: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("page", ["page_up", "page_down"])
-def test_page_keys_work_before_the_palette_has_laid_out_its_matches(ended: RunDirectory, page: str) -> None:
+async def test_page_keys_work_before_the_palette_has_laid_out_its_matches(ended: RunDirectory, page: str) -> None:
     """Keys come as fast as a terminal sends them; the page action runs between the search and the layout."""
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+    async with play(ended) as (app, pilot):
         for key in ("ctrl+p", "n", "5"):
             app.simulate_key(key)
         while not (isinstance(app.screen, Palette) and app.screen.query(CommandList)):
@@ -89,22 +86,18 @@ def test_page_keys_work_before_the_palette_has_laid_out_its_matches(ended: RunDi
         await pilot.press("pageup", "pagedown", *"page", "pageup", "pagedown", "escape", "escape")
         await until(lambda: not isinstance(app.screen, Palette), "the view")
 
-    play(ended, scenario)
-
 
 @pytest.mark.parametrize("size", [(1, 1), (10, 3), (40, 4)])
-def test_page_keys_work_in_lists_without_room(ended: RunDirectory, size: tuple[int, int]) -> None:
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+async def test_page_keys_work_in_lists_without_room(ended: RunDirectory, size: tuple[int, int]) -> None:
+    async with play(ended, size) as (app, pilot):
         for view in "1568":
             await pilot.press(view, "pageup", "pagedown", "pageup")
         await pilot.press("1", "c", "pageup", "pagedown")
-        assert app.screen.query(Choices)
-
-    play(ended, scenario, size)
+        assert app.screen.query("Choices")
 
 
-def test_a_click_selects_and_a_double_click_acts(ended: RunDirectory) -> None:
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+async def test_a_click_selects_and_a_double_click_acts(ended: RunDirectory) -> None:
+    async with play(ended) as (app, pilot):
         listed = app.screen.query_one(PresetList)
         await until(lambda: listed.size.height > 4 and listed.option_count > 4, "the presets, drawn")
         before = listed.highlighted_preset
@@ -115,48 +108,29 @@ def test_a_click_selects_and_a_double_click_acts(ended: RunDirectory) -> None:
         await pilot.click(PresetList, offset=(6, 3), times=2)
         await until(lambda: app._notifications, "the notice that there is no engine")
 
-    play(ended, scenario)
 
-
-def test_a_view_may_be_requested_before_the_palette_is_mounted(ended: RunDirectory) -> None:
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+async def test_a_palette_may_lose_its_view_or_be_closed_at_any_moment(ended: RunDirectory) -> None:
+    async with play(ended) as (app, pilot):
         app.action_command_palette()
-        app.switch_mode("log")
+        app.switch_mode("log")  # before it is mounted
         await until(lambda: isinstance(app.screen, Palette) and app.screen.is_mounted, "the palette")
         await pilot.press("escape", "0")
         await until(lambda: app.current_mode == "log", "the view")
-
-    play(ended, scenario)
-
-
-def test_a_palette_may_be_closed_before_it_is_mounted(ended: RunDirectory) -> None:
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
         app.action_command_palette()
-        assert isinstance(app.screen, Palette)
-        app.screen.dismiss()
+        app.screen.dismiss()  # before it is mounted
         await pilot.press("ctrl+p")
         await until(lambda: isinstance(app.screen, Palette) and app.screen.query_one(CommandList), "the next one")
-
-    play(ended, scenario)
-
-
-def test_a_palette_may_be_closed_before_it_shows_that_nothing_matches(ended: RunDirectory) -> None:
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
-        await pilot.press("ctrl+p", *"zzz")
+        await pilot.press(*"zzz")
         palette = app.screen
-        assert isinstance(palette, Palette)
         await until(lambda: palette._no_matches_timer, "the search")
-        await pilot.press("escape", "escape")
+        await pilot.press("escape", "escape")  # before it shows that nothing matches
         assert not palette.is_active
         assert palette._no_matches_timer is None
 
-    play(ended, scenario)
 
-
-def test_a_question_that_comes_with_an_answer(ended: RunDirectory) -> None:
+async def test_a_question_that_comes_with_an_answer(ended: RunDirectory) -> None:
     """`ctrl+s` before the engine has said what would follow: its answer brings the question whether to replace."""
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+    async with play(ended) as (app, pilot):
         await pilot.press("8")
         rules = app.screen
         assert isinstance(rules, RulesScreen) and rules.draft
@@ -166,13 +140,10 @@ def test_a_question_that_comes_with_an_answer(ended: RunDirectory) -> None:
         app.post_message(EventsArrived([PresetPreviewed(number=rules.request.number, before=same, after=same)]))
         await until(lambda: isinstance(app.screen, Confirm), "the question")
 
-    play(ended, scenario)
 
-
-def test_two_sizes_in_a_burst(ended: RunDirectory) -> None:
+async def test_two_sizes_in_a_burst(ended: RunDirectory) -> None:
     """A screen that follows both for ever takes up nothing else."""
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+    async with play(ended) as (app, pilot):
         await pilot.press("8")
         await until(lambda: isinstance(app.screen, RulesScreen) and app.screen.query("FooterKey"), "the view")
         screen = app.screen
@@ -183,13 +154,10 @@ def test_two_sizes_in_a_burst(ended: RunDirectory) -> None:
             await pilot.pause()
         assert screen.size == app.size
 
-    play(ended, scenario)
 
-
-def test_a_notice_may_expire_before_it_is_drawn(ended: RunDirectory) -> None:
+async def test_a_notice_may_expire_before_it_is_drawn(ended: RunDirectory) -> None:
     """With a timer that is already due, Textual would no longer react to keys."""
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+    async with play(ended) as (app, _):
         app.notify("soon over", timeout=600)
         await until(lambda: len(app._notifications), "the notice")
         notice = next(iter(app._notifications))
@@ -200,14 +168,11 @@ def test_a_notice_may_expire_before_it_is_drawn(ended: RunDirectory) -> None:
         await app.screen.mount(toast)
         await until(lambda: not toast.is_attached, "its end on the screen")
 
-    play(ended, scenario)
-
 
 @pytest.mark.parametrize("kind", [PresetList, CommandList])
-def test_a_click_on_a_removed_option_does_nothing(ended: RunDirectory, kind: type[OptionList]) -> None:
+async def test_a_click_on_a_removed_option_does_nothing(ended: RunDirectory, kind: type[OptionList]) -> None:
     """The option is removed after the click, but before the list receives it."""
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+    async with play(ended) as (app, pilot):
         if kind is CommandList:
             await pilot.press("ctrl+p")
         await until(lambda: app.screen.query(kind) and app.screen.query_one(kind).option_count, "options")
@@ -218,11 +183,9 @@ def test_a_click_on_a_removed_option_does_nothing(ended: RunDirectory, kind: typ
         await pilot.pause()
         assert not isinstance(app.screen, Palette) or app.screen.is_active
 
-    play(ended, scenario)
 
-
-def test_text_typed_for_one_preset_is_not_applied_to_another(ended: RunDirectory) -> None:
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+async def test_text_typed_for_one_preset_is_not_applied_to_another(ended: RunDirectory) -> None:
+    async with play(ended) as (app, pilot):
         listed = app.screen.query_one(PresetList)
         listed.highlighted = listed.get_option_index("dp")
         await pilot.press("8", "down", "enter")
@@ -234,28 +197,23 @@ def test_text_typed_for_one_preset_is_not_applied_to_another(ended: RunDirectory
         await pilot.press(*"-1", "enter")
         assert list(rules.draft.preset.mesh) == ["fsdp"]
 
-    play(ended, scenario)
-
 
 @pytest.mark.parametrize(("key", "kind"), [("1", Always), ("question_mark", MarkdownBlock)])
-def test_a_click_on_a_removed_widget_that_is_still_drawn_does_nothing(
+async def test_a_click_on_a_removed_widget_that_is_still_drawn_does_nothing(
     ended: RunDirectory, key: str, kind: type[Widget]
 ) -> None:
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+    async with play(ended) as (app, pilot):
         await pilot.press(key)
         await until(lambda: app.screen.query(kind) and app.screen.query(kind).first().region, "the widget")
         removed = app.screen.query(kind).first()
         (x, y), parent = removed.region.offset, removed.parent
-        assert parent
         removed._detach()
         app.screen._forward_event(MouseDown(None, x, y, 0, 0, 1, False, False, False, x, y))
         removed._attach(parent)
 
-    play(ended, scenario)
 
-
-def test_a_checkpoint_that_was_deleted_while_it_was_chosen_starts_no_engine(ended: RunDirectory) -> None:
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+async def test_a_checkpoint_that_was_deleted_while_it_was_chosen_starts_no_engine(ended: RunDirectory) -> None:
+    async with play(ended) as (app, pilot):
         await pilot.press("c")
         await until(lambda: isinstance(app.screen, CheckpointsScreen), "the checkpoints")
         later = [msgspec.structs.replace(info, step=9) for info in app.state.checkpoints]
@@ -268,17 +226,56 @@ def test_a_checkpoint_that_was_deleted_while_it_was_chosen_starts_no_engine(ende
         ]
         assert app.state.phase is Phase.STOPPED
 
-    play(ended, scenario)
 
-
-def test_the_bottom_line_is_mounted_while_a_field_takes_letters(ended: RunDirectory) -> None:
+async def test_the_bottom_line_is_mounted_while_a_field_takes_letters(ended: RunDirectory) -> None:
     """`?` is text then, and none of the active bindings."""
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None]) -> None:
+    async with play(ended) as (app, pilot):
         await pilot.press("2", "slash")
         await until(lambda: isinstance(app.focused, Input), "the filter")
         await app.screen.mount(again := Always())
         await pilot.pause()
         assert again.lines[0].plain == " ? Help  ^p Palette "
 
-    play(ended, scenario)
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "keys.toml"
+    path.write_text(text)
+    return path
+
+
+def test_ids_are_unique_but_for_keys_of_one_action() -> None:
+    actions: dict[str, set[str]] = {}
+    for _, binding in every_binding():
+        if binding.id:
+            actions.setdefault(binding.id, set()).add(binding.action)
+    assert {id: found for id, found in actions.items() if len(found) > 1} == {}
+    assert {"checkpoints", "arrays.group", "sharding.rows", "table.filter"} <= set(actions)
+
+
+def test_a_letter_has_one_meaning() -> None:
+    """Keys of a view that have another meaning everywhere; `r` and `space` depend on the run's state."""
+    assert [clash for clash in clashes({}) if clash[0] not in ("r", "space")] == []
+
+
+async def test_a_view_takes_the_users_keys(home: Path) -> None:
+    keymap = load_keymap(written(home, '"arrays.group" = "t"\ndetach = "ctrl+d"\nhelp = "f1"\n'))
+    async with finished(recorded_run(), keymap=keymap) as (app, pilot):
+        await pilot.press("2")
+        keys = {binding.id: key for key, (_, binding, *_) in app.screen.active_bindings.items()}
+        assert (keys["arrays.group"], keys["detach"]) == ("t", "ctrl+d")
+        assert screen_text(app).splitlines()[-1].endswith("f1 Help  ^p Palette")
+        await pilot.press("d", "ctrl+d")
+    assert app.return_code == 0
+
+
+def test_every_problem_is_named(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, 'checkpoint = "C"\nstep = 5\npause = "spaace"\n"arrays.follow" = "g"\n"log.filter" = "s"\n'
+    )
+    with pytest.raises(UserError) as caught:
+        load_keymap(path)
+    problems = [problem.removeprefix(f"{path}: ") for problem in caught.value.problems]
+    assert problems[0].startswith("checkpoint: unknown key binding: did you mean checkpoints? the bindings are ")
+    assert problems[1].startswith("step = 5: not a key, such as")
+    assert problems[2].startswith("pause = 'spaace': not a key")
+    assert set(problems[3:]) == {"g: both arrays.follow and arrays.group", "s: both log.filter and step"}

@@ -1,19 +1,38 @@
-"""The loss chart as text, drawn without an app."""
+"""The loss chart as text, and the losses of other runs in it."""
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from shardtui.engine.base import formatting
+from shardtui.engine.wire.events import EngineStopped, TrainingStarted
+from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.screens.overlay import OverlayScreen
+from shardtui.tui.screens.run_screen import RunScreen
 from shardtui.tui.state.losses import BLOCK, Evaluations
-from shardtui.tui.widgets.loss_plot import Curve, Plot, draw_plot, right_edge
+from shardtui.tui.widgets.loss_chart import LossChart
+from shardtui.tui.widgets.loss_plot import CURVE_STYLE, Curve, Plot, draw_plot, right_edge
+from shardtui.tui.widgets.other_curves import MAX_CURVES
+from textual.pilot import Pilot
 
-from ..recorded import losses_of
+from ..recorded import losses_of, recorded_run, steps
+from .test_app import finished, until
+
+LOSSES = st.lists(st.floats(1e-6, 1e6) | st.just(math.nan), max_size=300)
 
 
-def drawn(losses: list[float], width: int = 60, height: int = 12, **options: object) -> list[str]:
-    return [line.plain for line in draw_plot(Plot(losses_of(losses), **options), width, height)]  # type: ignore[arg-type]
+def curve(values: list[float], letter: str = "A", name: str = "other-1") -> Curve:
+    return Curve(name, losses_of(values), letter, "$warning")
+
+
+def drawn(own: list[float], *others: Curve, width: int = 67, height: int = 14, **options: Any) -> list[str]:
+    return [line.plain for line in draw_plot(Plot(losses_of(own), others, **options), width, height)]
 
 
 def braille(lines: list[str]) -> list[tuple[int, int]]:
@@ -55,27 +74,55 @@ def test_a_switch_is_marked_at_its_step() -> None:
     assert lines[0].index("┊fsdp") == 7 + 50
     assert lines[0].index("┊tp") == 7 + 75
     assert all(line[57] in "┊⠤⠒⣀⠉" for line in lines[:-1])
+    edge = drawn([2.0] * 100, width=107, marks=[(50, "fsdp"), (98, "fsdp-tp2")])
+    assert edge[0].index("fsdp-tp2┊") == 7 + 98 - len("fsdp-tp2"), "its name is on its left"
+    assert "┊fsdp" in edge[0]
 
 
 @pytest.mark.parametrize("is_log", [False, True])
-@given(
-    losses=st.lists(st.floats(1e-6, 1e6) | st.just(math.nan), max_size=300),
-    width=st.integers(0, 200),
-    height=st.integers(0, 60),
-)
-def test_any_losses_are_drawn_within_any_size(losses: list[float], width: int, height: int, is_log: bool) -> None:
-    lines = drawn(losses, width, height, is_log=is_log)
-    assert len(lines) <= height
-    assert all(len(line) <= width for line in lines if not line.startswith("no "))
-    finite = any(math.isfinite(loss) for loss in losses)
-    if finite and width >= 20 and height >= 5:
+@example(own=[math.nan], others=[], width=11, height=3)
+@given(own=LOSSES, others=st.lists(LOSSES, max_size=3), width=st.integers(0, 200), height=st.integers(0, 60))
+def test_any_curves_are_drawn_within_any_size(
+    own: list[float], others: list[list[float]], width: int, height: int, is_log: bool
+) -> None:
+    curves = [curve(values, letter, "x") for values, letter in zip(others, "ABC", strict=False)]
+    lines = drawn(own, *curves, width=width, height=height, is_log=is_log)
+    assert len(lines) <= max(height, bool(others))
+    assert all(len(line) <= width for line in lines if not line.startswith(("no ", "A", "B", "C")))
+    if any(map(math.isfinite, own)) and not others and width >= 20 and height >= 5:
         assert braille(lines)
 
 
-def test_the_name_of_a_mark_at_the_right_edge_is_on_its_left() -> None:
-    lines = drawn([2.0] * 100, width=107, marks=[(50, "fsdp"), (98, "fsdp-tp2")])
-    assert lines[0].index("fsdp-tp2┊") == 7 + 98 - len("fsdp-tp2")
-    assert "┊fsdp" in lines[0]
+def test_a_legend_names_each_curve_with_its_last_loss() -> None:
+    lines = drawn([2.0] * 20, curve([3.0] * 20), curve([math.nan], "B", "lost-1"), curve([], "C", "new-1"))
+    assert lines[0] == "A other-1 3   B lost-1 –   C new-1 –"
+    assert drawn([2.0] * 20)[0] != "", "no line of the chart is lost without other runs"
+    narrow = drawn([2.0] * 20, curve([3.0] * 20), curve([4.0] * 20, "B", "another-2"), width=24)
+    assert narrow[:2] == ["A other-1 3", "B another-2 4"]
+
+
+def test_each_curve_ends_in_its_letter() -> None:
+    lines = drawn([2.0] * 20, curve([3.0] * 20), curve([4.0] * 10, "B"), width=27)[1:]
+    ends = {letter: (line.index(letter), row) for row, line in enumerate(lines) for letter in "AB" if letter in line}
+    assert (ends["A"][0], ends["B"][0]) == (7 + 19, 7 + 9)
+    assert ends["B"][1] < ends["A"][1], "a higher loss is drawn higher"
+    equal = drawn([2.0] * 20, curve([3.0] * 20), curve([3.0] * 20, "B"), width=27)
+    assert any("BA" in line for line in equal[1:]), "side by side"
+
+
+def test_the_own_curve_is_drawn_over_the_others() -> None:
+    lines = draw_plot(Plot(losses_of([2.0] * 20), [curve([2.0] * 15)]), 67, 14)
+    row = next(line for line in lines[1:] if "A" in line.plain)
+    styles = {span.style for span in row.spans}
+    assert CURVE_STYLE in styles
+    assert styles <= {CURVE_STYLE, "bold $warning", "$foreground 60%", "$accent"}, "the other one is below it"
+
+
+def test_the_axes_fit_the_longest_and_highest_curve() -> None:
+    lines = drawn([2.0] * 10, curve([9.0] * 80))
+    assert lines[-1].split()[-1] == "80"
+    assert float(next(line for line in lines if "┤" in line).split()[0]) >= 9
+    assert "A other-1 9" in drawn([], curve([9.0] * 80))[0], "also before the first step of this run"
 
 
 def test_losses_that_are_not_finite_leave_a_gap() -> None:
@@ -85,23 +132,13 @@ def test_losses_that_are_not_finite_leave_a_gap() -> None:
 
 
 def test_bytes_seconds_and_counts_have_three_digits_and_a_unit() -> None:
-    assert [formatting.size(n) for n in (0, 999, 1000, 999_999, 9_873_408)] == [
-        "0 B",
-        "999 B",
-        "1 kB",
-        "1 MB",
-        "9.87 MB",
-    ]
-    assert [formatting.seconds(s) for s in (4e-5, 0.0031, 0.031, 0.9999, 4.24, 200, 7300)] == [
-        "40 µs",
-        "3.1 ms",
-        "31 ms",
-        "1.0 s",
-        "4.2 s",
-        "3 min 20 s",
-        "2 h 1 min",
-    ]
-    assert [formatting.count(n) for n in (842_496, 124_439_808, 1_557_611_200)] == ["842 k", "124 M", "1.56 B"]
+    sizes = {0: "0 B", 999: "999 B", 1000: "1 kB", 999_999: "1 MB", 9_873_408: "9.87 MB"}
+    seconds = {4e-5: "40 µs", 0.0031: "3.1 ms", 0.031: "31 ms", 0.9999: "1.0 s", 4.24: "4.2 s", 200: "3 min 20 s"}
+    counts = {842_496: "842 k", 124_439_808: "124 M", 1_557_611_200: "1.56 B"}
+    assert {each: formatting.size(each) for each in sizes} == sizes
+    assert {each: formatting.seconds(each) for each in seconds} == seconds
+    assert formatting.seconds(7300) == "2 h 1 min"
+    assert {each: formatting.count(each) for each in counts} == counts
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.floats(0.5, 9) | st.none())), st.integers(0, 60), st.integers(0, 60))
@@ -121,9 +158,94 @@ def test_held_out_losses_are_a_second_curve_with_a_letter_and_a_legend() -> None
     evaluations = Evaluations()
     for step in (20, 40, 60, 80):
         evaluations.add(step, 6 - step / 80)
-    lines = drawn([5 - n / 20 for n in range(80)], others=[Curve("eval", evaluations, "e", "$accent")])
+    lines = drawn([5 - n / 20 for n in range(80)], Curve("eval", evaluations, "e", "$accent"))
     assert lines[0] == "e eval 5"
     ends = [(x, y) for y, line in enumerate(lines[1:]) for x, cell in enumerate(line) if cell == "e"]
     assert [x for x, _ in ends] == [max(x for x, _ in braille(lines))]
     own = [y for x, y in braille(lines) if x == ends[0][0]]
     assert all(ends[0][1] + 1 < y for y in own), "the held-out loss is above that of the steps"
+
+
+@asynccontextmanager
+async def over(directory: RunDirectory) -> AsyncIterator[tuple[ShardtuiApp, Pilot[None], LossChart]]:
+    async with finished(directory) as (app, pilot):
+        yield app, pilot, app.screen.query_one(LossChart)
+
+
+async def opened(app: ShardtuiApp, pilot: Pilot[None]) -> OverlayScreen:
+    """Presses `i` and waits for the dialog and its figures."""
+    await pilot.press("i")
+    await until(lambda: isinstance(app.screen, OverlayScreen), "the dialog")
+    screen = app.screen
+    await until(lambda: len(screen.list.summaries) == len(screen.list.runs), "the figures")
+    await pilot.pause()
+    return screen
+
+
+async def test_i_draws_the_marked_runs_until_they_are_unmarked(home: Path) -> None:
+    stopped = EngineStopped(step=6, reason="stopped")
+    resumed = recorded_run("again-1", TrainingStarted(preset="tp", step=2), steps(6, 1.9, 1.8, 1.7, 1.6), stopped)
+    recorded_run("other-1")
+    own = recorded_run("own-1")
+    assert resumed.path.is_dir()
+    async with over(own) as (app, pilot, chart):
+        screen = await opened(app, pilot)
+        assert set(screen.list.runs) == {"again-1", "other-1"}, "not the run itself"
+        screen.list.highlighted = screen.list.get_option_index("again-1")
+        await pilot.press("space")
+        assert "[x] again-1" in str(screen.list.get_option("again-1").prompt)
+        await pilot.press("escape")
+        await until(lambda: chart.others, "the curve")
+        assert list(chart.others[0].losses) == pytest.approx([4.0, 3.0, 1.9, 1.8, 1.7, 1.6])
+        assert chart.lines[0].plain == "A again-1 1.6"
+        screen = await opened(app, pilot)
+        assert screen.list.chosen == {"again-1"}
+        screen.list.highlighted = screen.list.get_option_index("other-1")
+        await pilot.press("enter", "i")
+        await until(lambda: len(chart.others) == 2, "the other curve")
+        assert chart.lines[0].plain == "A again-1 1.6   B other-1 1"
+        chart.put_cursor(2)
+        assert chart.cursor_text() == "step 3: 2.0000 · A 1.9000 · B 2.0000"
+        screen = await opened(app, pilot)
+        screen.list.highlighted = screen.list.get_option_index("again-1")
+        await pilot.press("space", "escape")
+        await until(lambda: [curve.letter for curve in chart.others] == ["B"], "its end")
+        assert chart.lines[0].plain == "B other-1 1", "a letter stays with its run"
+
+
+async def test_keys_in_a_burst_mark_their_runs_and_one_that_cannot_be_read_has_no_losses(home: Path) -> None:
+    others = [recorded_run(f"other-{number}") for number in (1, 2)]
+    async with over(recorded_run("own-1")) as (app, pilot, chart):
+        screen = await opened(app, pilot)
+        for key in ("enter", "down", "space"):
+            app.simulate_key(key)
+        await until(lambda: screen.list.chosen == {"other-1", "other-2"}, "both marks")
+        others[1].events.unlink()
+        await pilot.press("escape")
+        await until(lambda: len(chart.others) == 2, "both entries")
+        assert "other-1 1" in chart.lines[0].plain and "other-2 –" in chart.lines[0].plain
+
+
+async def test_there_are_at_most_as_many_curves_as_letters(home: Path) -> None:
+    for number in range(MAX_CURVES + 1):
+        recorded_run(f"other-{number}")
+    async with over(recorded_run("own-1")) as (app, pilot, chart):
+        screen = await opened(app, pilot)
+        for _ in range(MAX_CURVES):
+            await pilot.press("space", "down")
+        assert not app._notifications
+        await pilot.press("space")
+        await until(lambda: app._notifications, "the warning")
+        assert screen.list.chosen and len(screen.list.chosen) == MAX_CURVES
+        await pilot.press("escape")
+        await until(lambda: len(chart.others) == MAX_CURVES, "the curves")
+        assert len({curve.letter for curve in chart.others}) == MAX_CURVES
+
+
+async def test_without_other_runs_the_dialog_says_so(home: Path) -> None:
+    async with over(recorded_run("own-1")) as (app, pilot, chart):
+        screen = await opened(app, pilot)
+        assert not screen.list.runs
+        await pilot.press("space", "enter", "escape")
+        await until(lambda: isinstance(app.screen, RunScreen), "the view")
+        assert not chart.others

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -38,19 +37,17 @@ SLICE = "v5e:2x4"
 LONG = 120.0
 
 
-def planned(*presets: str, config: RunConfig | None = None, topology: str = SLICE) -> tuple[Board, list[str]]:
+async def compiled_by(planner: Planner) -> list[str]:
+    """Follows a planner to its end. Returns the presets in the order in which they were compiled."""
+    compiled = [planner.compiling.preset async for _ in planner.boards() if planner.compiling]
+    assert planner.compiling is None
+    return compiled
+
+
+async def planned(*presets: str, config: RunConfig | None = None, topology: str = SLICE) -> tuple[Board, list[str]]:
     """Returns the last board, and the presets in the order in which they were compiled."""
     planner = Planner(config or tiny_config(), topology, presets, compiles=True)
-    compiled: list[str] = []
-
-    async def follow() -> None:
-        async for _ in planner.boards():
-            if planner.compiling:
-                compiled.append(planner.compiling.preset)
-
-    asyncio.run(follow())
-    assert planner.board
-    assert planner.compiling is None
+    compiled = await compiled_by(planner)
     return planner.board, compiled
 
 
@@ -58,33 +55,22 @@ def problems(board: Board) -> dict[str, list[str]]:
     return {row.preset: row.problems for row in board.rows}
 
 
-def test_a_plan_says_that_it_waits_for_other_plans(home: Path, compilers: Compilers) -> None:
+async def test_a_plan_says_that_it_waits_for_other_plans(home: Path, compilers: Compilers) -> None:
     compilers.install("pass")
     planner = Planner(tiny_config(), SLICE, ["dp"], compiles=True)
-
-    async def follow() -> None:
-        boards = asyncio.create_task(_all(planner.boards()))
-        while not planner.is_waiting:
-            assert not boards.done()
-            await asyncio.sleep(0.05)
-        assert progress_text(planner).startswith("waiting for other plans, ")
-        assert progress(planner).startswith("waiting for other plans to compile for ")
-        others.close()
-        await boards
-
     with contextlib.ExitStack() as others:
         for _ in range(most_compilations()):
             others.enter_context(slot(print))
-        asyncio.run(asyncio.wait_for(follow(), LONG))
-    assert planner.board
+        plan = asyncio.create_task(compiled_by(planner))
+        await until(lambda: planner.is_waiting, "the wait")
+        assert progress_text(planner).startswith("waiting for other plans, ")
+        assert progress(planner).startswith("waiting for other plans to compile for ")
+        others.close()
+        await asyncio.wait_for(plan, LONG)
     assert "the TPU compiler does not know this slice" in problems(planner.board)["dp"][0]
 
 
-async def _all(boards: AsyncIterator[Board]) -> list[Board]:
-    return [board async for board in boards]
-
-
-def test_the_best_estimate_is_compiled_first_and_the_others_follow_a_crashed_compiler(
+async def test_the_best_estimate_is_compiled_first_and_the_others_follow_a_crashed_compiler(
     home: Path, compilers: Compilers
 ) -> None:
     crashes = {
@@ -93,7 +79,7 @@ def test_the_best_estimate_is_compiled_first_and_the_others_follow_a_crashed_com
         "tp": (FAILS, "its process ended with status 1: no such luck"),
     }
     compilers.install(f"exec({ {preset: behaviour for preset, (behaviour, _) in crashes.items()} }[sys.argv[4]])")
-    board, compiled = planned("tp", "dp", "fsdp4-model16", "fsdp")
+    board, compiled = await planned("tp", "dp", "fsdp4-model16", "fsdp")
     invalid = problems(board).pop("fsdp4-model16")
     assert invalid[0].startswith("fsdp4-model16: mesh fsdp=4 × model=16 needs 64 devices")
     rows = {row.preset: row for row in board.rows}
@@ -105,57 +91,44 @@ def test_the_best_estimate_is_compiled_first_and_the_others_follow_a_crashed_com
         assert (row.verdict, row.compiled) == ("fits", None)
 
 
-def test_presets_that_are_far_too_large_are_compiled_only_if_named(home: Path, compilers: Compilers) -> None:
+async def test_presets_that_are_far_too_large_are_compiled_only_if_named(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
     model = load_model("gpt2-xl", ("batch_size=64",))
     config = tiny_config(model_name="gpt2-xl", model=model.model, training=model.training)
-    board, compiled = planned(config=config, topology="v5e:2x2")
+    board, compiled = await planned(config=config, topology="v5e:2x2")
     assert {row.verdict for row in board.rows if row.preset in ("dp", "fsdp")} == {"too large"}
     assert "dp" not in compiled
-    assert planned("dp", config=config, topology="v5e:2x2")[1] == ["dp"]
+    assert (await planned("dp", config=config, topology="v5e:2x2"))[1] == ["dp"]
 
 
-def test_after_a_cancelled_compilation_the_next_one_follows(home: Path, compilers: Compilers) -> None:
+async def test_after_a_cancelled_compilation_the_next_one_follows(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     planner = Planner(tiny_config(), SLICE, ("dp", "fsdp"), compiles=True)
     left: list[float | None] = []
-
-    async def follow() -> None:
-        async for _ in planner.boards():
-            if planner.compiling:
-                left.append(planner.seconds_left)
-                asyncio.get_running_loop().call_later(1.0, planner.cancel)
-
-    asyncio.run(follow())
+    async for _ in planner.boards():
+        if planner.compiling:
+            left.append(planner.seconds_left)
+            asyncio.get_running_loop().call_later(1.0, planner.cancel)
     unknown, as_long_as_the_first, *end = left
     assert (unknown, end) == (None, [])
     assert as_long_as_the_first and 0.5 < as_long_as_the_first < 30
-    assert planner.board
     assert [row.problems for row in planner.board.rows] == [["not compiled: cancelled"]] * 2
     assert compilers.all_gone(0)
 
 
-def test_several_presets_are_compiled_at_a_time_and_end_with_the_planner(
+async def test_several_presets_are_compiled_at_a_time_and_end_with_the_planner(
     home: Path, compilers: Compilers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compilers.install(HANGS)
     monkeypatch.setattr(planner_module, "has_room", lambda running: running < 2)
     planner = Planner(tiny_config(), SLICE, ("dp", "fsdp", "tp"), compiles=True)
-
-    async def follow() -> None:
-        async for _ in planner.boards():
-            pass
-
-    async def end_when_two_run() -> None:
-        task = asyncio.create_task(follow())
-        await until(lambda: len(planner.running) == 2, "two compilations")
-        assert [(each.number, each.count) for each in planner.running] == [(1, 3), (2, 3)]
-        planner.cancel()
-        await until(lambda: [each.number for each in planner.running] == [2, 3], "the third one")
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(end_when_two_run())
+    task = asyncio.create_task(compiled_by(planner))
+    await until(lambda: len(planner.running) == 2, "two compilations")
+    assert [(each.number, each.count) for each in planner.running] == [(1, 3), (2, 3)]
+    planner.cancel()
+    await until(lambda: [each.number for each in planner.running] == [2, 3], "the third one")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     assert planner.running == []
     assert planner.compiling is None
     assert planner.board
@@ -172,23 +145,21 @@ def test_a_compilation_ends_when_its_parent_is_killed(home: Path, compilers: Com
     assert compilers.all_gone()
 
 
-def test_a_cached_answer_is_used(home: Path, compilers: Compilers) -> None:
+async def test_a_cached_answer_is_used(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
     kept = StepCost(argument_bytes=1000, peak_bytes=200_000, capacity_bytes=10**9, collectives=[], step_seconds=1.0)
     plan_cache.store_cost(tiny_config(), load_preset("fsdp"), load_topology(SLICE), kept)
-    board, _ = planned("fsdp")
+    board, _ = await planned("fsdp")
     (row,) = board.rows
     assert row.compiled == kept
-    assert row.estimate
     found = board_rows.errors(row)
-    assert found
     assert found.peak == pytest.approx(row.estimate.peak_bytes / 200_000 - 1)
     assert found.sent is None, "nothing is sent, so the error is undefined"
 
 
-def test_a_slice_unknown_to_the_compiler_is_tried_once(home: Path, compilers: Compilers) -> None:
+async def test_a_slice_unknown_to_the_compiler_is_tried_once(home: Path, compilers: Compilers) -> None:
     compilers.install("print('shardtui: --topology v5e:2x4: no such slice', file=sys.stderr); sys.exit(2)")
-    board, compiled = planned("dp", "fsdp")
+    board, compiled = await planned("dp", "fsdp")
     assert len(compiled) == 1
     assert problems(board)[compiled[0]] == ["not compiled: --topology v5e:2x4: no such slice"]
 
@@ -199,16 +170,16 @@ def test_the_preset_of_the_run_is_planned(home: Path) -> None:
     assert wrong == ["--preset /no/such.toml: no such file"]
 
 
-def test_an_invalid_request_and_a_crashed_engine_raise_different_errors(
+async def test_an_invalid_request_and_a_crashed_engine_raise_different_errors(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UserError, match="no such devices") as refused:
-        planned(topology="v9:4")
+        await planned(topology="v9:4")
     assert not isinstance(refused.value, NoAnswer)
     (home / "sitecustomize.py").write_text("import os; os.abort()")
     monkeypatch.setenv("PYTHONPATH", str(home))
     with pytest.raises(NoAnswer, match="ended by SIGABRT"):
-        planned("dp")
+        await planned("dp")
 
 
 def flow(axes: list[str], sent: int) -> Flow:

@@ -1,8 +1,6 @@
 """`shardtui explain` in a terminal: the UI over a program, without a run."""
 
 import time
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -71,8 +69,7 @@ def test_values_collectives_and_findings_have_their_origin(folder: Path) -> None
     terminal.until(lambda text: "explaining …" in text and "Collectives" in text, "the first frame")
     terminal.until(lambda text: "values: " in text and "Compiled" in text, "the explanation")
     for keys, awaited, *gone in STEPS:
-        terminal.send(keys)
-        terminal.until(partial(_shows, awaited, gone), f"{awaited} after {keys!r}")
+        terminal.press(keys, *awaited, gone=gone)
     terminal.send("q")
     assert terminal.exit_code() == 0
     assert terminal.is_restored()
@@ -144,7 +141,3 @@ def test_idle_axes_and_rematerializations_are_found() -> None:
     )
     found = codes(value("x", [["data"], []]), value("y", [[], []]), compiled=compiled)
     assert found == [("S104", ["y"]), ("S107", ["h"])]
-
-
-def _shows(awaited: Sequence[str], gone: Sequence[str], text: str) -> bool:
-    return all(each in text for each in awaited) and not any(each in text for each in gone)

@@ -1,25 +1,27 @@
-"""A restart waits while the engine makes progress on its last checkpoint, and shows what it waits for."""
+"""A restart waits while the engine makes progress on its last checkpoint; one of two engines resumes a run."""
 
 import asyncio
+import json
 import os
+import shutil
 from pathlib import Path
 
 import msgspec
 import pytest
+from shardtui.engine.spec.config import Restart
 from shardtui.engine.spec.model_choice import user_model
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.commands import Stop
-from shardtui.engine.wire.events import Restored
+from shardtui.engine.wire.events import AnyEvent, EngineStarted, EngineStopped, Failed, Restored
 from shardtui.engine.wire.run_directory import RunDirectory
-from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client import stopping
+from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.client.stopping import Activity
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
-from textual.pilot import Pilot
 
-from ..conftest import tiny_config
-from .test_app import shown, status, until
+from ..conftest import SETTINGS, tiny_config
+from .test_app import answer, shown, status, stop, until
+from .test_cli import run, started
 
 MODEL = """
 import time
@@ -58,57 +60,42 @@ def waiting(home: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     return run_directory.create(tiny_config(model=model, training=training, data=None, stop_seconds=1.0))
 
 
-async def restart(app: ShardtuiApp, pilot: Pilot) -> None:
-    await pilot.press("r")
-    await until(lambda: app.screen.query("#yes"), "the question")
-    await pilot.press("y")
-
-
 @pytest.mark.slow
-def test_a_restart_waits_while_the_engine_makes_progress(home: Path, waiting: RunDirectory) -> None:
-    async def scenario() -> None:
-        async with shown(waiting, True, (80, 24)) as (app, pilot):
-            await until((home / "waits").exists, "the batch that takes its time")
-            first = app.state.pid
-            await restart(app, pilot)
-            await until(lambda: ", then ends: " in screen_text(app), "what it waits for")
-            written = 0
-            for _ in range(16):  # twice as long as the viewer waits without progress
-                written += 1_000_000
-                waiting.path.joinpath("checkpoints/7.saving").write_bytes(b"x" * written)
-                await asyncio.sleep(0.25)
-            await until(lambda: "16 MB written so far" in screen_text(app), "how far that is")
-            assert app.state.pid == first
-            (home / "go").touch()
-            await until(lambda: app.state.pid != first and app.state.phase is Phase.TRAINING, "another engine")
-            restored = next(event for event in app.state.events if isinstance(event, Restored))
-            assert restored.step >= 4, "the step that was under way is saved, too"
-            assert not [notice for notice in app._notifications if "cannot go on" in notice.title]
-            await app.client.send(Stop())
-            await until(lambda: app.state.is_over, "the end")
-            assert app.state.phase is Phase.STOPPED
-            await until(lambda: status(app).endswith("■ stopped"), "the header")
-
-    asyncio.run(scenario())
+async def test_a_restart_waits_while_the_engine_makes_progress(home: Path, waiting: RunDirectory) -> None:
+    async with shown(waiting, True) as (app, pilot):
+        await until((home / "waits").exists, "the batch that takes its time")
+        first = app.state.pid
+        await answer(app, pilot, "r")
+        await until(lambda: ", then ends: " in screen_text(app), "what it waits for")
+        written = 0
+        for _ in range(16):  # twice as long as the viewer waits without progress
+            written += 1_000_000
+            waiting.path.joinpath("checkpoints/7.saving").write_bytes(b"x" * written)
+            await asyncio.sleep(0.25)
+        await until(lambda: "16 MB written so far" in screen_text(app), "how far that is")
+        assert app.state.pid == first
+        (home / "go").touch()
+        await until(lambda: app.state.pid != first and app.state.phase is Phase.TRAINING, "another engine")
+        restored = next(event for event in app.state.events if isinstance(event, Restored))
+        assert restored.step >= 4, "the step that was under way is saved, too"
+        assert not [notice for notice in app._notifications if "cannot go on" in notice.title]
+        await stop(app)
+        assert app.state.phase is Phase.STOPPED
+        await until(lambda: status(app).endswith("■ stopped"), "the header")
 
 
-def test_a_restart_gives_up_on_an_engine_without_progress(home: Path, waiting: RunDirectory) -> None:
-    async def scenario() -> None:
-        async with shown(waiting, True, (80, 24)) as (app, pilot):
-            await until((home / "waits").exists, "the batch that takes its time")
-            first = app.state.pid
-            await restart(app, pilot)
-            await until(lambda: app.state.pid != first and app.state.phase is Phase.TRAINING, "another engine")
-            second = app.state.pid
-            await restart(app, pilot)
-            await pilot.press("d")
-            await until(lambda: app.return_code is not None, "the end of the viewer")
-            assert app.state.pid == second
-
-    try:
-        asyncio.run(scenario())
-    finally:
-        asyncio.run(stopping.kill(waiting))
+async def test_a_restart_gives_up_on_an_engine_without_progress(home: Path, waiting: RunDirectory) -> None:
+    async with shown(waiting, True) as (app, pilot):
+        await until((home / "waits").exists, "the batch that takes its time")
+        first = app.state.pid
+        await answer(app, pilot, "r")
+        await until(lambda: app.state.pid != first and app.state.phase is Phase.TRAINING, "another engine")
+        second = app.state.pid
+        await answer(app, pilot, "r")
+        await pilot.press("d")
+        await until(lambda: app.return_code is not None, "the end of the viewer")
+        assert app.state.pid == second
+    await stopping.kill(waiting)
 
 
 def test_output_and_io_count_as_activity(home: Path) -> None:
@@ -131,3 +118,70 @@ def test_output_and_io_count_as_activity(home: Path) -> None:
             assert activity.active_at > active_at
             active_at = activity.active_at
         assert activity.checkpoint_growth == 2
+
+
+TRAINING = "is training it: `shardtui attach mine` shows it"
+OUTRUN = f"started at the same moment, {TRAINING}"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of two steps."""
+    state = tmp_path_factory.mktemp("state")
+    begun = run("train", "--run=mine", "--steps=2", *SETTINGS, XDG_STATE_HOME=str(state))
+    assert begun.returncode == 0, begun.stderr
+    return state
+
+
+@pytest.fixture
+def mine(home: Path, trained: Path) -> Path:
+    shutil.copytree(trained, home / "state")
+    return run_directory.find("mine").path
+
+
+@pytest.mark.slow
+def test_one_of_two_engines_resumes_a_run(mine: Path) -> None:
+    for done in (4, 6, 8):
+        both = [started("train", "--json", "--resume=mine", f"--steps={done}") for _ in range(2)]
+        outputs = [process.communicate(timeout=240) for process in both]
+        (_, winner, lines, _), (_, _, silent, problem) = sorted(
+            (process.returncode, process.pid, *output) for process, output in zip(both, outputs, strict=True)
+        )
+        assert sorted(process.returncode for process in both) == [0, 2], outputs
+        assert [json.loads(line)["step"] for line in lines.splitlines() if '"StepDone"' in line] == [done - 1, done]
+        assert "StepDone" not in silent
+        (begun,) = [json.loads(line) for line in lines.splitlines() if '"EngineStarted"' in line]
+        found_running = f"run mine: process {begun['pid']} {TRAINING}"  # by a command that began a moment later
+        assert f"run mine: process {begun['pid']}, {OUTRUN}" in problem or found_running in problem
+        assert winner != begun["pid"]
+    states = {each["run"]: (each["state"], each["step"]) for each in json.loads(run("ls", "--json").stdout)["runs"]}
+    assert states == {"mine": ("stopped", 8)}
+
+
+async def _all(client: EngineClient, steps: int) -> list[AnyEvent]:
+    client.start_engine(Restart(config=msgspec.structs.replace(client.directory.config, steps=steps)))
+    found = [event async for events in client.events() for event in events if not client.is_old(event)]
+    client.discard_if_new()  # as after a run that could not begin
+    return found
+
+
+async def test_the_other_viewers_get_none_of_its_events(mine: Path) -> None:
+    """All have found the run free, and have started an engine."""
+    clients = [EngineClient(RunDirectory(mine)) for _ in range(3)]
+    winner, *losers = sorted(await asyncio.gather(*(_all(client, 3) for client in clients)), key=len, reverse=True)
+    (started,) = [event for event in winner if isinstance(event, EngineStarted)]
+    assert isinstance(winner[-1], EngineStopped)
+    for (only,) in losers:
+        assert isinstance(only, Failed)
+        assert only.problems == [f"run mine: process {started.pid}, {OUTRUN}"]
+
+
+@pytest.mark.core
+def test_a_run_without_events_is_not_discarded_by_the_loser(mine: Path) -> None:
+    """Such a run looks new, and a new run that cannot begin is discarded."""
+    (mine / "events.jsonl").unlink()
+    both = [started("train", "--json", "--resume=mine", "--steps=3") for _ in range(2)]
+    outputs = [process.communicate(timeout=240) for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2], outputs
+    assert (mine / "run.json").exists()
+    assert (mine / "checkpoints/3").is_dir()

@@ -6,39 +6,10 @@ import msgspec
 import pytest
 from shardtui.engine.spec.attempt import Attempt, LostProcess
 from shardtui.engine.spec.preset import PipelineInfo
+from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.checkpoints import CheckpointInfo
-from shardtui.engine.wire.descriptions import MeshInfo, PresetInfo
-from shardtui.engine.wire.events import (
-    AnyEvent,
-    CheckpointDamaged,
-    CheckpointFailed,
-    CheckpointSaved,
-    CheckpointSaving,
-    CheckpointsKept,
-    CommandRefused,
-    DevicesDiffer,
-    EngineLost,
-    EngineStarted,
-    EngineStopped,
-    Level,
-    Paused,
-    PresetCompiled,
-    PresetCompiling,
-    Profiled,
-    ProfileWriting,
-    Profiling,
-    Restored,
-    RestoreFailed,
-    Resumed,
-    Stalled,
-    StepsDone,
-    SwitchCancelled,
-    Switched,
-    SwitchFailed,
-    Switching,
-    TrainingStarted,
-    WrongDevice,
-)
+from shardtui.engine.wire.descriptions import MeshInfo
+from shardtui.engine.wire.events import AnyEvent, Level
 from shardtui.engine.wire.hosts import HostInfo
 from shardtui.tui.state.interpreter import apply, apply_all
 from shardtui.tui.state.run_state import Phase, RunState
@@ -46,54 +17,18 @@ from shardtui.tui.widgets.headline import headline
 from shardtui.tui.widgets.panels import AboutPreset, ThisStep
 from shardtui.tui.widgets.status_bar import status_line
 
-from ..conftest import READY, tiny_config
+from ..conftest import READY
+from ..recorded import preset_info, restored, started, steps, switched
 
+DP = MeshInfo({"data": 8}, list(range(8)))
 START: list[AnyEvent] = [
-    EngineStarted(protocol=1, pid=7, config=tiny_config()),
-    PresetCompiling(preset="dp"),
-    PresetCompiled(
-        preset="dp",
-        compile_seconds=1.0,
-        from_cache=False,
-        mesh=MeshInfo({"data": 8}, list(range(8))),
-        arrays=[],
-        collectives=[],
-        memory=None,
+    started(),
+    wire.PresetCompiling(preset="dp"),
+    wire.PresetCompiled(
+        preset="dp", mesh=DP, arrays=[], collectives=[], memory=None, compile_seconds=1.0, from_cache=False
     ),
-    TrainingStarted(preset="dp"),
+    wire.TrainingStarted(preset="dp"),
 ]
-
-
-def steps(last: int, *losses: float | None, seconds: float = 0.1) -> StepsDone:
-    return StepsDone(step=last, losses=list(losses), step_seconds=[seconds] * len(losses), input_wait_seconds=0.01)
-
-
-def switched(**changes: object) -> Switched:
-    values: dict[str, object] = {
-        "from_preset": "dp",
-        "to_preset": "tp",
-        "step": 3,
-        "arrays": 64,
-        "bytes_moved": 1_500_000,
-        "stall_seconds": 0.031,
-        "compile_seconds": 2.0,
-        "digests_equal": True,
-        "loss_before": 2.0,
-    }
-    return Switched(**{**values, **changes})  # type: ignore[arg-type]
-
-
-def restored(step: int, *rolled_back: int, seconds: float = 0.5, preset: str = "tp") -> Restored:
-    return Restored(
-        step=step,
-        from_preset="dp",
-        from_devices=8,
-        preset=preset,
-        arrays=52,
-        seconds=seconds,
-        digests_equal=True,
-        rolled_back=list(rolled_back),
-    )
 
 
 def after(*events: AnyEvent) -> RunState:
@@ -107,19 +42,16 @@ def phases(*events: AnyEvent) -> str:
     return " ".join(after(*events[:n]).phase for n in range(len(events) + 1))
 
 
-def test_phases_of_a_starting_run() -> None:
+def test_phases_of_a_starting_run_and_of_a_switch_with_and_without_a_pause() -> None:
     state = RunState()
     seen = [state.phase]
     for event in START:
         apply(state, event)
         seen.append(state.phase)
     assert " ".join(seen) == "starting starting compiling compiling training"
-
-
-def test_phases_of_a_switch_with_and_without_a_pause() -> None:
-    switching = Switching(to_preset="tp", step=3)
-    assert phases(PresetCompiling(preset="tp"), switching, switched()) == "training training switching training"
-    paused = phases(Paused(step=3), switching, switched(), Resumed(step=3))
+    switching = wire.Switching(to_preset="tp", step=3)
+    assert phases(wire.PresetCompiling(preset="tp"), switching, switched()) == "training training switching training"
+    paused = phases(wire.Paused(step=3), switching, switched(), wire.Resumed(step=3))
     assert paused == "training paused switching paused training"
 
 
@@ -152,49 +84,43 @@ def test_repeated_steps_replace_their_losses() -> None:
     """For example if the line of the restored checkpoint is missing from the history."""
     state = after(steps(4, 4.0, 3.0, 2.0, 1.0), steps(3, 2.5))
     assert (state.step, list(state.losses)) == (3, [4.0, 3.0, 2.5])
-    apply(state, TrainingStarted(preset="dp", step=1))
+    apply(state, wire.TrainingStarted(preset="dp", step=1))
     assert list(state.losses) == [4.0]
 
 
 def test_steps_during_a_compilation_do_not_count_for_their_preset() -> None:
-    state = after(steps(1, 2.0, seconds=0.1), PresetCompiling(preset="tp"), steps(4, 2.0, 2.0, 2.0, seconds=0.5))
+    state = after(steps(1, 2.0, seconds=0.1), wire.PresetCompiling(preset="tp"), steps(4, 2.0, 2.0, 2.0, seconds=0.5))
     assert state.seconds_under("dp") == 0.1
     assert state.seconds_per_step == 0.5
-    apply(state, SwitchCancelled(to_preset="tp"))
+    apply(state, wire.SwitchCancelled(to_preset="tp"))
     apply(state, steps(5, 2.0, seconds=0.2))
     assert state.seconds_under("dp") == 0.2 == state.seconds_per_step
 
 
 def test_a_failed_or_cancelled_switch_changes_nothing() -> None:
-    failed = SwitchFailed(to_preset="tp", step=3, problems=["out of memory"], preset="dp")
-    state = after(PresetCompiling(preset="tp"), Switching(to_preset="tp", step=3), failed)
+    failed = wire.SwitchFailed(to_preset="tp", step=3, problems=["out of memory"], preset="dp")
+    state = after(wire.PresetCompiling(preset="tp"), wire.Switching(to_preset="tp", step=3), failed)
     assert (state.preset, state.phase, state.compiling, state.failed_switch) == ("dp", Phase.TRAINING, None, failed)
-    assert after(PresetCompiling(preset="tp"), SwitchCancelled(to_preset="tp")).compiling is None
+    assert after(wire.PresetCompiling(preset="tp"), wire.SwitchCancelled(to_preset="tp")).compiling is None
 
 
 def test_a_failed_first_step_returns_to_the_preset_before() -> None:
     """Also after a restored checkpoint, which is reported first."""
     back = restored(2, preset="dp")
-    failed = SwitchFailed(to_preset="tp", step=2, problems=["out of memory"], preset="dp")
+    failed = wire.SwitchFailed(to_preset="tp", step=2, problems=["out of memory"], preset="dp")
     assert after(switched(), back).preset == "dp"
     assert after(switched(), back, failed).preset == "dp"
     assert after(switched(), msgspec.structs.replace(failed, step=3)).preset == "dp"
 
 
 def test_the_first_process_that_exited_is_named() -> None:
-    assert after(EngineLost(reason="killed")).problems == ["killed"]
+    assert after(wire.EngineLost(reason="killed")).problems == ["killed"]
     hosts = [HostInfo(process=number, processes=2, name=f"host-{number}", pid=100 + number) for number in range(2)]
-    state = after(msgspec.structs.replace(READY, hosts=hosts), steps(3, 2.0), EngineLost(reason="killed", process=1))
+    state = after(
+        msgspec.structs.replace(READY, hosts=hosts), steps(3, 2.0), wire.EngineLost(reason="killed", process=1)
+    )
     assert state.hosts_lost == {1: "killed"}
     assert state.problems == ["process 1 (host-1, pid 101) was lost at step 3: killed"]
-
-
-def started(attempt: Attempt, seconds: float) -> EngineStarted:
-    return EngineStarted(protocol=1, pid=7, config=tiny_config(), attempt=attempt, time=seconds)
-
-
-def reported(step: int, count: int, seconds: float) -> StepsDone:
-    return StepsDone(step=step, losses=[1.0] * count, step_seconds=[0.5] * count, input_wait_seconds=None, time=seconds)
 
 
 def test_an_attempt_says_what_the_loss_of_a_process_cost() -> None:
@@ -202,12 +128,12 @@ def test_an_attempt_says_what_the_loss_of_a_process_cost() -> None:
     lost = Attempt(number=2, supervisor=6, processes=3, of=4, lost=killed)
     taken_in = Attempt(number=3, supervisor=6, processes=4, of=4)
     events = [
-        started(Attempt(number=1, supervisor=6, processes=4, of=4), 1.0),
-        reported(30, 30, 20.0),
-        started(lost, 23.0),
-        reported(28, 8, 31.0),
-        reported(40, 12, 37.0),
-        started(taken_in, 38.0),
+        started(attempt=Attempt(number=1, supervisor=6, processes=4, of=4), time=1.0),
+        steps(30, *[1.0] * 30, seconds=0.5, time=20.0),
+        started(attempt=lost, time=23.0),
+        steps(28, *[1.0] * 8, seconds=0.5, time=31.0),
+        steps(40, *[1.0] * 12, seconds=0.5, time=37.0),
+        started(attempt=taken_in, time=38.0),
     ]
     first, second = (recovery.words for recovery in after(*events).attempts.recoveries)
     assert first == (
@@ -221,7 +147,7 @@ def test_an_attempt_says_what_the_loss_of_a_process_cost() -> None:
 
 
 def test_every_event_except_steps_is_logged_as_text() -> None:
-    state = after(steps(1, 2.0), switched(), CommandRefused(problem="too long"))
+    state = after(steps(1, 2.0), switched(), wire.CommandRefused(problem="too long"))
     words = [event.line for event in state.events]
     assert len(words) == len(START) + 2
     assert words[-2] == (
@@ -231,16 +157,19 @@ def test_every_event_except_steps_is_logged_as_text() -> None:
     assert "DIGESTS DIFFER" in switched(digests_equal=False).line
 
 
-def kept(*steps: int) -> CheckpointsKept:
-    return CheckpointsKept(
+def kept(*steps: int) -> wire.CheckpointsKept:
+    return wire.CheckpointsKept(
         checkpoints=[
             CheckpointInfo(step=step, time=0.0, preset="dp", devices=8, loss=2.0, bytes=1000) for step in steps
         ]
     )
 
 
-def test_training_continues_during_a_save() -> None:
-    saving, saved = CheckpointSaving(step=2, stall_seconds=0.01), CheckpointSaved(step=2, bytes=9, arrays=52, seconds=1)
+def test_training_continues_during_a_save_and_a_failed_one_keeps_earlier_checkpoints() -> None:
+    saving, saved = (
+        wire.CheckpointSaving(step=2, stall_seconds=0.01),
+        wire.CheckpointSaved(step=2, bytes=9, arrays=52, seconds=1),
+    )
     state = after(steps(2, 3.0, 2.5), saving)
     assert (state.saving, state.newest, state.phase) == (2, None, Phase.TRAINING)
     apply(state, saved)
@@ -248,13 +177,10 @@ def test_training_continues_during_a_save() -> None:
     assert state.saving is None
     assert state.newest is not None
     assert state.newest.step == 2
-
-
-def test_a_failed_save_keeps_earlier_checkpoints() -> None:
-    failed = CheckpointFailed(step=3, problems=["the disk is full"])
-    state = after(kept(2), CheckpointSaving(step=3, stall_seconds=0.01), failed)
+    failed = wire.CheckpointFailed(step=3, problems=["the disk is full"])
+    state = after(kept(2), wire.CheckpointSaving(step=3, stall_seconds=0.01), failed)
     assert (state.saving, [info.step for info in state.checkpoints]) == (None, [2])
-    damaged = CheckpointDamaged(step=2, problems=["x: 0 bytes"], set_aside="2.damaged")
+    damaged = wire.CheckpointDamaged(step=2, problems=["x: 0 bytes"], set_aside="2.damaged")
     apply(state, damaged)
     apply(state, kept())
     assert state.newest is None
@@ -262,45 +188,51 @@ def test_a_failed_save_keeps_earlier_checkpoints() -> None:
 
 
 def test_a_device_that_differs_is_kept_and_logged() -> None:
-    wrong = WrongDevice(5, "TPU v4", 1, "host-1")
-    differing = DevicesDiffer(step=9, devices=[wrong], is_certain=True, arrays=["x"], problem="device 5 differs")
+    wrong = wire.WrongDevice(5, "TPU v4", 1, "host-1")
+    differing = wire.DevicesDiffer(step=9, devices=[wrong], is_certain=True, arrays=["x"], problem="device 5 differs")
     state = after(steps(9, 1.0), differing)
     assert (state.differing, state.hosts, differing.line) == (differing, {}, "device 5 differs")
     assert differing.level == Level.ERROR
 
 
 def test_a_restored_checkpoint_drops_later_steps() -> None:
-    state = after(steps(3, 3.0, 2.5, 2.0), switched(step=3), steps(5, 1.0, None), Paused(step=5, problem="not finite"))
+    state = after(
+        steps(3, 3.0, 2.5, 2.0), switched(step=3), steps(5, 1.0, None), wire.Paused(step=5, problem="not finite")
+    )
     assert (state.paused_by, state.marks) == ("not finite", [(3, "tp")])
     apply(state, restored(2, 4))
     assert (state.step, list(state.losses), state.marks) == (2, [3.0, 2.5], [(2, "↺tp")])
     assert (state.paused_by, state.phase) == (None, Phase.PAUSED)
-    apply(state, Resumed(step=2))
+    apply(state, wire.Resumed(step=2))
     apply(state, steps(3, 2.25))
     assert (state.step, list(state.losses), state.phase) == (3, [3.0, 2.5, 2.25], Phase.TRAINING)
     assert restored(2, 4).line.endswith("; set aside: 4")
-    failed = RestoreFailed(step=1, problems=["no such step"])
+    failed = wire.RestoreFailed(step=1, problems=["no such step"])
     apply(state, failed)
     assert (state.step, state.phase) == (3, Phase.TRAINING)
 
 
-def test_another_engine_resumes_from_the_checkpoint() -> None:
-    before: list[AnyEvent] = [steps(4, 3.0, 2.5, 2.0, 1.5), kept(2), EngineStopped(step=4, reason="signalled")]
+def test_another_engine_resumes_from_the_checkpoint_or_starts_from_step_0() -> None:
+    before: list[AnyEvent] = [steps(4, 3.0, 2.5, 2.0, 1.5), kept(2), wire.EngineStopped(step=4, reason="signalled")]
     state = after(*before, START[0])
     assert (state.phase, state.preset, state.compiled, state.is_over) == (Phase.STARTING, "", {}, False)
-    for event in (*START[1:3], restored(2), TrainingStarted(preset="tp", step=2)):
+    for event in (*START[1:3], restored(2), wire.TrainingStarted(preset="tp", step=2)):
         apply(state, event)
     assert (state.step, list(state.losses), state.preset, state.phase) == (2, [3.0, 2.5], "tp", Phase.TRAINING)
     assert [info.step for info in state.checkpoints] == [2]
-
-
-def test_another_engine_without_a_checkpoint_starts_from_step_0() -> None:
-    state = after(steps(2, 3.0, 2.5), switched(step=2), EngineLost(reason="killed"), *START)
+    state = after(steps(2, 3.0, 2.5), switched(step=2), wire.EngineLost(reason="killed"), *START)
     assert (state.step, list(state.losses), state.marks, state.problems) == (0, [], [], [])
 
 
 def test_events_applied_together_give_the_same_state_as_one_by_one() -> None:
-    events = [*START, steps(2, 4.0, None), steps(3, 3.0), Paused(step=3), steps(4, 2.0, seconds=0.3), switched(step=4)]
+    events = [
+        *START,
+        steps(2, 4.0, None),
+        steps(3, 3.0),
+        wire.Paused(step=3),
+        steps(4, 2.0, seconds=0.3),
+        switched(step=4),
+    ]
     events += [steps(step, 1.0, seconds=step) for step in range(5, 100)]
     at_once = RunState()
     apply_all(at_once, events)
@@ -312,11 +244,8 @@ def test_events_applied_together_give_the_same_state_as_one_by_one() -> None:
 
 def test_watch_shows_the_bubble_of_a_pipeline_before_and_during_training() -> None:
     pipeline = PipelineInfo(axes=["pipeline"], stages=2, microbatches=4, bubble=0.2)
-    info = PresetInfo(
-        name="dp", summary="", teaches="Cut.", source="", mesh={}, fits=True, problems=[], pipeline=pipeline
-    )
-    ready = msgspec.structs.replace(READY, presets=[info])
-    compiled = next(event for event in START if isinstance(event, PresetCompiled))
+    ready = msgspec.structs.replace(READY, presets=[preset_info("dp", teaches="Cut.", pipeline=pipeline)])
+    compiled = next(event for event in START if isinstance(event, wire.PresetCompiled))
     state = after(ready, msgspec.structs.replace(compiled, pipeline=pipeline), steps(1, 2.0))
     about = AboutPreset()
     about.preset = "dp"
@@ -336,8 +265,8 @@ def test_the_headline_shows_steps_that_took_no_measurable_time() -> None:
 
 def test_the_status_line_shows_that_a_trace_is_recorded_and_written() -> None:
     """Training pauses while the trace is written, which may take longer than the steps."""
-    profiled = Profiled(step=8, steps=5, directory="/tmp/profile", preset="dp")
-    events = (Profiling(step=3, steps=5), ProfileWriting(step=8, steps=5, time=100.0), profiled)
+    profiled = wire.Profiled(step=8, steps=5, directory="/tmp/profile", preset="dp")
+    events = (wire.Profiling(step=3, steps=5), wire.ProfileWriting(step=8, steps=5, time=100.0), profiled)
     states = [after(*events[:number]) for number in range(4)]
     assert [status_line(state, 80, 112.0).plain.split("  ")[-1].strip() for state in states] == [
         "● training",
@@ -349,7 +278,9 @@ def test_the_status_line_shows_that_a_trace_is_recorded_and_written() -> None:
 
 
 def test_a_stall_says_which_process_is_stuck_and_where_the_stacks_are() -> None:
-    stalled = Stalled(seconds=21.0, where="batch (lm.py:27)")
+    stalled = wire.Stalled(seconds=21.0, where="batch (lm.py:27)")
     assert stalled.line == "stalled for 21.0 s in batch (lm.py:27)"
-    found = Stalled(seconds=21.0, where="batch (lm.py:27)", verdict="process 1 is stuck in …", stacks="/r/stacks.txt")
+    found = wire.Stalled(
+        seconds=21.0, where="batch (lm.py:27)", verdict="process 1 is stuck in …", stacks="/r/stacks.txt"
+    )
     assert found.line.endswith("batch (lm.py:27): process 1 is stuck in …: stacks in /r/stacks.txt")

@@ -1,10 +1,9 @@
 """The list of earlier runs: its figures, what opens it, and its keys."""
 
-import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,70 +11,38 @@ from hypothesis import strategies as st
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.config import CheckpointConfig, WatchedRun
 from shardtui.engine.wire import event_log, run_directory
-from shardtui.engine.wire.commands import Stop
-from shardtui.engine.wire.event_log import LogReader, deciding_events
-from shardtui.engine.wire.events import (
-    EngineStarted,
-    EngineStopped,
-    Event,
-    Failed,
-    MemoryMeasured,
-    Paused,
-    Restored,
-    Resumed,
-    StepsDone,
-    TrainingStarted,
-)
+from shardtui.engine.wire import events as wire
+from shardtui.engine.wire.event_log import deciding_events
+from shardtui.engine.wire.events import Event
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.cli import run as run_command
 from shardtui.tui.cli.main import main
-from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.screens.confirm import Confirm
 from shardtui.tui.screens.runs import RunsScreen
 from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.state.run_summary import age, summarise
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.run_list import RunList, columns_for
+from shardtui.tui.widgets.run_list import columns_for
 from textual.pilot import Pilot
 
 from ..conftest import tiny_config
-from ..recorded import record, recorded_run
-from .test_app import status, until
-from .test_views import switch
+from ..recorded import events_in, record, recorded_run, restored, started, steps, switched
+from .test_app import shown, status, stop, until
 
-STARTED = EngineStarted(protocol=1, pid=1, config=tiny_config())
-
-
-def steps(last: int, loss: float | None = 2.0) -> StepsDone:
-    return StepsDone(step=last, losses=[loss], step_seconds=[0.1], input_wait_seconds=0.0)
-
-
-def restored(step: int) -> Restored:
-    return Restored(
-        step=step,
-        preset="fsdp",
-        from_preset="dp",
-        from_devices=8,
-        arrays=1,
-        seconds=0.1,
-        digests_equal=True,
-        rolled_back=[],
-    )
-
-
+STOPPED = wire.EngineStopped(step=1, reason="stopped")
 EVENTS = st.one_of(
-    st.just(STARTED),
-    st.sampled_from(["dp", "tp"]).map(lambda preset: TrainingStarted(preset=preset)),
-    st.integers(1, 9).map(steps),
-    st.just(MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None)),
-    st.just(Paused(step=1)),
-    st.just(Resumed(step=1)),
-    st.just(switch("dp", "fsdp")),
+    st.just(started()),
+    st.sampled_from(["dp", "tp"]).map(lambda preset: wire.TrainingStarted(preset=preset)),
+    st.integers(1, 9).map(lambda step: steps(step, 2.0)),
+    st.just(wire.MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None)),
+    st.just(wire.Paused(step=1)),
+    st.just(wire.Resumed(step=1)),
+    st.just(switched("dp", "fsdp")),
     st.integers(1, 9).map(restored),
-    st.just(EngineStopped(step=1, reason="stopped")),
-    st.just(Failed(problems=["no memory"], refused=False)),
+    st.just(STOPPED),
+    st.just(wire.Failed(problems=["no memory"], refused=False)),
 )
 
 
@@ -84,16 +51,18 @@ def test_the_deciding_events_lead_to_the_same_state_as_all_events(tmp_path: Path
     directory = RunDirectory(tmp_path)
     record(directory, *events)
     every, deciding = RunState(), RunState()
-    apply_all(every, (event for events in LogReader(directory.events).read() for event in events))
+    apply_all(every, events_in(directory.events))
     apply_all(deciding, deciding_events(directory.events))
     assert (deciding.phase, deciding.preset, deciding.step) == (every.phase, every.preset, every.step)
-    if events and isinstance(events[-1], StepsDone):
+    if events and isinstance(events[-1], wire.StepsDone):
         assert deciding.losses[-1] == every.losses[-1]
 
 
 @pytest.mark.parametrize("at_a_time", [7, 64, 1 << 20])
 def test_a_long_history_is_not_decoded(home: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
-    directory = recorded_run("long", *map(steps, range(5, 3000)), EngineStopped(step=2999, reason="stopped"))
+    directory = recorded_run(
+        "long", *(steps(step, 2.0) for step in range(5, 3000)), wire.EngineStopped(step=2999, reason="stopped")
+    )
     with directory.events.open("ab") as file:
         file.write(b'\n{"type":"Torn')
     decoded: list[bytes] = []
@@ -125,29 +94,25 @@ def test_columns_give_way_to_long_names() -> None:
     assert [age(seconds) for seconds in (0, 59, 61, 7300, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
 
 
-Scenario = Callable[[ShardtuiApp, Pilot[None], RunsScreen], Coroutine[Any, Any, None]]
+@asynccontextmanager
+async def offered(
+    new_run: Callable[[], RunDirectory], size: tuple[int, int] = (80, 24)
+) -> AsyncIterator[tuple[ShardtuiApp, Pilot[None], RunsScreen]]:
+    """Opens the UI as `shardtui` alone does; yields it once all runs are read."""
+    async with shown(run_directory.all_runs()[-1], size=size, new_run=new_run) as (app, pilot):
+        await until(lambda: isinstance(app.screen, RunsScreen) and app.screen.query("RunList"), "the list")
+        screen = app.screen
+        listed = screen.list
+        await until(lambda: len(listed.summaries) + len(listed.problems) == len(listed.runs), "the figures")
+        await pilot.pause()
+        yield app, pilot, screen
 
 
-def offered(scenario: Scenario, new_run: Callable[[], RunDirectory], size: tuple[int, int] = (80, 24)) -> ShardtuiApp:
-    """Opens the UI as `shardtui` alone does; the scenario begins once all runs are read."""
-    app = ShardtuiApp(EngineClient(run_directory.all_runs()[-1]), starts=False, new_run=new_run)
-
-    async def play() -> None:
-        async with app.run_test(size=size) as pilot:
-            await until(lambda: isinstance(app.screen, RunsScreen) and app.screen.query(RunList), "the list")
-            screen = app.screen
-            assert isinstance(screen, RunsScreen)
-            listed = screen.list
-            await until(lambda: len(listed.summaries) + len(listed.problems) == len(listed.runs), "the figures")
-            await pilot.pause()
-            try:
-                await scenario(app, pilot, screen)
-            except AssertionError:
-                app.client.kill_engine()
-                raise
-
-    asyncio.run(play())
-    return app
+async def question(app: ShardtuiApp, pilot: Pilot[None]) -> str:
+    """Presses `D`. Returns what it asks."""
+    await pilot.press("D")
+    await until(lambda: isinstance(app.screen, Confirm) and app.screen.query("#yes"), "the question")
+    return " ".join(app.screen.question.split())
 
 
 def no_new_run() -> RunDirectory:
@@ -160,167 +125,119 @@ def aged(*directories: RunDirectory) -> None:
         os.utime(directory.events, (1e9 + number, 1e9 + number))
 
 
-def test_runs_are_listed_newest_first_below_new_run(home: Path) -> None:
+async def test_runs_are_listed_newest_first_below_new_run_and_enter_opens_one(home: Path) -> None:
     old = recorded_run("old-1")
-    new = recorded_run("new-1", steps(1300, 1.23456), switch("dp", "fsdp"), EngineStopped(step=1300, reason="stopped"))
-    dead = recorded_run("dead-1", steps(9))
+    new = recorded_run("new-1", steps(1300, 1.23456), switched("dp", "fsdp"), STOPPED)
+    dead = recorded_run("dead-1", steps(9, 2.0))
     aged(dead, old, new)
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+    async with offered(no_new_run) as (app, pilot, screen):
         rows = [" ".join(line.strip("│ ").split()) for line in screen_text(app).splitlines() if "│" in line]
-        assert rows[0] == "new run"
-        assert rows[1] == "run age model preset steps loss state"
+        assert rows[:2] == ["new run", "run age model preset steps loss state"]
         assert [row.split()[0] for row in rows[2:5]] == ["new-1", "old-1", "dead-1"]
         assert rows[2].endswith("d nano fsdp 1,300 1.235 ■ stopped")
         assert rows[4].endswith("✗ crashed")
         assert screen.list.highlighted == 0
-        await pilot.press("escape")
-
-    app = offered(scenario, no_new_run)
-    assert (app.return_code, app.exit_lines()) == (0, [])
-
-
-def test_enter_on_a_run_opens_it(home: Path) -> None:
-    recorded_run("tiny-1")
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
-        await pilot.press("down", "enter")
+        await pilot.press("down", "down", "enter")
         await until(lambda: app.state.phase is Phase.STOPPED, "the history")
-        await until(lambda: "tiny-1" in status(app) or "■ stopped" in status(app), "the view")
+        await until(lambda: "■ stopped" in status(app), "the view")
         assert app.state.step == 4
         await pilot.press("d")
-
-    app = offered(scenario, no_new_run)
-    assert "run tiny-1 has ended after step 4" in app.exit_lines()[0]
+    assert "run old-1 has ended after step 4" in app.exit_lines()[0]
 
 
-def test_d_deletes_a_run_once_it_is_confirmed(home: Path) -> None:
+async def test_d_deletes_a_run_once_it_is_confirmed(home: Path) -> None:
     kept, unwanted = recorded_run("kept"), recorded_run("unwanted")
     aged(kept, unwanted)
     (unwanted.path / "checkpoints").mkdir()
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+    async with offered(no_new_run) as (app, pilot, screen):
         await pilot.press("D")
         assert app.screen is screen, "nothing to delete at `new run`"
-        await pilot.press("down", "D")
-        await until(lambda: isinstance(app.screen, Confirm) and app.screen.query("#yes"), "the question")
-        assert "Delete run unwanted, with its events, log and checkpoints?" in " ".join(app.screen.question.split())  # type: ignore[attr-defined]
+        await pilot.press("down")
+        asked = await question(app, pilot)
+        assert "Delete run unwanted, with its events, log and checkpoints?" in asked
         await pilot.press("n")
         await until(lambda: app.screen is screen, "the list")
         assert unwanted.path.is_dir()
-        await pilot.press("D")
-        await until(lambda: isinstance(app.screen, Confirm) and app.screen.query("#yes"), "the question again")
+        assert await question(app, pilot) == asked
         await pilot.press("y")
         await until(lambda: not unwanted.path.exists(), "the deletion")
         await until(lambda: list(screen.list.runs) == ["kept"], "the row's end")
         assert screen.list.run == kept
         await pilot.press("q")
-
-    offered(scenario, no_new_run)
     assert kept.events.exists()
 
 
-def test_checkpoints_elsewhere_stay_and_the_question_says_so(home: Path) -> None:
-    directory = run_directory.create(tiny_config(run="far", checkpoints=CheckpointConfig(directory="gs://bucket")))
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
-        await pilot.press("down", "D")
-        await until(lambda: isinstance(app.screen, Confirm), "the question")
-        assert "Its checkpoints in gs://bucket/far stay." in app.screen.question  # type: ignore[attr-defined]
-        await pilot.press("n", "escape")
-
-    offered(scenario, no_new_run)
-    assert directory.path.is_dir()
-
-
-def test_a_live_run_is_neither_deleted_nor_resumed(home: Path) -> None:
-    live, starting = recorded_run("live", steps(5)), recorded_run("starting")
+async def test_a_live_run_is_neither_deleted_nor_resumed(home: Path) -> None:
+    live, starting = recorded_run("live", steps(5, 2.0)), recorded_run("starting")
     aged(starting, live)
-    held = live.hold()
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
-        await pilot.press("down", "D", "r")
-        assert app.screen is screen
-        assert "now" in screen_text(app)
-        await pilot.press("down", "D")
-        await until(lambda: isinstance(app.screen, Confirm) and app.screen.query("#yes"), "the question")
-        with starting.hold():  # an engine starts before the answer
-            await pilot.press("y")
-            await until(lambda: app._notifications, "the warning")
-        assert starting.path.is_dir() and live.path.is_dir()
-        await pilot.press("escape")
-
-    with held:
-        offered(scenario, no_new_run)
+    with live.hold():
+        async with offered(no_new_run) as (app, pilot, screen):
+            await pilot.press("down", "D", "r")
+            assert app.screen is screen
+            assert "now" in screen_text(app)
+            await pilot.press("down")
+            await question(app, pilot)
+            with starting.hold():  # an engine starts before the answer
+                await pilot.press("y")
+                await until(lambda: app._notifications, "the warning")
+            assert starting.path.is_dir() and live.path.is_dir()
 
 
-def test_a_run_of_an_external_loop_is_not_resumed(home: Path) -> None:
+async def test_checkpoints_elsewhere_stay_and_an_external_loop_is_not_resumed(home: Path) -> None:
     about = WatchedRun(run="loop", model_name="mine", preset="own")
-    directory = run_directory.create(about)
-    record(directory, EngineStarted(protocol=1, pid=1, config=None, watched=about), EngineStopped(step=0, reason="x"))
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+    loop = run_directory.create(about)
+    record(loop, started(config=None, watched=about), STOPPED)
+    far = run_directory.create(tiny_config(run="far", checkpoints=CheckpointConfig(directory="gs://bucket")))
+    record(far, STOPPED)
+    aged(loop, far)
+    async with offered(no_new_run) as (app, pilot, screen):
+        await pilot.press("down")
+        assert "Its checkpoints in gs://bucket/far stay." in await question(app, pilot)
+        await pilot.press("n")
+        await until(lambda: app.screen is screen, "the list")
         await pilot.press("down", "r")
-        assert app.screen is screen
+        assert (app.screen, screen.list.run) == (screen, loop)
         await pilot.press("escape")
+    assert (app.return_code, app.exit_lines(), far.path.is_dir()) == (0, [], True)
 
-    offered(scenario, no_new_run)
 
-
-def test_a_run_that_cannot_be_read_says_why_and_can_be_deleted(home: Path) -> None:
+async def test_a_run_that_cannot_be_read_says_why_and_can_be_deleted(home: Path) -> None:
     directory = recorded_run("broken")
     (directory.path / "run.json").write_text("{")
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+    async with offered(no_new_run, size=(300, 24)) as (app, pilot, screen):
         assert "not a valid run configuration" in screen.list.problems["broken"]
         await pilot.press("down", "enter")
         assert app.screen is screen
         assert app._notifications
-        await pilot.press("D")
-        await until(lambda: isinstance(app.screen, Confirm) and app.screen.query("#yes"), "the question")
+        await question(app, pilot)
         await pilot.press("y")
-        await until(lambda: not directory.path.exists(), "the deletion")
-        assert screen.list.highlighted == 0
-        await pilot.press("escape")
-
-    offered(scenario, no_new_run, size=(300, 24))
+        await until(lambda: not directory.path.exists() and screen.list.highlighted == 0, "the deletion")
 
 
-def test_a_new_run_that_is_invalid_exits_with_the_reason(home: Path) -> None:
+async def test_a_new_run_that_is_invalid_exits_with_the_reason(home: Path) -> None:
     recorded_run()
 
     def refuse() -> RunDirectory:
         raise UserError("no room for a run")
 
-    async def scenario(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
+    async with offered(refuse) as (app, pilot, _):
         await pilot.press("enter")
         await until(lambda: app.return_code == 2, "the exit")
+    assert app.exit_lines() == ["shardtui: no room for a run"]
 
-    assert offered(scenario, refuse).exit_lines() == ["shardtui: no room for a run"]
 
-
-def test_enter_starts_a_new_run_and_r_resumes_it(home: Path) -> None:
+async def test_enter_starts_a_new_run_and_r_resumes_it(home: Path) -> None:
     recorded_run()
-    reached: list[int] = []
-
-    async def first(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
-        await pilot.press("enter")
-        await until(lambda: app.state.step >= 2, "steps")
-        assert app.client.directory.name == "tiny-2"
-        await app.client.send(Stop())
-        await until(lambda: app.state.phase is Phase.STOPPED, "the end")
-        await app.client.wait_for_exit()
-        reached.append(app.state.step)
-
-    async def second(app: ShardtuiApp, pilot: Pilot[None], screen: RunsScreen) -> None:
-        await pilot.press("down", "r")
-        await until(lambda: app.state.step > reached[0], "more steps")
-        assert app.client.directory.name == "tiny-2"
-        await app.client.send(Stop())
-        await until(lambda: app.state.phase is Phase.STOPPED, "the end")
-
-    offered(first, lambda: run_directory.create(tiny_config(run="tiny-2")))
-    offered(second, no_new_run)
+    reached = 1
+    for new_run, keys in ((lambda: run_directory.create(tiny_config(run="tiny-2")), "enter"), (no_new_run, "down r")):
+        async with offered(new_run) as (app, pilot, _):
+            await pilot.press(*keys.split())
+            await until(lambda app=app, reached=reached: app.state.step > reached, "steps")
+            assert app.client.directory.name == "tiny-2"
+            await stop(app)
+            assert app.state.phase is Phase.STOPPED
+            await app.client.wait_for_exit()
+            reached = app.state.step
 
 
 @pytest.mark.parametrize(
@@ -338,10 +255,10 @@ def test_only_the_bare_command_offers_earlier_runs(
 ) -> None:
     if has_runs:
         recorded_run()
-    shown: list[dict[str, object]] = []
+    opened: list[dict[str, object]] = []
     monkeypatch.setattr(run_command, "require_terminal", lambda _: None)
-    monkeypatch.setattr(run_command, "show", lambda _, keymap, **options: shown.append(options) or 0)
+    monkeypatch.setattr(run_command, "show", lambda _, keymap, **options: opened.append(options) or 0)
     assert main(arguments) == 0
-    assert [list(options) for options in shown] == [["new_run"] if offers else ["starts", "restart"]]
-    started = "nano-1" in (directory.name for directory in run_directory.all_runs())
-    assert started is (not offers and arguments != ["--resume=tiny-1"])
+    assert [list(options) for options in opened] == [["new_run"] if offers else ["starts", "restart"]]
+    is_new = "nano-1" in (directory.name for directory in run_directory.all_runs())
+    assert is_new is (not offers and arguments != ["--resume=tiny-1"])

@@ -1,21 +1,24 @@
-"""Views of a recorded run, as a person last looked at them: `pytest --snapshot-update` keeps a new look."""
+"""Views of a recorded run, as a person last looked at them, and the recording itself, which engines answer now.
 
-import asyncio
+`pytest --snapshot-update` keeps a new look.
+"""
+
+import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from shardtui.tui.app import ShardtuiApp
-from shardtui.tui.client.engine_client import EngineClient
+from shardtui.engine.hlo.lint import lint
+from shardtui.engine.wire.events import Inspection
 from shardtui.tui.screens.run_screen import RunScreen
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.preset_list import PresetList
 from shardtui.tui.widgets.tab_bar import TABS
 from syrupy.assertion import SnapshotAssertion
 
-from .recordings import recorded
-from .test_app import until
+from .recordings import INSPECTIONS, PRESETS, anew, decoded, described, recorded
+from .test_app import finished, until
 
 LINES = {
     "mesh": [
@@ -64,10 +67,8 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
 async def drawn(views: Iterable[str], size: tuple[int, int]) -> dict[str, str]:
     """Returns the text of views of the recorded run, in a terminal of this size."""
     keys = {tab.title.lower(): tab.key for tab in TABS}
-    app = ShardtuiApp(EngineClient(recorded()), starts=False)
     found: dict[str, str] = {}
-    async with app.run_test(size=size) as pilot:
-        await until(lambda: app.state.is_over and app.screen.query(PresetList), "the history")
+    async with finished(recorded(), size) as (app, pilot):
         for name in views:
             await pilot.press(keys[name])
             await until(lambda name=name: app.current_mode == name and isinstance(app.screen, RunScreen), name)
@@ -79,11 +80,39 @@ async def drawn(views: Iterable[str], size: tuple[int, int]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
-def test_views(home: Path, size: tuple[int, int], snapshot: SnapshotAssertion) -> None:
-    for name, text in asyncio.run(drawn(["watch", "arrays", "traffic"], size)).items():
+async def test_views(home: Path, size: tuple[int, int], snapshot: SnapshotAssertion) -> None:
+    for name, text in (await drawn(["watch", "arrays", "traffic"], size)).items():
         assert text == snapshot(name=name)
 
 
-def test_other_views_show_what_was_recorded(home: Path) -> None:
-    for name, text in asyncio.run(drawn(LINES, (80, 24))).items():
+async def test_other_views_show_what_was_recorded(home: Path) -> None:
+    for name, text in (await drawn(LINES, (80, 24))).items():
         assert not [line for line in LINES[name] if line not in text], text
+
+
+@pytest.mark.core
+def test_engines_answer_what_was_recorded() -> None:
+    lines = anew()
+    assert list(map(fields, lines.splitlines())) == list(map(fields, INSPECTIONS.read_bytes().splitlines()))
+    assert list(map(lasting, decoded(lines))) == list(map(lasting, described(*PRESETS)))
+
+
+def fields(line: bytes) -> list[list[str]]:
+    found = json.loads(line)
+    return [list(part) for part in (found, found["compiled"], found["inspected"])]
+
+
+def lasting(inspection: Inspection) -> list[Any]:
+    """What every version of jax answers."""
+    compiled, inspected = inspection.compiled, inspection.inspected
+    sent = [(each.kind, each.axes, each.count, each.bytes_each, each.dtype) for each in compiled.collectives or ()]
+    return [
+        inspection.devices,
+        inspection.flops_per_step,
+        compiled.preset,
+        compiled.mesh,
+        compiled.arrays,
+        inspected.arrays,
+        sorted(sent),
+        [(each.code, each.arrays) for each in lint(compiled, inspected, inspection.flops_per_step)],
+    ]

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.event_log import EventLog, LogReader
+from shardtui.engine.wire.event_log import EventLog
 from shardtui.engine.wire.events import EngineStopped, StepsDone
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.terminal.splash import ERASE, SPLASH
 
 from ..conftest import tiny_config
+from ..recorded import events_in
 from ..terminal import NEW_RUN, WITHOUT_HANG_UP, Terminal, training
 
 ALTERNATE_SCREEN = b"\x1b[?1049h"
@@ -20,7 +21,7 @@ ALTERNATE_SCREEN = b"\x1b[?1049h"
 
 
 def steps_of(directory: RunDirectory) -> int:
-    events = [event for events in LogReader(directory.events).read() for event in events]
+    events = events_in(directory.events)
     return next((event.step for event in reversed(events) if isinstance(event, StepsDone)), 0)
 
 
@@ -43,7 +44,6 @@ def terminal(home: Path) -> Terminal:
 def test_the_engine_keeps_training_however_the_ui_ends(terminal: Terminal) -> None:
     directory = run_directory.find("tiny")
     engine = directory.holder()
-    assert engine
     try:
         terminal.process.kill()
         assert_trains(directory)
@@ -52,8 +52,7 @@ def test_the_engine_keeps_training_however_the_ui_ends(terminal: Terminal) -> No
             viewer.until(training, "training")
             os.write(viewer.master, b"\xff\xe9")  # typed in another encoding
             time.sleep(0.3)
-            viewer.send("0")
-            viewer.until(lambda text: "loading jax" in text, "the log")
+            viewer.press("0", "loading jax")
             viewer.process.send_signal(number)
             viewer.exit_code()
             assert viewer.is_restored()
@@ -72,12 +71,9 @@ def test_the_engine_keeps_training_however_the_ui_ends(terminal: Terminal) -> No
 def test_the_ui_works_without_colour(home: Path) -> None:
     terminal = Terminal(*NEW_RUN, NO_COLOR="1")
     terminal.until(training, "training")
-    terminal.send("2")
-    terminal.until(lambda text: "blocks.attention.qkv.kernel" in text, "the arrays")
-    terminal.send("x")
-    terminal.until(lambda text: "Save and end run tiny" in text, "the question")
-    terminal.send("y")
-    terminal.until(lambda text: "■ stopped" in text, "the end")
+    terminal.press("2", "blocks.attention.qkv.kernel")
+    terminal.press("x", "Save and end run tiny")
+    terminal.press("y", "■ stopped")
     terminal.send("d")
     assert terminal.exit_code() == 0
 

@@ -28,51 +28,39 @@ from shardtui.engine.program.pytree_arrays import leaves
 from shardtui.engine.watch import watch
 from shardtui.engine.watching.external import Described, describe
 from shardtui.engine.watching.external_step import CompiledStep, compile_step
+from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.commands import SaveCheckpoint, Stop, SwitchPreset
-from shardtui.engine.wire.descriptions import ArrayInfo, MemoryInfo
-from shardtui.engine.wire.events import (
-    CommandRefused,
-    EngineLost,
-    EngineReady,
-    EngineStopped,
-    Failed,
-    PresetCompiled,
-    StepsDone,
-)
-from shardtui.engine.wire.run_directory import RunDirectory, all_runs, find
+from shardtui.engine.wire.descriptions import ArrayInfo
+from shardtui.engine.wire.run_directory import all_runs, find
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.state.availability import RUN_ACTIONS
 from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.terminal.export import screen_text
 
+from ..recorded import events_in
 from ..schemas import checked_lines
 from ..tui.test_app import shown, status, until
 from ..tui.test_cli import run
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
+PIPE, ROOT = subprocess.PIPE, Path(__file__).parents[2]
 LOGICAL = {"embed": None, "mlp": "model"}
 
 
 class OwnLoop:
     def __init__(self, name: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.own_loop", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
-            text=True,
+            [sys.executable, "-m", "tests.own_loop", name], stdin=PIPE, stdout=PIPE, cwd=ROOT, text=True
         )
         self.specs: dict[str, str] = self.answer()["specs"]
         self.losses: list[float] = []
         self.name: str = self.answer()["began"]
 
     def answer(self) -> dict[str, Any]:
-        assert self.process.stdout
         return json.loads(self.process.stdout.readline())
 
     def command(self, text: str) -> dict[str, Any]:
-        assert self.process.stdin
         self.process.stdin.write(f"{text}\n")
         self.process.stdin.flush()
         return self.answer()
@@ -96,34 +84,35 @@ def loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnLoop]:
         loop.end()
 
 
-async def seen(client: EngineClient, state: RunState, until_step: int) -> list[CommandRefused]:
+def by_kind(arrays: dict[str, ArrayInfo]) -> dict[str, set[str]]:
+    """Returns the names of arrays by their kind."""
+    kinds = {array.kind for array in arrays.values()}
+    return {kind: {name for name, array in arrays.items() if array.kind == kind} for kind in kinds}
+
+
+async def seen(client: EngineClient, state: RunState, until_step: int) -> list[wire.CommandRefused]:
     """Applies events to the state until so many steps are done. Returns the commands refused meanwhile."""
-    refused: list[CommandRefused] = []
+    refused: list[wire.CommandRefused] = []
     async for events in client.events():
         apply_all(state, events)
-        refused += [event for event in events if isinstance(event, CommandRefused)]
+        refused += [event for event in events if isinstance(event, wire.CommandRefused)]
         if state.step >= until_step:
             break
     return refused
 
 
-def test_a_viewer_sees_what_the_program_has(loop: OwnLoop) -> None:
+async def test_a_viewer_sees_what_the_program_has(loop: OwnLoop) -> None:
     state = RunState()
-    asyncio.run(asyncio.wait_for(seen(EngineClient(find("mine")), state, len(loop.losses)), 60))
+    await asyncio.wait_for(seen(EngineClient(find("mine")), state, len(loop.losses)), 60)
     assert list(state.losses) == pytest.approx(loop.losses, rel=1e-6)
     assert (state.phase, state.preset, state.pid) == (Phase.TRAINING, "as-run", loop.process.pid)
-    assert state.layout
     assert state.layout.mesh.axes == {"data": 4, "model": 2}
     arrays = {array.name: array for array in state.layout.arrays}
-    kinds = {name: array.kind for name, array in arrays.items()}
-    assert kinds == {
-        "up.kernel": "parameter",
-        "down.kernel": "parameter",
-        **{f"{moment}.{name}.kernel": "moment" for moment in ("mu", "nu") for name in ("up", "down")},
-        "count": "scalar",
-        "step": "scalar",
-        "batch.inputs": "batch",
-        "batch.targets": "batch",
+    assert by_kind(arrays) == {
+        "parameter": {"up.kernel", "down.kernel"},
+        "moment": {f"{moment}.{name}.kernel" for moment in ("mu", "nu") for name in ("up", "down")},
+        "scalar": {"count", "step"},
+        "batch": {"batch.inputs", "batch.targets"},
     }
     for name in ("up.kernel", "mu.up.kernel", "nu.down.kernel"):
         array = arrays[name]
@@ -132,32 +121,26 @@ def test_a_viewer_sees_what_the_program_has(loop: OwnLoop) -> None:
     assert arrays["up.kernel"].compiled_spec == [[], ["model"]]
     assert arrays["batch.inputs"].compiled_spec == [["data"], []]
     memory = state.layout.memory
-    assert memory
     assert (memory.parameters, memory.moments, memory.batch) == (2 * 4096, 4 * 4096, 2 * 512)
     assert memory.padding >= 0
     flows = {(info.kind, *info.axes): info.bytes_each for info in state.layout.collectives or ()}
     assert flows["all-reduce", "data"] >= 2 * 4096, "the gradients, which are split over model"
     assert ("all-reduce", "model") in flows, "the product whose contraction is split"
-    assert state.ready
     assert (state.ready.parameters, state.ready.tokens_per_step, state.ready.flops_per_step) == (4096, 16, None)
     assert state.flops_per_second is None
     assert state.input_wait is None
 
 
-def test_commands_are_refused_with_a_reason_and_the_loop_continues(loop: OwnLoop) -> None:
+async def test_commands_are_refused_with_a_reason_and_the_loop_continues(loop: OwnLoop) -> None:
     state, client = RunState(), EngineClient(find("mine"))
     words = "run mine is an external loop: only its own program can control it"
-
-    async def scenario() -> None:
-        watching = asyncio.create_task(seen(client, state, len(loop.losses) + 3))
-        await until(lambda: state.step, "the history")
-        for command in (Stop(), SwitchPreset("fsdp"), SaveCheckpoint()):
-            await client.send(command)
-        await until(lambda: sum(isinstance(event, CommandRefused) for event in state.events) == 3, "the answers")
-        loop.go(3)
-        assert [event.problem for event in await watching] == [words] * 3
-
-    asyncio.run(scenario())
+    watching = asyncio.create_task(seen(client, state, len(loop.losses) + 3))
+    await until(lambda: state.step, "the history")
+    for command in (Stop(), SwitchPreset("fsdp"), SaveCheckpoint()):
+        await client.send(command)
+    await until(lambda: sum(isinstance(event, wire.CommandRefused) for event in state.events) == 3, "the answers")
+    loop.go(3)
+    assert [event.problem for event in await watching] == [words] * 3
     assert list(state.losses) == pytest.approx(loop.losses, rel=1e-6)
     for arguments in (["stop", "mine"], ["train", "--resume", "mine"], ["verify", "mine"]):
         result = run(*arguments)
@@ -169,7 +152,7 @@ def test_commands_are_refused_with_a_reason_and_the_loop_continues(loop: OwnLoop
     assert checked_lines("events", find("mine").events.read_text())[0]["watched"]["run"] == "mine"
 
 
-def test_every_view_works_and_no_key_sends_a_command(loop: OwnLoop) -> None:
+async def test_every_view_works_and_no_key_sends_a_command(loop: OwnLoop) -> None:
     expected = {
         "2": ["up.kernel", "not available for an external loop", "laid out by its own program"],
         "3": ["data 4 × model 2", "parameter bytes 8.19 kB in 2 shards"],
@@ -180,74 +163,59 @@ def test_every_view_works_and_no_key_sends_a_command(loop: OwnLoop) -> None:
         "0": ["watching mine", "training under as-run"],
         "1": ["● as-run", "external loop: it decides", "tokens/s"],
     }
-
-    async def scenario() -> None:
-        async with shown(find("mine"), False, (80, 24)) as (app, pilot):
-            await until(lambda: app.state.step == len(loop.losses), "the history")
-            for key, texts in expected.items():
-                await pilot.press(key)
-                await until(lambda texts=texts: all(text in screen_text(app) for text in texts), f"{key}: {texts}")
-                offered = {active.binding.action for active in app.screen.active_bindings.values()}
-                assert not offered & {*RUN_ACTIONS, "measure", "slice", "find"}, key
-                assert key != "1" or "select" not in offered, "of another preset"
-                assert {"detach", "export"} <= offered
-                if key in "16":
-                    await pilot.press("space", "s", "w", "p", "c", "r", "x", "m", "enter", "8")
-                    await pilot.pause()
-                assert app.current_mode != "rules"
-                assert len(app.screen_stack) == 1, f"a question after {key}"
-            titles = {command.title for command in app.get_system_commands(app.screen)}
-            assert {"Detach", "Export this view"} <= titles
-            assert not {"Pause or resume", "End run", "Restart", "Switch to as-run"} & titles
-            step = app.state.step
-            loop.go(2)
-            await until(lambda: app.state.step == step + 2, "the next steps")
-            assert "external loop  step" in status(app)
-            assert "● training" in status(app)
-            refused = [event for event in app.state.events if isinstance(event, CommandRefused)]
-            assert not refused, "the viewer does not ask"
-            assert any("is an external loop: only its own program" in said.message for said in app._notifications)
-            assert "FLOP" not in screen_text(app)
-            assert "input wait" not in screen_text(app)
-            await pilot.press("d")
-        assert app.exit_lines() == ["run mine keeps training: `shardtui attach mine` returns to it"]
-
-    asyncio.run(scenario())
+    async with shown(find("mine")) as (app, pilot):
+        await until(lambda: app.state.step == len(loop.losses), "the history")
+        for key, texts in expected.items():
+            await pilot.press(key)
+            await until(lambda texts=texts: all(text in screen_text(app) for text in texts), f"{key}: {texts}")
+            offered = {active.binding.action for active in app.screen.active_bindings.values()}
+            assert not offered & {*RUN_ACTIONS, "measure", "slice", "find"}, key
+            assert key != "1" or "select" not in offered, "of another preset"
+            assert {"detach", "export"} <= offered
+            if key in "16":
+                await pilot.press("space", "s", "w", "p", "c", "r", "x", "m", "enter", "8")
+                await pilot.pause()
+            assert app.current_mode != "rules"
+            assert len(app.screen_stack) == 1, f"a question after {key}"
+        titles = {command.title for command in app.get_system_commands(app.screen)}
+        assert {"Detach", "Export this view"} <= titles
+        assert not {"Pause or resume", "End run", "Restart", "Switch to as-run"} & titles
+        step = app.state.step
+        loop.go(2)
+        await until(lambda: app.state.step == step + 2, "the next steps")
+        assert "external loop  step" in status(app) and "● training" in status(app)
+        refused = [event for event in app.state.events if isinstance(event, wire.CommandRefused)]
+        assert not refused, "the viewer does not ask"
+        assert any("is an external loop: only its own program" in said.message for said in app._notifications)
+        assert "FLOP" not in screen_text(app) and "input wait" not in screen_text(app)
+        await pilot.press("d")
+    assert app.exit_lines() == ["run mine keeps training: `shardtui attach mine` returns to it"]
 
 
-def test_a_failed_loop_and_a_killed_loop(loop: OwnLoop) -> None:
+async def test_a_failed_loop_and_a_killed_loop(loop: OwnLoop) -> None:
     """The last test of this loop, which it kills."""
-
-    async def first() -> None:
-        async with shown(find("mine"), False, (80, 24)) as (app, _):
-            assert loop.command("raise") == {"raised": "'no such batch'"}, "it is the program's to handle"
-            await until(lambda: app.state.phase is Phase.FAILED, "the failure")
-            assert app.state.step == len(loop.losses)
-            (problem,) = app.state.problems
-            assert problem.startswith("KeyError: 'no such batch', at ")
-            assert "own_loop.py:" in problem
-            assert any(
-                "this run belongs to another program: start that program again" in said.message
-                for said in app._notifications
-            )
-
-    async def second() -> None:
-        async with shown(find("mine-2"), False, (80, 24)) as (app, _):
-            loop.go(1)
-            await until(lambda: app.state.step == 1, "a step")
-            child = loop.command("fork")["forked"]
-            os.kill(loop.process.pid, signal.SIGKILL)
-            try:
-                await until(lambda: app.state.phase is Phase.LOST, "the loss")
-                assert app.state.problems == ["its process ended without a message: killed, or out of memory"]
-                assert find("mine-2").holder() is None, "the child of a killed process holds the lock"
-            finally:
-                os.kill(child, signal.SIGKILL)
-
-    asyncio.run(first())
+    async with shown(find("mine")) as (app, _):
+        assert loop.command("raise") == {"raised": "'no such batch'"}, "it is the program's to handle"
+        await until(lambda: app.state.phase is Phase.FAILED, "the failure")
+        assert app.state.step == len(loop.losses)
+        (problem,) = app.state.problems
+        assert problem.startswith("KeyError: 'no such batch', at ")
+        assert "own_loop.py:" in problem
+        said = "this run belongs to another program: start that program again"
+        assert any(said in notice.message for notice in app._notifications)
     assert loop.answer() == {"over": "mine"}
     assert loop.answer() == {"began": "mine-2"}
-    asyncio.run(second())
+    async with shown(find("mine-2")) as (app, _):
+        loop.go(1)
+        await until(lambda: app.state.step == 1, "a step")
+        child = loop.command("fork")["forked"]
+        os.kill(loop.process.pid, signal.SIGKILL)
+        try:
+            await until(lambda: app.state.phase is Phase.LOST, "the loss")
+            assert app.state.problems == ["its process ended without a message: killed, or out of memory"]
+            assert find("mine-2").holder() is None, "the child of a killed process holds the lock"
+        finally:
+            os.kill(child, signal.SIGKILL)
     states = {each["run"]: each["state"] for each in json.loads(run("ls", "--json").stdout)["runs"]}
     assert states == {"mine": "failed", "mine-2": "crashed"}
 
@@ -269,14 +237,12 @@ def specs_of(found: Described) -> dict[str, list[list[str]]]:
     return {array.name: array.compiled_spec for array in found.layout.arrays}
 
 
-def memory_of(found: Described) -> MemoryInfo:
-    assert found.layout.memory
-    return found.layout.memory
-
-
-def steady(state: Any, step: Any, *args: Any) -> Described:
-    known, leaves_after = compile_step(step, args).steady(step, list(leaves(state)))
-    return describe("as-run", leaves_after, known, None)
+@pytest.fixture
+def compiled() -> list[str]:
+    """The names of what jax reports, such as `COMPILED`."""
+    found: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: found.append(event))
+    return found
 
 
 class Block(nnx.Module):
@@ -298,10 +264,7 @@ def test_flax_modules_and_their_states_have_short_names(home: Path) -> None:
     scalars = {"dropout.rngs.count", "dropout.rngs.key", "count", "step"}
     for state in ((model, adam), nnx.state((model, adam)), {"model": model, "optimizer": adam}):
         arrays = described(state)
-        kinds = {name: array.kind for name, array in arrays.items()}
-        assert {name for name, kind in kinds.items() if kind == "parameter"} == parameters | statistics
-        assert {name for name, kind in kinds.items() if kind == "moment"} == moments
-        assert {name for name, kind in kinds.items() if kind == "scalar"} == scalars
+        assert by_kind(arrays) == {"parameter": parameters | statistics, "moment": moments, "scalar": scalars}
         kernel = arrays["mu.layers.1.kernel"]
         assert kernel.compiled_spec == [["data"], ["model"]]
         assert kernel.logical_axes == ["embed", None], "a mesh axis is not a logical axis"
@@ -315,12 +278,8 @@ def test_other_pytrees(home: Path) -> None:
     params = jax.device_put(params, NamedSharding(mesh, P()))
     state = TrainState.create(apply_fn=layer.apply, params=params, tx=optax.sgd(0.1, momentum=0.9))
     arrays = described(state)
-    assert {name: array.kind for name, array in arrays.items()} == {
-        "kernel": "parameter",
-        "bias": "parameter",
-        "trace.kernel": "moment",
-        "trace.bias": "moment",
-    }, "the step of a new TrainState is a Python int, not an array"
+    kinds = {"parameter": {"kernel", "bias"}, "moment": {"trace.kernel", "trace.bias"}}
+    assert by_kind(arrays) == kinds, "the step of a new TrainState is a Python int, not an array"
     layout = describe("as-run", list(leaves(state)), None, None).layout
     assert lint(layout, None, None) == [], "the batch's layout and the FLOPs are unknown"
     assert arrays["kernel"].logical_axes == arrays["trace.kernel"].logical_axes == ["embed", "mlp"]
@@ -350,11 +309,9 @@ def test_arrays_on_another_mesh_are_reported(home: Path) -> None:
     step = jax.jit(lambda state, batch, key: (state["w"] @ batch).sum() + state["count"], donate_argnums=0)
     compiled = step.lower(taken, on(mesh, (16, 4), "model"), jax.random.key(0)).compile()
     found = describe("as-run", list(leaves(taken)), CompiledStep(compiled), None)
-    assert specs_of(found) == {"w": [["data"], ["model"]], "count": [], "batch.1": [["model"], []]}, (
-        "the key is not used"
-    )
+    specs = {"w": [["data"], ["model"]], "count": [], "batch.1": [["model"], []]}
+    assert specs_of(found) == specs, "the key is not used"
     assert found.problems == []
-    assert found.layout.memory
     assert found.layout.memory.padding == 0
 
 
@@ -379,7 +336,7 @@ def test_position_distinguishes_arrays_of_one_shape_or_they_are_ambiguous(home: 
             found = describe("as-run", list(leaves(state)), known, None)
             assert specs_of(found) == {"params.w": UNSPLIT, "opt_state.w": SPLIT, "batch.2": SPLIT}
             assert found.problems == []
-            memory = memory_of(found)
+            memory = found.layout.memory
             assert (memory.parameters, memory.moments, memory.batch, memory.padding) == (256, 64, 64, 0)
     # without `args` no layout is guessed, and no array of the state is taken for the batch
     compiled = CompiledStep(step.lower(p, o, x).compile())
@@ -399,15 +356,13 @@ def test_unused_arguments_take_no_memory(home: Path) -> None:
     known = compile_step(step, (state, 0.5, on(mesh, (8, 8), "data")))
     found = describe("as-run", list(leaves(state)), known, None)
     assert specs_of(found) == {"idle": SPLIT, "w": UNSPLIT, "argument.1": [], "batch.2": SPLIT}
-    memory = memory_of(found)
+    memory = found.layout.memory
     assert (memory.parameters, memory.batch, memory.padding) == (256, 64, 0)
 
 
-def test_a_state_that_the_first_step_reshards(home: Path) -> None:
+def test_a_state_that_the_first_step_reshards(home: Path, compiled: list[str]) -> None:
     """Its layout and program are shown as they are from the second step on, and jax compiles nothing more."""
     mesh = mesh_of(4, 2)
-    compiled: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: compiled.append(event))
     step = jax.jit(
         lambda state, x: ({"w": state["w"] - 0.1 * x.sum(), "n": state["n"] + 1}, (x @ state["w"]).sum()),
         out_shardings=({"w": NamedSharding(mesh, P("model")), "n": NamedSharding(mesh, P())}, None),
@@ -421,9 +376,7 @@ def test_a_state_that_the_first_step_reshards(home: Path) -> None:
             state, loss = step(state, x)
             run.step(loss)
         assert COMPILED not in compiled
-    seen = RunState()
-    apply_all(seen, events(find("resharded")))
-    assert seen.layout and seen.layout.memory
+    seen = state_of("resharded")
     arrays = {array.name: array.compiled_spec for array in seen.layout.arrays}
     assert arrays == {"w": [["model"], []], "n": [], "batch.1": SPLIT}
     assert seen.layout.memory.parameters == state["w"].addressable_shards[0].data.nbytes == 128
@@ -433,22 +386,19 @@ def test_a_state_that_the_first_step_reshards(home: Path) -> None:
 def test_names_are_unique_and_sizes_packed(home: Path) -> None:
     mesh = mesh_of(4, 2)
     state = {"a": {"b": on(mesh, (8, 8)), "c": on(mesh, (8, 3))}, "a.b": on(mesh, (8, 2))}
-    assert {name: array.shape for name, array in described(state).items()} == {
-        "['a']['b']": [8, 8],
-        "a.c": [8, 3],
-        "['a.b']": [8, 2],
-    }
+    shapes = {"['a']['b']": [8, 8], "a.c": [8, 3], "['a.b']": [8, 2]}
+    assert {name: array.shape for name, array in described(state).items()} == shapes
     packed = {"w": jax.device_put(jnp.zeros((8, 8), jnp.int4), NamedSharding(mesh, P("model")))}
-    found = steady(packed, jax.jit(lambda state: (state, state["w"].astype(jnp.float32).sum())), packed)
+    step = jax.jit(lambda state: (state, state["w"].astype(jnp.float32).sum()))
+    known, leaves_after = compile_step(step, (packed,)).steady(step, list(leaves(packed)))
+    found = describe("as-run", leaves_after, known, None)
     (array,) = found.layout.arrays
-    memory = memory_of(found)
+    memory = found.layout.memory
     assert (array.bytes, memory.parameters, memory.padding) == (32, 16, 0)
 
 
-def test_a_single_device_without_a_mesh(home: Path) -> None:
+def test_a_single_device_without_a_mesh(home: Path, compiled: list[str]) -> None:
     """The jitted function is not compiled a second time."""
-    compiled: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: compiled.append(event))
     step = jax.jit(lambda w, x: (w - 0.1, (w @ x).sum()))
     w, x = jnp.ones((4, 4)), jnp.ones((4, 2))
     with watch("single", state=w, step=step, args=(w, x), steps_done=7) as run:
@@ -458,41 +408,29 @@ def test_a_single_device_without_a_mesh(home: Path) -> None:
             w, loss = step(w, x)
             run.step(loss)
         assert COMPILED not in compiled
-    state = RunState()
-    apply_all(state, events(find("single")))
+    state = state_of("single")
     assert state.step == 10
     assert np.isnan(state.losses[:7]).all()
     assert list(state.losses[7:]) == pytest.approx([32.0, 28.8, 25.6])
-    assert state.layout
     assert (state.layout.mesh.axes, state.layout.mesh.device_ids) == ({"device": 1}, [0])
     assert [(array.name, array.kind) for array in state.layout.arrays] == [("state", "parameter"), ("batch.1", "batch")]
     assert state.layout.collectives == []
     assert state.layout.compile_seconds
 
 
-def events(directory: RunDirectory) -> list[Any]:
-    async def all_of() -> list[Any]:
-        return [event async for found in EngineClient(directory).events() for event in found]
-
-    return asyncio.run(all_of())
+def state_of(name: str) -> RunState:
+    state = RunState()
+    apply_all(state, events_in(find(name).events))
+    return state
 
 
 def test_wrong_arguments_raise_every_problem_and_create_no_run(home: Path) -> None:
     with pytest.raises(ValueError, match="watch: ") as raised:
         watch("A/b", state={"n": 3}, step=len, preset="../x", tokens_per_step=0, flops_per_step=-1.0, steps_done=-1)
     lines = str(raised.value).splitlines()
-    assert [line.split(":")[1].split("=")[0].strip() for line in lines] == [
-        "run 'A/b'",
-        "preset",
-        "state",
-        "steps_done",
-        "step",
-        "tokens_per_step",
-        "flops_per_step",
-    ]
-    with pytest.raises(
-        ValueError, match=r"step: a jitted function without args: add the arguments it is called with, args="
-    ):
+    wrong = ["run 'A/b'", "preset", "state", "steps_done", "step", "tokens_per_step", "flops_per_step"]
+    assert [line.split(":")[1].split("=")[0].strip() for line in lines] == wrong
+    with pytest.raises(ValueError, match=r"step: a jitted function without args: add the arguments it is called with"):
         watch("mine", state=jnp.ones(3), step=jax.jit(jnp.sum))
     with watch("mine", state=jnp.ones(3)) as run, pytest.raises(TypeError, match=r"of shape \(3,\): must be a scalar"):
         run.step(jnp.ones(3))
@@ -508,8 +446,8 @@ def test_failures_of_watch_do_not_reach_the_training(
         run.step("no number")
         run._reporter._thread.join()
         run.step(2.0)
-    *_, last = events(find("fine"))
-    assert isinstance(last, Failed)
+    *_, last = events_in(find("fine").events)
+    assert isinstance(last, wire.Failed)
     assert "no longer watched: a loss cannot be read: could not convert string" in last.problems[0]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     caplog.clear()
@@ -535,28 +473,20 @@ def test_watch_keeps_no_array_and_changes_nothing_of_the_process(home: Path) -> 
         assert [array.shape for array in jax.live_arrays() if array.shape == (5, 7)] == []
         run.step(np.float32(3.0))
     assert before == (dict(os.environ), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
-    kinds = [type(event) for event in events(find("held"))]
-    assert kinds[:3][1:] == [EngineReady, PresetCompiled]
-    assert [kind for kind in kinds if kind in (StepsDone, EngineStopped, EngineLost)] == [StepsDone, EngineStopped]
+    kinds = [type(event) for event in events_in(find("held").events)]
+    assert kinds[:3][1:] == [wire.EngineReady, wire.PresetCompiled]
+    ends = (wire.StepsDone, wire.EngineStopped)
+    assert [kind for kind in kinds if kind in ends] == [*ends]
 
 
 def test_the_example_in_the_docs_runs(home: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "watching.md").read_text()
+    text = (ROOT / "docs" / "watching.md").read_text()
     exec(text.split("```python\n")[1].split("```")[0].replace("range(1000)", "range(50)"), {})
-    state = RunState()
-    apply_all(state, events(find("mine")))
+    state = state_of("mine")
     assert (state.phase, state.step) == (Phase.STOPPED, 50)
     assert state.losses[-1] < state.losses[0] / 2
-    assert state.layout
     assert [array.compiled_spec for array in state.layout.arrays] == [[[], []], [["data"], []]]
     assert [info.kind for info in state.layout.collectives or ()] == ["all-reduce"]
-
-
-def test_importing_watch_imports_no_heavy_package() -> None:
-    """A program without flax does not wait for it."""
-    heavy = {"flax", "optax", "orbax", "grain", "textual"}
-    code = f"import sys, shardtui.engine.watch; print(sorted({heavy} & {{*sys.modules}}))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 PROCESS = """
@@ -580,22 +510,13 @@ def test_of_two_processes_only_the_first_reports(home: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(port), str(number)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        for number in range(2)
-    ]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    options["env"] = {**os.environ, "JAX_NUM_CPU_DEVICES": "2"}
+    commands = [[sys.executable, "-c", PROCESS, str(port), str(number)] for number in range(2)]
+    processes = [subprocess.Popen(command, **options) for command in commands]
     printed = [process.communicate(timeout=240)[0].splitlines()[-1] for process in processes]  # gloo prints lines, too
     assert printed == ["two 8.0", "None 8.0"]
-    state = RunState()
-    apply_all(state, events(find("two")))
+    state = state_of("two")
     assert list(state.losses) == [32.0, 16.0, 8.0]
-    assert state.ready
     assert [device.process for device in state.ready.devices] == [0, 0, 1, 1]
     assert [directory.name for directory in all_runs()] == ["two"]

@@ -13,14 +13,11 @@ from shardtui.engine.watch import watch
 from shardtui.engine.wire.run_directory import find
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.lookups import NO_RULES, NOT_KEPT
-from shardtui.tui.screens.traffic import TrafficScreen
 from shardtui.tui.terminal.export import screen_text
-from textual.pilot import Pilot
-from textual.widgets import OptionList
 
-from ..tui.test_app import until
+from ..tui.test_app import finished, until
 from ..tui.test_origin import explained, open_array, put_on, texts
-from ..tui.test_views import over, press
+from ..tui.test_views import press
 
 
 @pytest.fixture(autouse=True)
@@ -54,17 +51,16 @@ def watched(given: Callable[[Any, Any, Any], dict[str, Any]]) -> None:
 
 
 def said(app: ShardtuiApp) -> str:
-    options = app.screen.query_one(OptionList).options
+    options = app.screen.query_one("OptionList").options
     return " ".join(" ".join(str(option.prompt) for option in options).split())
 
 
 @pytest.mark.parametrize(
     "given", [lambda step, *args: {"step": step, "args": args}, lambda step, *args: {"step": step.lower(*args)}]
 )
-def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[..., dict[str, Any]]) -> None:
+async def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[..., dict[str, Any]]) -> None:
     watched(given)
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+    async with finished(find("mine")) as (app, pilot):
         await open_array(app, pilot, "up")
         await explained(app)
         assert texts(app)[0].startswith("32 × 64 f32 (–, model)")
@@ -73,7 +69,6 @@ def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[..., dict
         await press(pilot, "t", *"mlp=model", "enter")
         await until(lambda: NO_RULES in screen_text(app), "the message")
         await press(pilot, "escape", "escape", "4")
-        assert isinstance(app.screen, TrafficScreen)
         key = next(key for key, info in app.screen.infos.items() if info.axes == ["model"])
         app.screen.table.select(key)
         await press(pilot, "enter")
@@ -83,18 +78,13 @@ def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[..., dict
         await press(pilot, "enter")
         assert "origin of down" in screen_text(app)
 
-    over(find("mine"), scenario)
-
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_of_a_compiled_or_a_damaged_step_the_dialog_says_what_is_wrong(home: Path, is_damaged: bool) -> None:
+async def test_of_a_compiled_or_a_damaged_step_the_dialog_says_what_is_wrong(home: Path, is_damaged: bool) -> None:
     watched(lambda step, *args: {"step": step, "args": args} if is_damaged else {"step": step.lower(*args).compile()})
     if is_damaged:
         find("mine").step.write_text('{"names":[],"module":"module {"}')
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+    async with finished(find("mine"), (140, 40)) as (app, pilot):
         await open_array(app, pilot, "up")
         message = "step.json: the step cannot be read" if is_damaged else NOT_KEPT
         await until(lambda: message in said(app), "the message")
-
-    over(find("mine"), scenario, (140, 40))

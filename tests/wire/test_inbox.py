@@ -4,6 +4,7 @@ import threading
 
 from shardtui.engine.wire.commands import (
     AddPreset,
+    AnyCommand,
     InspectPreset,
     Pause,
     RestoreCheckpoint,
@@ -16,36 +17,31 @@ from shardtui.engine.wire.commands import (
 from shardtui.engine.wire.inbox import MAX_WAITING, Inbox
 
 
-def test_only_the_latest_of_many_switches_is_kept() -> None:
+def filled(*commands: AnyCommand) -> Inbox:
     inbox = Inbox()
-    for number in range(10_000):
-        assert inbox.put(SwitchPreset("fsdp" if number % 2 else "tp")) is None
+    for command in commands:
+        assert inbox.put(command) is None
+    return inbox
+
+
+def test_only_the_latest_of_many_switches_is_kept() -> None:
+    inbox = filled(*(SwitchPreset("fsdp" if number % 2 else "tp") for number in range(10_000)))
     assert inbox.take(block=False) == [SwitchPreset("fsdp")]
     assert inbox.take(block=False) == []
 
 
-def test_commands_keep_their_order_and_equal_ones_are_merged() -> None:
-    inbox = Inbox()
+def test_commands_keep_their_order_and_equal_ones_are_merged_but_for_single_steps() -> None:
     commands = [Pause(), SwitchPreset("tp"), SaveCheckpoint(), Pause(), RestoreCheckpoint(1), RestoreCheckpoint(2)]
-    for command in commands:
-        inbox.put(command)
-    assert inbox.take(block=False) == [SwitchPreset("tp"), SaveCheckpoint(), Pause(), RestoreCheckpoint(2)]
+    kept = [SwitchPreset("tp"), SaveCheckpoint(), Pause(), RestoreCheckpoint(2)]
+    assert filled(*commands).take(block=False) == kept
+    steps = [StepOnce(), StepOnce(), Resume()]
+    assert filled(*steps).take(block=False) == steps
 
 
 def test_one_command_of_a_kind_is_taken_between_two_steps() -> None:
-    inbox = Inbox()
-    for name in ("a", "b"):
-        inbox.put(AddPreset(name, "text"))
-    inbox.put(Pause())
+    inbox = filled(AddPreset("a", "text"), AddPreset("b", "text"), Pause())
     assert inbox.take(block=False) == [AddPreset("a", "text")]
     assert inbox.take(block=True) == [AddPreset("b", "text"), Pause()], "it does not block: the queue is not empty"
-
-
-def test_each_single_step_counts() -> None:
-    inbox = Inbox()
-    for command in (StepOnce(), StepOnce(), Resume()):
-        inbox.put(command)
-    assert inbox.take(block=False) == [StepOnce(), StepOnce(), Resume()]
 
 
 def test_a_full_queue_refuses_commands_except_a_stop() -> None:

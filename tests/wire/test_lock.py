@@ -1,22 +1,25 @@
-"""The holder of a run's lock: a process id alone does not identify it."""
+"""Names, directories and locks of runs, also of one whose directory is removed, moved or replaced while it trains."""
 
-import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.lock import Holder
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client import stopping
 
-from ..conftest import tiny_config
-from ..tui.test_cli import run
+from ..conftest import SETTINGS, SHARDTUI, killed_after, tiny_config
+from ..tui.test_cli import run, started
 
 HOLDING = """
 import sys, time
@@ -33,11 +36,9 @@ FORKED_BY_C = "import ctypes, os; ctypes.PyDLL(None).fork() and (time.sleep(0.3)
 
 @contextmanager
 def held(directory: RunDirectory, then: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Another process holds the lock."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDING.format(then=then), str(directory.path)], stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout
     assert process.stdout.readline() == "held\n"
     try:
         yield process
@@ -75,6 +76,9 @@ def test_a_process_that_holds_the_lock_is_known(home: Path) -> None:
         assert (refused.returncode, f"process {process.pid} is training it" in refused.stderr) == (2, True)
     assert directory.holder() is None
     assert listed()["pid"] is None
+    with claimed(directory, lambda text: text[:1]) as pid:  # a lock with a process id alone
+        assert directory.holder() == Holder(pid, "here")
+        assert listed()["pid"] == pid
 
 
 @pytest.mark.parametrize(
@@ -86,7 +90,7 @@ def test_a_process_that_holds_the_lock_is_known(home: Path) -> None:
     ],
     ids=("another host", "another container", "another process since"),
 )
-def test_another_process_with_the_same_id_is_not_the_engine(
+async def test_another_process_with_the_same_id_is_not_the_engine(
     home: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[list[str]], list[str]], where: str, words: str
 ) -> None:
     monkeypatch.setattr(stopping, "KILL_SECONDS", 0.5)
@@ -94,17 +98,10 @@ def test_another_process_with_the_same_id_is_not_the_engine(
     with claimed(directory, change):
         holder = directory.holder()
         assert holder and holder.where == where
-        asyncio.run(stopping.kill(directory))
+        await stopping.kill(directory)
         assert listed()["pid"] is None
         refused = run("train", "--resume=tiny-1", "--steps=3")
         assert (refused.returncode, words in refused.stderr) == (2, True)
-
-
-def test_a_lock_with_a_process_id_alone_is_read(home: Path) -> None:
-    directory = run_directory.create(tiny_config())
-    with claimed(directory, lambda text: text[:1]) as pid:
-        assert directory.holder() == Holder(pid, "here")
-        assert listed()["pid"] == pid
 
 
 def test_a_child_forked_by_c_code_is_not_the_engine(home: Path) -> None:
@@ -115,8 +112,7 @@ def test_a_child_forked_by_c_code_is_not_the_engine(home: Path) -> None:
         assert listed()["state"] == "crashed"
         stopped = run("stop", "tiny-1")
         assert (stopped.returncode, stopped.stdout) == (0, "run tiny-1 has already ended\n")
-        child = Path(f"/proc/{process.pid}")
-        assert not child.exists()
+        assert not Path(f"/proc/{process.pid}").exists()
 
 
 @pytest.mark.parametrize(
@@ -143,3 +139,136 @@ def test_a_fifo_or_directory_in_place_of_a_file_does_not_block(
     assert refused.returncode == 2
     assert f"{directory.path / name}: cannot be" in refused.stderr
     assert (directory.path / "run.json").exists()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "A", "x" * 65, "a\nb", "naïve", "-x"])
+def test_names_cannot_leave_the_directory(home: Path, name: str) -> None:
+    for use in (run_directory.checked_name, lambda name: run_directory.create(tiny_config(run=name))):
+        with pytest.raises(UserError, match="a name has 1 to 64 characters"):
+            use(name)
+
+
+def test_a_run_keeps_its_configuration(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+    assert directory.config == tiny_config()
+    assert run_directory.find("tiny-1") == directory
+    assert run_directory.all_runs() == [directory]
+    with pytest.raises(UserError, match="this run already exists: choose another name"):
+        run_directory.create(tiny_config())
+    assert run_directory.free_name("tiny") == "tiny-2"
+    directory.discard()
+    assert run_directory.all_runs() == []
+
+
+def test_one_holder_at_a_time(home: Path) -> None:
+    directory = run_directory.create(tiny_config())
+    assert directory.holder() is None
+    with pytest.raises(UserError, match="no run is training"):
+        run_directory.find(None)
+    with directory.hold():
+        assert directory.holder() == Holder(os.getpid(), "here")
+        assert run_directory.find(None) == directory
+        with pytest.raises(UserError, match=f"process {os.getpid()} holds its lock"):
+            directory.hold()
+    assert directory.holder() is None
+
+
+def test_the_runtime_directory_is_private(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = home / "run"
+    monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", str(path))
+    if len(str(path)) <= 60:
+        assert run_directory.runtime_directory() == path
+    path.mkdir(exist_ok=True)
+    path.chmod(0o755)
+    with pytest.raises(UserError, match="other users can enter it, or it is not a directory"):
+        run_directory.runtime_directory()
+    path.rmdir()
+    path.symlink_to(home)
+    with pytest.raises(UserError, match="other users can enter it, or it is not a directory"):
+        run_directory.runtime_directory()
+    monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", str(home / ("long" * 20)))
+    with pytest.raises(UserError, match="too long for a socket"):
+        run_directory.runtime_directory()
+
+
+def test_a_state_directory_that_cannot_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "file").write_text("in the way")
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "file"))
+    with pytest.raises(UserError, match=r"cannot be written: .*: set XDG_STATE_HOME"):
+        run_directory.create(tiny_config())
+
+
+@pytest.mark.slow
+def test_edited_settings_are_reported_when_the_run_resumes(home: Path) -> None:
+    def train(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [*SHARDTUI, "train", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+    begun = train(*SETTINGS, "--run=tiny-1", "--steps=2", f"--data={__file__}", "--preset=dp")
+    assert begun.returncode == 0, begun.stderr
+    directory = run_directory.find("tiny-1")
+    config = directory.config
+    slower = msgspec.structs.replace(config.training, learning_rate=3e-4)
+    directory.write_config(msgspec.structs.replace(config, training=slower))
+    changed = train("--resume=tiny-1", "--steps=3", "--set=learning_rate=0.002")
+    assert (changed.returncode, "run.json: " in changed.stderr) == (0, False), changed.stderr
+    directory.write_config(msgspec.structs.replace(config, training=slower))
+    edited = train("--resume=tiny-1", "--steps=4")
+    assert edited.returncode == 0, edited.stderr
+    assert "run.json: learning_rate is 0.0003, but the checkpoint of step 3 was saved with 0.002" in edited.stderr
+    directory.write_config(msgspec.structs.replace(directory.config, seed=7))
+    refused = train("--resume=tiny-1", "--steps=5")
+    assert refused.returncode == 2
+    assert "run.json: seed is 7, but the checkpoint of step 4 was saved with 0: restore it" in refused.stderr
+
+
+SAYS = "the run's directory was removed or replaced"
+
+
+def replace(path: Path) -> None:
+    """By another run of the same name."""
+    path.rename(path.with_name("moved"))
+    path.mkdir()
+    (path / "lock").touch()
+    (path / "run.json").write_bytes(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("change", "elsewhere"),
+    [
+        (shutil.rmtree, True),
+        (replace, False),
+        pytest.param(shutil.rmtree, False, marks=pytest.mark.slow),
+        pytest.param(replace, True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_without_its_directory_ends(home: Path, change: Callable[[Path], None], elsewhere: bool) -> None:
+    path, kept = home / "state/shardtui/runs/mine", home / "kept"
+    options = [f"--checkpoint-dir={kept}"] if elsewhere else []
+    process = started("train", "--json", "--run=mine", "--steps=10000000", *SETTINGS, *options)
+    events: list[dict[str, Any]] = []
+    for line in process.stdout:
+        events.append(json.loads(line))
+        if events[-1]["type"] == "StepDone":
+            break
+    change(path)
+    before = _names(path)
+    pid = next(event["pid"] for event in events if event["type"] == "EngineStarted")
+    with killed_after(240, pid):
+        events += map(json.loads, process.stdout)
+        errors = process.stderr.read()
+        assert process.wait() == 1
+    assert SAYS in errors
+    failed, ended = events[-2:]
+    assert (failed["type"], ended["type"]) == ("Failed", "RunEnded")
+    assert not failed["refused"]
+    step = next(event["step"] for event in reversed(events) if event["type"] == "StepDone")
+    assert failed["problems"][0].endswith(f"the run ended after step {step:,}")
+    assert _names(path) == before, "nothing is saved where the directory was"
+    assert [path.name for path in kept.glob("mine/*")] == ([str(step)] if elsewhere else [])
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def _names(path: Path) -> list[str]:
+    return sorted(str(each.relative_to(path)) for each in path.rglob("*")) if path.exists() else []

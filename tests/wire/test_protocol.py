@@ -13,19 +13,17 @@ from hypothesis import strategies as st
 from shardtui.engine.wire.commands import Command, Pause, Stop, SwitchPreset
 from shardtui.engine.wire.event import VERSION
 from shardtui.engine.wire.event_log import EventLog, LogReader, last_seq
-from shardtui.engine.wire.events import Event, Failed, Paused, StepsDone
+from shardtui.engine.wire.events import Event, Failed, Paused
 from shardtui.engine.wire.framing import BadFrame, frame, read_command
 
-
-def stream(data: bytes) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
-    reader.feed_data(data)
-    reader.feed_eof()
-    return reader
+from ..recorded import events_in, steps
 
 
 async def command_from(data: bytes) -> Command:
-    return await read_command(stream(data))
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    return await read_command(reader)
 
 
 @pytest.mark.parametrize("command", [SwitchPreset("fsdp"), Pause(), Stop()])
@@ -57,21 +55,11 @@ def test_bad_frames(data: bytes, says: str) -> None:
         asyncio.run(command_from(data))
 
 
-def steps(step: int, loss: float | None = 2.0) -> StepsDone:
-    return StepsDone(
-        step=step,
-        losses=[loss],
-        step_seconds=[0.1],
-        input_wait_seconds=0.0,
-        nonfinite=["losses"] if loss is None else [],
-    )
-
-
 def test_the_log_numbers_events_and_is_json(tmp_path: Path) -> None:
     sent: list[Event] = []
     log = EventLog(tmp_path / "events.jsonl", sent.append)
-    log.append(steps(1))
-    log.append(steps(2, None))
+    log.append(steps(1, 2.0))
+    log.append(steps(2, None, nonfinite=["losses"]))
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     assert [line["seq"] for line in lines] == [1, 2] == [event.seq for event in sent]
     assert lines[1]["type"] == "StepsDone"
@@ -87,10 +75,10 @@ def test_a_restarted_engine_continues_the_numbers(tmp_path: Path, torn: bytes) -
         log = EventLog(path, lambda event: None)
         assert last_seq(path) == first - 1
         for step in (first, first + 1):
-            log.append(steps(step))
+            log.append(steps(step, 2.0))
         with path.open("ab") as file:
             file.write(torn)
-    found = [event for events in LogReader(path).read() for event in events]
+    found = events_in(path)
     assert [(event.seq, event.step) for event in found] == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
@@ -101,7 +89,7 @@ def test_a_full_disk_loses_lines_only(tmp_path: Path, capsys: pytest.CaptureFixt
     with Path("/dev/full").open("wb") as full:
         os.dup2(full.fileno(), log.descriptor)
     for step in (1, 2):
-        log.append(steps(step))
+        log.append(steps(step, 2.0))
     assert [event.seq for event in sent] == [1, 2]
     assert capsys.readouterr().err.splitlines() == ["event 1 not written: [Errno 28] No space left on device"]
 
@@ -110,7 +98,7 @@ def test_a_reader_waits_for_the_end_of_an_incomplete_line(tmp_path: Path) -> Non
     path = tmp_path / "events.jsonl"
     log = EventLog(path, lambda event: None)
     reader = LogReader(path)
-    log.append(steps(1))
+    log.append(steps(1, 2.0))
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"type":"Pau')
     assert [event.seq for events in reader.read() for event in events] == [1]
@@ -119,23 +107,17 @@ def test_a_reader_waits_for_the_end_of_an_incomplete_line(tmp_path: Path) -> Non
     assert list(reader.read(after=2)) == []
 
 
-def test_a_long_history_comes_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardtui.engine.wire.event_log.CHUNK_BYTES", 1000)
-    log = EventLog(tmp_path / "events.jsonl", lambda event: None)
-    for step in range(1, 101):
-        log.append(steps(step))
-    chunks = list(LogReader(tmp_path / "events.jsonl").read(after=10))
-    assert len(chunks) > 5
-    assert [event.seq for events in chunks for event in events] == list(range(11, 101))
-
-
-def test_long_and_damaged_lines_do_not_affect_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_history_comes_in_chunks_and_damaged_lines_do_not_affect_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardtui.engine.wire.event_log.CHUNK_BYTES", 1000)
     path = tmp_path / "events.jsonl"
     log = EventLog(path, lambda event: None)
     log.append(Failed(problems=["x" * 5000], refused=False))
-    for step in range(1, 11):
-        log.append(steps(step))
-    path.write_bytes(path.read_bytes().replace(b'"step":3', b'"step":"3'))
-    found = [event.seq for events in LogReader(path).read() for event in events]
-    assert found == [1, 2, 3, *range(5, 12)]
+    for step in range(1, 101):
+        log.append(steps(step, 2.0))
+    path.write_bytes(path.read_bytes().replace(b'"step":3,', b'"step":"3,'))
+    chunks = list(LogReader(path).read())
+    assert len(chunks) > 5
+    assert [event.seq for events in chunks for event in events] == [1, 2, 3, *range(5, 102)]
+    assert [event.seq for events in LogReader(path).read(after=10) for event in events] == [*range(11, 102)]

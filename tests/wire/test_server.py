@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import queue
+import signal
 import socket
 import struct
 import subprocess
@@ -23,30 +24,19 @@ from shardtui.engine.wire.framing import frame
 from shardtui.engine.wire.run_directory import find
 from shardtui.engine.wire.server import MAX_GUESTS, MAX_VIEWERS, Answer, Server
 
-from ..conftest import SETTINGS, SHARDTUI
-from ..tui.test_cli import run
+from ..conftest import SETTINGS
+from ..tui.test_cli import run, started
 
 MANY = 1000
-"""Connections of a flood."""
 
 
 class Run:
-    """A running `shardtui train`."""
-
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [*SHARDTUI, "train", "--json", "--run=mine", "--steps=10000000", *SETTINGS],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self.process.stdout
+        self.process = started("train", "--json", "--run=mine", "--steps=10000000", *SETTINGS)
         self._lines = iter(self.process.stdout)
         self.until("StepDone")
         self.socket = str(find("mine").socket)
-        holder = find("mine").holder()
-        assert holder
-        self.descriptors = Path(f"/proc/{holder.pid}/fd")
+        self.engine = find("mine").holder().pid
 
     def until(self, kind: str) -> None:
         next(line for line in self._lines if json.loads(line)["type"] == kind)
@@ -58,12 +48,8 @@ class Run:
 
 
 @pytest.fixture
-def training(home: Path) -> Iterator[Run]:
-    try:
-        yield Run()
-    finally:
-        if (holder := find("mine").holder()) and holder.is_here:
-            os.kill(holder.pid, 9)
+def training(home: Path) -> Run:
+    return Run()
 
 
 def connected(path: str) -> socket.socket:
@@ -105,7 +91,7 @@ def test_a_run_can_be_stopped_during_a_flood_of_connections(training: Run) -> No
         most = 0
         while made < MANY:
             training.until("StepDone")
-            most = max(most, len(list(training.descriptors.iterdir())))
+            most = max(most, len([*Path(f"/proc/{training.engine}/fd").iterdir()]))
         stopped = run("stop", "mine")
     finally:
         is_over.set()
@@ -116,15 +102,12 @@ def test_a_run_can_be_stopped_during_a_flood_of_connections(training: Run) -> No
 
 def test_stop_fails_if_the_run_is_killed_meanwhile(training: Run) -> None:
     """The engine is suspended, so that it cannot handle the command."""
-    holder = find("mine").holder()
-    assert holder
-    os.kill(holder.pid, 19)
-    stopping = subprocess.Popen([*SHARDTUI, "stop", "mine"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert stopping.stderr
+    os.kill(training.engine, signal.SIGSTOP)
+    stopping = started("stop", "mine")
     assert stopping.stderr.readline() == "waiting for the current step to end\n"
     with pytest.raises(subprocess.TimeoutExpired):
         stopping.wait(0.2)
-    os.kill(holder.pid, 9)
+    os.kill(training.engine, signal.SIGKILL)
     assert "its process ended without a message" in stopping.communicate(timeout=30)[0]
     assert stopping.returncode == 1
 
@@ -150,10 +133,9 @@ def serving(path: Path, answer: Answer | None = None) -> Iterator[tuple[Server, 
         server.close()
 
 
-def test_commands_of_a_guest_are_accepted_until_its_timeout(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_of_a_guest_are_accepted_until_its_timeout(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "GUEST_SECONDS", 1.0)
-
-    async def guests(server: Server, inbox: Inbox) -> None:
+    with serving(path) as (server, inbox):
         viewers = [await asyncio.open_unix_connection(path) for _ in range(MAX_VIEWERS)]
         viewers[0][1].write(frame(Hello()))
         assert await framing.read_event(viewers[0][0]) == Welcome()
@@ -175,11 +157,8 @@ def test_commands_of_a_guest_are_accepted_until_its_timeout(path: Path, monkeypa
         writer.write(frame(Hello()))
         assert await asyncio.wait_for(framing.read_event(reader), 5) == Welcome(), "in place of the viewer that left"
 
-    with serving(path) as served:
-        asyncio.run(guests(*served))
 
-
-def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None:
+async def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None:
     """Of the questions that arrive meanwhile only the last is answered; commands do not wait for answers."""
     answering, most, answered = 0, 0, list[int]()
 
@@ -192,14 +171,11 @@ def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None
         answering -= 1
         return PresetPreviewed(number=question.number, before=Preview(problems=[]), after=Preview(problems=[]))
 
-    async def viewers(inbox: Inbox) -> None:
+    with serving(path, answer) as (_, inbox):
         pairs = [await asyncio.open_unix_connection(path) for _ in range(8)]
         for _, writer in pairs:
-            writer.write(
-                frame(Hello())
-                + b"".join(frame(PreviewPreset(number, "p", "", "")) for number in range(500))
-                + frame(Stop())
-            )
+            asked = (PreviewPreset(number, "p", "", "") for number in range(500))
+            writer.write(b"".join(map(frame, [Hello(), *asked, Stop()])))
         began = time.monotonic()
         for _ in pairs:
             assert await asyncio.to_thread(inbox.get, timeout=5) == Stop()
@@ -210,11 +186,7 @@ def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None
                 event = await asyncio.wait_for(framing.read_event(reader), 10)
                 if isinstance(event, Welcome):
                     continue
-                assert isinstance(event, PresetPreviewed)
                 number = event.number
-
-    with serving(path, answer) as (_, inbox):
-        asyncio.run(viewers(inbox))
     assert most == 1
     assert 8 <= len(answered) < 100
 
@@ -230,8 +202,8 @@ def test_a_server_does_not_remove_the_socket_of_another_one(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_server_sends_to_all_viewers_and_survives_bad_frames(path: Path) -> None:
-    async def viewers(server: Server, inbox: Inbox) -> None:
+async def test_a_server_sends_to_all_viewers_and_survives_bad_frames(path: Path) -> None:
+    with serving(path) as (server, inbox):
         pairs = [await asyncio.open_unix_connection(path) for _ in range(3)]
         for _, writer in pairs[:2]:
             writer.write(frame(Hello()) + frame(Pause()))
@@ -240,14 +212,9 @@ def test_a_server_sends_to_all_viewers_and_survives_bad_frames(path: Path) -> No
         assert isinstance(refused, CommandRefused)
         assert refused.seq == 0
         assert await pairs[2][0].read() == b""
-        while inbox.qsize() < 2:
-            await asyncio.sleep(0.01)
+        assert [await asyncio.to_thread(inbox.get, timeout=5) for _ in range(2)] == [Pause(), Pause()]
         server.publish(Paused(step=7, seq=1))
         for reader, _ in pairs[:2]:
             assert await asyncio.wait_for(framing.read_event(reader), 5) == Welcome()
             assert await asyncio.wait_for(framing.read_event(reader), 5) == Paused(step=7, seq=1)
-
-    with serving(path) as (server, inbox):
-        asyncio.run(viewers(server, inbox))
-        assert [inbox.get(), inbox.get()] == [Pause(), Pause()]
     assert not path.exists()
