@@ -36,6 +36,7 @@ from shardtui.engine.models.task import Batch, Task, TrainState
 from shardtui.engine.program.compilation_cache import use_compilation_cache
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import ModelConfig, RunConfig, TrainingConfig
+from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.engine.wire.events import EngineReady
 from shardtui.engine.wire.lock import holder
@@ -199,6 +200,12 @@ def tiny_config(**changes: object) -> RunConfig:
     values = {"run": "tiny-1", "model_name": "nano", "model": tiny_model(), "training": training, "preset": "dp"}
     values["data"] = __file__  # a small file
     return RunConfig(**{**values, **changes})
+
+
+def built_in_task(name: str, *settings: str, platform: str = "tpu") -> Task:
+    """Returns a task that trains a built-in model with these settings, such as `batch_size=64`, for TPUs by default."""
+    model = load_model(name, settings)
+    return Task(tiny_config(model_name=name, model=model.model, training=model.training), platform)
 
 
 @pytest.fixture(scope="session")

@@ -32,10 +32,15 @@ def test_known_errors_say_what_happened_and_what_to_do(text: str, meaning: str, 
     assert "\n" not in line
 
 
-def test_an_unknown_error_is_reported_by_its_first_line() -> None:
+def test_other_errors_are_reported_by_their_first_line_and_a_request_by_all_its_problems() -> None:
     assert advice("ValueError: axes don't match") is None
     assert problems_in(ValueError("axes don't match\nand many more lines")) == ["ValueError: axes don't match"]
     assert problems_in(KeyError()) == ["KeyError: "]
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert problems_in(one) == ["ValueError: other"], "a cycle of causes ends"
+    problems = ["--steps 0: at least 1", "--seed -1: from 0"]
+    assert problems_in(UserError(*problems)) == problems
 
 
 @pytest.mark.parametrize(
@@ -71,14 +76,3 @@ def test_the_innermost_of_chained_errors_is_reported() -> None:
             raise RuntimeError("the load failed")  # noqa: B904 # as libraries do
     except RuntimeError as outer:
         assert problems_in(outer) == ["LookupError: no such shard"]
-
-
-def test_a_cycle_of_causes_ends() -> None:
-    one, other = ValueError("one"), ValueError("other")
-    one.__cause__, other.__cause__ = other, one
-    assert problems_in(one) == ["ValueError: other"]
-
-
-def test_an_invalid_request_is_reported_with_all_its_problems() -> None:
-    problems = ["--steps 0: at least 1", "--seed -1: from 0"]
-    assert problems_in(UserError(*problems)) == problems

@@ -28,15 +28,12 @@ def test_readers_see_one_of_what_was_written(tmp_path: Path) -> None:
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
-def test_what_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_what_fails_leaves_what_was_there_and_nobody_else_reads_what_is_private(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(IsADirectoryError):
         write_atomically(tmp_path / "taken", b"text")
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "none" / "file", b"text")
     assert [path.is_dir() for path in tmp_path.iterdir()] == [True]
-
-
-def test_nobody_else_reads_what_is_private(tmp_path: Path) -> None:
     write_atomically(tmp_path / "secret", b"text", 0o600)
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600

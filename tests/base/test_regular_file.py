@@ -2,23 +2,20 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from shardtui.engine.base.regular_file import NotRegular, open_regular, read_regular
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.model_choice import choose_model
+from shardtui.engine.spec.preset_files import user_presets
 from shardtui.engine.spec.preset_reader import load_preset, load_presets
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import EventLog, last_seq
-from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.engine.wire.run_directory import RunDirectory, compilation_cache, plan_cache, state_home
 
-from ..conftest import SHARDTUI, tiny_config
-
-
-def shardtui(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, timeout=240, check=False)
+from ..command import answered
+from ..conftest import tiny_config
 
 
 def fifo(path: Path) -> Path:
@@ -43,6 +40,10 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
             open_regular(path)
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none")
+    events = fifo(tmp_path / "events.jsonl")
+    for use in (last_seq, lambda path: EventLog(path, lambda event: None)):
+        with pytest.raises(UserError, match=r"events\.jsonl: cannot be read: a FIFO"):
+            use(events)
 
 
 def test_good_runs_are_listed_next_to_bad_ones(home: Path) -> None:
@@ -53,7 +54,7 @@ def test_good_runs_are_listed_next_to_bad_ones(home: Path) -> None:
         fifo(runs / "bad-1/run.json"): "not a valid run configuration: a FIFO, not a regular file",
         fifo(runs / "bad-2/events.jsonl"): "cannot be read: a FIFO, not a regular file",
     }
-    listed = shardtui("ls", "--json")
+    listed = answered("ls", "--json")
     assert [run["run"] for run in json.loads(listed.stdout)["runs"]] == ["good-1"]
     for path, why in bad.items():
         assert f"{path}: {why}" in listed.stderr
@@ -65,17 +66,10 @@ def test_good_runs_are_listed_next_to_bad_ones(home: Path) -> None:
 )
 def test_commands_name_the_bad_file_of_a_run(home: Path, command: list[str], name: str) -> None:
     path = fifo(created("tiny-1").path / name)
-    result = shardtui(*command, "tiny-1", *(["--steps=3"] if "train" in command else []))
+    result = answered(*command, "tiny-1", *(["--steps=3"] if "train" in command else []))
     assert result.returncode == 2
     assert f"shardtui: {path}: " in result.stderr
     assert "a FIFO, not a regular file" in result.stderr
-
-
-def test_an_unreadable_event_log_is_not_appended_to(tmp_path: Path) -> None:
-    path = fifo(tmp_path / "events.jsonl")
-    for use in (last_seq, lambda path: EventLog(path, lambda event: None)):
-        with pytest.raises(UserError, match=r"events\.jsonl: cannot be read: a FIFO"):
-            use(path)
 
 
 def test_good_presets_are_listed_next_to_bad_ones(home: Path) -> None:
@@ -92,3 +86,24 @@ def test_good_presets_are_listed_next_to_bad_ones(home: Path) -> None:
     fifo(presets / "models/mine.toml")
     with pytest.raises(UserError, match="cannot be read: a FIFO"):
         choose_model("mine")
+
+
+PLACES = [
+    ("XDG_CONFIG_HOME", ".config", user_presets, "presets"),
+    ("XDG_STATE_HOME", ".local/state", state_home, "runs"),
+    ("XDG_CACHE_HOME", ".cache", compilation_cache, "jax"),
+    ("XDG_CACHE_HOME", ".cache", plan_cache, "plan"),
+]
+
+
+def test_directories_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable, default, directory, name in PLACES:
+        monkeypatch.setenv(variable, "/elsewhere")
+        assert directory() == Path("/elsewhere/shardtui", name)
+        usual = tmp_path / default / "shardtui" / name
+        for ignored in ("", "relative", "./here"):
+            monkeypatch.setenv(variable, ignored)
+            assert directory() == usual
+        monkeypatch.delenv(variable)
+        assert directory() == usual

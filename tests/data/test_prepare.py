@@ -116,9 +116,7 @@ def test_one_text_is_one_document_however_it_is_divided(tmp_path: Path, monkeypa
     assert tokens.tobytes() == "".join(TEXTS).encode() + b"\0"
 
 
-def test_a_preparation_that_was_killed_goes_on_and_ends_the_same(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_preparation_ends_the_same(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One shard is lost, as if the processes had been killed before it was written."""
     monkeypatch.setattr(documents, "PART_BYTES", 7_001)
     asked = request(write(tmp_path, "jsonl"), tmp_path / "out", tokenizer=str(tokenizer))
@@ -176,16 +174,13 @@ def test_damaged_records_are_named(tmp_path: Path, name: str, content: bytes, sa
     assert not (tmp_path / "out" / "data.json").exists()
 
 
-def test_a_parquet_file_without_the_column_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_column_that_lacks_and_a_damaged_record_are_named(tmp_path: Path) -> None:
     source = write(tmp_path, "parquet")
     with pytest.raises(UserError, match=r"it has no column body: choose --text-field from n, text"):
         prepared(request(source, tmp_path / "out", text_field="body"))
     with pytest.raises(UserError, match="column n has int64, not text"):
         prepared(request(source, tmp_path / "out", text_field="n"))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_damaged_record_of_an_array_record_is_named(tmp_path: Path) -> None:
     source = write(tmp_path, "array_record")
     content = bytearray(source.read_bytes())
     at = content.index(TEXTS[123].encode()[:20])
@@ -219,9 +214,7 @@ def test_a_run_trains_on_prepared_data_of_a_vocabulary_that_fits(tmp_path: Path,
     config = tiny_config(data=str(tmp_path / "out"), model=tiny_model(vocab=400, vocab_rows=512))
     assert 256 < int(np.max(text_inputs(config).batches[0])) < 400
     small = msgspec.structs.replace(config, model=tiny_model())
-    says = (
-        "its tokenizer has 400 tokens, but the model has a vocabulary of 256: add --set vocab=400 --set vocab_rows=512"
-    )
+    says = "its tokenizer has 400 tokens, but the model has a vocabulary of 256: add --set vocab=400 --set vocab_rows"
     with pytest.raises(UserError, match=says):
         text_inputs(small)
     shard = tmp_path / "out" / found.shards[0].file

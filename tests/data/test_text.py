@@ -24,15 +24,12 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-def test_batch_n_is_a_pure_function(text: Path) -> None:
+def test_batches_are_a_pure_function_of_the_next_bytes_and_an_epoch_has_every_window_once(text: Path) -> None:
     in_order, again = batches(text), batches(text)
     expected = [in_order[n] for n in range(70)]
     for n in (69, 3, 3, 40):
         np.testing.assert_array_equal(again[n][0], expected[n][0])
     assert any((batches(text, seed=1)[n][0] != expected[n][0]).any() for n in range(3))
-
-
-def test_targets_are_the_next_bytes_of_the_corpus(text: Path) -> None:
     corpus = text.read_bytes()
     inputs, targets = batches(text)[0]
     assert inputs.shape == targets.shape == (4, 8)
@@ -40,9 +37,6 @@ def test_targets_are_the_next_bytes_of_the_corpus(text: Path) -> None:
     for row, shifted in zip(inputs, targets, strict=True):
         assert bytes([*row, shifted[-1]].__iter__()) in corpus
         np.testing.assert_array_equal(row[1:], shifted[:-1])
-
-
-def test_an_epoch_has_every_window_once(text: Path) -> None:
     each = batches(text, batch_size=1)
     windows = (text.stat().st_size - 1) // 8
     seen = sorted(each[n][0][0].tobytes() for n in range(windows))
@@ -122,14 +116,10 @@ def special_files(folder: Path) -> dict[Path, str]:
     return {folder / "fifo": "a FIFO", folder / "socket": "a socket", folder / "zero": "a character device"}
 
 
-def test_special_files_are_refused_at_once(tmp_path: Path) -> None:
+def test_special_files_are_refused_at_once_and_skipped_in_a_directory(tmp_path: Path) -> None:
     for path, kind in special_files(tmp_path).items():
         says = f"--data {path}: {kind}, not a file: give a text file or a directory of text files"
         assert read_in_a_process(path).strip() == says
-
-
-def test_special_files_in_a_directory_are_skipped(tmp_path: Path) -> None:
-    special_files(tmp_path)
     (tmp_path / "text").write_text("text")
     assert read_in_a_process(tmp_path).strip() == "1"
 

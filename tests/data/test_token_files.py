@@ -72,15 +72,12 @@ def test_large_text_is_read_as_if_it_were_joined_in_memory(tmp_path: Path) -> No
             assert stored[begin:end].tobytes() == joined[begin:end]
 
 
-def test_a_held_out_share_is_split_off_without_reading(tmp_path: Path) -> None:
+def test_a_held_out_share_is_split_off_and_the_identity_detects_sizes_order_and_sampled_blocks(tmp_path: Path) -> None:
     TOKENS.tofile(tmp_path / "a.bin")
     train, held_out = read_corpus(str(tmp_path / "a.bin")).split(0.2)
     assert (train.size, held_out.size) == (4_000, 1_000)
     np.testing.assert_array_equal(held_out.read(0, 1_000), TOKENS[4_000:])
     assert len({each.describe().sha256 for each in (train, held_out, read_corpus(str(tmp_path / "a.bin")))}) == 3
-
-
-def test_the_identity_detects_sizes_order_and_sampled_blocks(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
 
     def identity(tokens: np.ndarray) -> str:
@@ -118,14 +115,11 @@ def test_damaged_files_are_named_at_once(tmp_path: Path, name: str) -> None:
     assert says in problem
 
 
-@pytest.mark.parametrize("array", [np.zeros(4, np.float32), np.zeros((2, 2), np.uint16), np.zeros(4, ">u2")])
-def test_arrays_that_are_not_tokens_are_refused(tmp_path: Path, array: np.ndarray) -> None:
-    np.save(tmp_path / "a.npy", array)
-    with pytest.raises(UserError, match="tokens are one dim of uint16, uint32, int32 or int64"):
-        read_corpus(str(tmp_path / "a.npy"))
-
-
-def test_files_of_different_types_are_refused(tmp_path: Path) -> None:
+def test_arrays_that_are_not_tokens_and_files_of_different_types_are_refused(tmp_path: Path) -> None:
+    for array in (np.zeros(4, np.float32), np.zeros((2, 2), np.uint16), np.zeros(4, ">u2")):
+        np.save(tmp_path / "a.npy", array)
+        with pytest.raises(UserError, match="tokens are one dim of uint16, uint32, int32 or int64"):
+            read_corpus(str(tmp_path / "a.npy"))
     TOKENS.tofile(tmp_path / "a.bin")
     (tmp_path / "b.bin").write_bytes(llm_c(TOKENS.astype(np.uint32), 20240801, 7))
     with pytest.raises(UserError, match=r"a\.bin has uint16, b\.bin has uint32: give files of one type"):

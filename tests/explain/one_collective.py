@@ -30,11 +30,13 @@ class Program:
 
     def lower(self) -> jax.stages.Lowered:
         """Lowers the program for the mesh that is set."""
-        mesh = jax.sharding.get_mesh()
-        arguments = [
-            jax.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, spec)) for shape, spec in self.layouts
-        ]
-        return jax.jit(self.function).lower(*arguments)
+        return jax.jit(self.function).lower(*arguments(*self.layouts))
+
+
+def arguments(*layouts: Layout) -> list[jax.ShapeDtypeStruct]:
+    """Abstract arrays, float32, on the mesh that is set."""
+    mesh = jax.sharding.get_mesh()
+    return [jax.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, spec)) for shape, spec in layouts]
 
 
 def asked(*spec: Any) -> Callable[[jax.Array], jax.Array]:

@@ -17,18 +17,15 @@ from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import Explanation, Link, ValueOrigin, by_flow
 from shardtui.engine.explain.names import kept_names
 
-from .one_collective import PROGRAMS, Program
+from .one_collective import PROGRAMS, Layout, Program, arguments
 
 pytestmark = pytest.mark.usefixtures("mesh")
-Layout = tuple[tuple[int, ...], P]
 ROWS, COLUMNS = ((8, 16), P("data")), ((16, 32), P(None, "model"))
 
 
 def lower(function: Callable[..., Any], *layouts: Layout, **options: Any) -> jax.stages.Lowered:
-    mesh = jax.sharding.get_mesh()
-    arguments = [jax.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, spec)) for shape, spec in layouts]
     with kept_names():
-        return jax.jit(function, **options).lower(*arguments)
+        return jax.jit(function, **options).lower(*arguments(*layouts))
 
 
 def explained(function: Callable[..., Any], *layouts: Layout, **options: Any) -> Explanation:

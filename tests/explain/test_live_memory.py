@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.live_memory import LiveMemory, live_peak
 from shardtui.engine.explain.partitioned import partition
 
+from .one_collective import Layout, arguments
+
 pytestmark = pytest.mark.usefixtures("mesh")
-Layout = tuple[tuple[int, ...], P]
 FLOAT, BFLOAT = 4, 2
 ROWS, WIDTH = 64, 128
 X, W = ((ROWS, WIDTH), P("data")), ((WIDTH, WIDTH), P())
@@ -23,9 +23,8 @@ STACKED = ((LAYERS, WIDTH, WIDTH), P())
 
 
 def live(function: Callable[..., Any], *layouts: Layout, is_tpu: bool = False) -> LiveMemory:
-    mesh = jax.sharding.get_mesh()
-    arguments = [jax.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, spec)) for shape, spec in layouts]
-    lowered = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",) if is_tpu else None)
+    traced = jax.jit(function).trace(*arguments(*layouts))
+    lowered = traced.lower(lowering_platforms=("tpu",) if is_tpu else None)
     program = partition(lowered.compiler_ir("stablehlo"))
     with program.module.context:
         return LiveMemory(program, is_tpu)
@@ -35,7 +34,7 @@ def peak(function: Callable[..., Any], *layouts: Layout, is_tpu: bool = False) -
     return max(live(function, *layouts, is_tpu=is_tpu).held)
 
 
-def test_a_chain_of_products_holds_two_of_them() -> None:
+def test_values_are_held_until_they_are_read_for_the_last_time() -> None:
     def chain(x: jax.Array, w: jax.Array) -> jax.Array:
         for _ in range(5):
             x = x @ w
@@ -45,8 +44,6 @@ def test_a_chain_of_products_holds_two_of_them() -> None:
     assert max(found.held) == 2 * PART
     assert found.moved == 5 * (2 * PART + WIDTH * WIDTH * FLOAT), "x, w and the product"
 
-
-def test_what_is_read_at_the_end_is_held_until_then() -> None:
     def kept(x: jax.Array, w: jax.Array) -> jax.Array:
         one = x @ w
         two = one @ w
@@ -55,16 +52,12 @@ def test_what_is_read_at_the_end_is_held_until_then() -> None:
 
     assert peak(kept, X, W) == 3 * PART
 
-
-def test_operations_on_elements_need_no_memory() -> None:
     def elementwise(x: jax.Array, w: jax.Array) -> jax.Array:
         y = jnp.tanh(x) * 2 + 1
         return jnp.exp(y.T @ w[:ROWS] - 3)
 
     assert peak(elementwise, ((ROWS, WIDTH), P()), W) == WIDTH * WIDTH * FLOAT
 
-
-def test_of_many_terms_that_are_read_twice_only_the_sum_is_kept() -> None:
     def terms(x: jax.Array, w: jax.Array) -> jax.Array:
         total = sum((x @ (w * number) for number in range(4)), jnp.zeros_like(x))
         return (total @ w) + (total @ (2 * w))
@@ -79,9 +72,8 @@ def test_values_of_the_forward_pass_are_told_from_those_of_the_backward_pass() -
     part, kernel = 16 * PART, WIDTH * WIDTH * FLOAT
     found = live(jax.grad(loss), W, ((16 * ROWS, WIDTH), P("data"))).at_peak
     assert [buffer.bytes for buffer in found if not buffer.is_backward] == [part, part], "both products"
-    assert [buffer.bytes for buffer in found if buffer.is_backward] == [kernel, part], (
-        "the gradient of the first one's result, and one of w"
-    )
+    gradients = [buffer.bytes for buffer in found if buffer.is_backward]
+    assert gradients == [kernel, part], "the gradient of the first one's result, and one of w"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -103,26 +95,19 @@ def test_a_loop_keeps_what_it_saves_and_a_narrower_copy_of_its_kernels(dtype: st
     )
 
 
-def test_a_loop_runs_as_often_as_it_says() -> None:
+def test_loops_gathers_and_parts_of_a_shard_map_are_counted_and_padded_on_a_tpu() -> None:
     def looped(x: jax.Array, w: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, 7, lambda _, x: x @ w, x)
 
     assert live(looped, X, W).moved == 7 * (2 * PART + WIDTH * WIDTH * FLOAT)
-
-
-def test_what_the_partitioner_gathers_takes_memory() -> None:
     split = ((WIDTH, WIDTH), P("data"))
     assert peak(lambda x, w: x @ w, X, split) == WIDTH * WIDTH * FLOAT + PART
 
-
-def test_a_shard_map_holds_parts() -> None:
     def mapped(x: jax.Array, w: jax.Array) -> jax.Array:
         return jax.shard_map(lambda x, w: (x @ w) @ w, in_specs=(P("data"), P()), out_specs=P("data"))(x, w)
 
     assert peak(mapped, X, W) == 2 * PART
 
-
-def test_a_ragged_product_on_a_tpu_holds_nothing_but_its_result() -> None:
     def product(x: jax.Array, kernels: jax.Array) -> jax.Array:
         return jax.lax.ragged_dot(x, kernels, jnp.full(LAYERS, 2))
 
@@ -130,9 +115,6 @@ def test_a_ragged_product_on_a_tpu_holds_nothing_but_its_result() -> None:
         return jax.shard_map(product, in_specs=(P("data"), P()), out_specs=P("data"))(x, kernels).sum()
 
     assert peak(total, X, STACKED, is_tpu=True) == PART + FLOAT, "not one for the kernel of each group"
-
-
-def test_a_tpu_pads_one_dim_to_its_lanes() -> None:
     narrow = ((ROWS, WIDTH), P()), ((WIDTH, 100), P())
     assert peak(lambda x, w: x @ w, *narrow) == ROWS * 100 * FLOAT
     assert peak(lambda x, w: x @ w, *narrow, is_tpu=True) == ROWS * 128 * FLOAT, "of 64 × 100"

@@ -188,7 +188,7 @@ def line(module: Any, text: str) -> str:
     return f"{module.__file__}:{number}"
 
 
-def test_what_the_jit_of_equinox_and_that_of_nnx_return_is_unwrapped() -> None:
+def test_what_the_jit_of_equinox_and_nnx_returns_is_unwrapped_and_anything_else_one_message() -> None:
     x = jax.device_put(jnp.ones((8, 16)), NamedSharding(jax.sharding.get_mesh(), P("data")))
     linear = nnx.Linear(16, 4, rngs=nnx.Rngs(0))
     pairs = [(eqx.filter_jit(lambda x: x.sum()), (x,)), (nnx.jit(lambda linear, x: linear(x).sum()), (linear, x))]
@@ -197,8 +197,6 @@ def test_what_the_jit_of_equinox_and_that_of_nnx_return_is_unwrapped() -> None:
             found = explain(lowered(returned, "test").compiler_ir("stablehlo"), "test")
             assert by_flow(found.collectives) == {("all-reduce", ("data",)): FLOAT}
 
-
-def test_a_pair_whose_lower_gives_something_else_is_one_message() -> None:
     class Odd:
         def lower(self) -> int:
             return 1

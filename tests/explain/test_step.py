@@ -15,18 +15,19 @@ from shardtui.tui.state.explanation_diff import numbered
 from ..conftest import WIDE, tiny_config
 from ..program.test_inspection import ACTIVATIONS
 
+Explained = Callable[[str], Explanation]
 PRESETS = ("dp", "fsdp-tp2", "dp-sp2", "pitfall-same-axis")
 OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("tp", "fsdp", "fsdp-1d")]
 
 
 @pytest.fixture(scope="module")
-def of(task: Task, programs: dict[str, Program]) -> Callable[[str], Explanation]:
+def of(task: Task, programs: dict[str, Program]) -> Explained:
     """The explanation of a preset's step."""
     return cache(lambda name: explained(task, programs[name].placement))
 
 
 @pytest.fixture(params=PRESETS)
-def explanation(request: pytest.FixtureRequest, of: Callable[[str], Explanation]) -> Explanation:
+def explanation(request: pytest.FixtureRequest, of: Explained) -> Explanation:
     return of(request.param)
 
 
@@ -34,7 +35,9 @@ def ends(value: ValueOrigin) -> dict[str, str]:
     return {link.axis: link.what for link in value.origin if link.kind != "conflict" and link.axis}
 
 
-def test_each_axis_of_a_named_value_ends_at_a_rule(explanation: Explanation) -> None:
+def test_each_value_ends_at_a_rule_and_each_collective_says_why(
+    explanation: Explanation, programs: dict[str, Program]
+) -> None:
     named = {value.name: value for value in explanation.values}
     wanted = ACTIVATIONS | {name for name in named if name.startswith(("grad.", "mu.", "token.", "position."))}
     assert wanted <= set(named)
@@ -42,42 +45,27 @@ def test_each_axis_of_a_named_value_ends_at_a_rule(explanation: Explanation) -> 
         split = [axis for axes in named[name].axes for axis in axes]
         assert set(split) == set(ends(named[name])), name
         assert all("rule " in what for what in ends(named[name]).values()), (name, ends(named[name]))
-
-
-def test_a_dim_that_the_preset_leaves_unsharded_says_why(explanation: Explanation) -> None:
-    named = {value.name: value for value in explanation.values}
     for name in (*ACTIVATIONS, "token.embedding", "mu.token.embedding", "batch.inputs"):
         reasons = {link.dim: link.what for link in named[name].origin if not link.axis}
         assert set(reasons) == {dim for dim, axes in enumerate(named[name].axes) if not axes}, name
         assert all(f" {name}: " in what for what in reasons.values()), reasons
-
-
-def test_links_lead_to_values(explanation: Explanation) -> None:
     known = numbered(explanation.values)
     led = [(label, link) for label, value in known.items() for link in value.origin if link.value]
     assert led
     assert {link.value for _, link in led} <= set(known)
     assert all(link.value != label for label, link in led if link.kind != "conflict")
-
-
-def test_each_collective_says_why(explanation: Explanation) -> None:
     assert explanation.collectives
     for each in explanation.collectives:
         assert each.because, each
         assert each.source, each
         assert each.count
-
-
-def test_layouts_are_those_of_the_compiled_step(explanation: Explanation, programs: dict[str, Program]) -> None:
     layouts = {value.name: value.axes for value in explanation.values}
     for array in programs[explanation.program].description.arrays:
         assert layouts[array.name] == array.compiled_spec, array.name
 
 
 @pytest.mark.parametrize("preset", ["dp", "fsdp-tp2", "pitfall-same-axis", *OTHERS])
-def test_traffic_is_that_of_the_compiled_step(
-    of: Callable[[str], Explanation], programs: dict[str, Program], preset: str
-) -> None:
+def test_traffic_is_that_of_the_compiled_step(of: Explained, programs: dict[str, Program], preset: str) -> None:
     compiled = by_flow(programs[preset].description.collectives or ())
     estimated = by_flow(of(preset).collectives)
     assert compiled
@@ -85,9 +73,7 @@ def test_traffic_is_that_of_the_compiled_step(
         assert estimated.get(flow, 0) == pytest.approx(compiled.get(flow, 0), rel=0.01, abs=100), flow
 
 
-def test_weights_that_share_an_axis_with_the_batch_are_gathered_by_the_rule_at_fault(
-    of: Callable[[str], Explanation],
-) -> None:
+def test_weights_on_the_axis_of_the_batch_are_gathered_by_the_rule_at_fault(of: Explained) -> None:
     reasons = [text for each in of("pitfall-same-axis").collectives for text in each.because]
     assert any("rule batch → " in text for text in reasons)
 

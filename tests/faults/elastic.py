@@ -6,14 +6,12 @@ import random
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
 
 from ..conftest import SETTINGS
 from .row import Row
-from .supervised import Trained, differing, events, started, trained_alone
+from .supervised import Found, Trained, differing, events, spread, started, trained_alone
 
 COUNTS = (1, 2, 4)
 MOST = 8
@@ -34,18 +32,9 @@ MOMENTS = {
 
 
 @dataclass
-class Killed:
-    """What happened to supervised runs whose processes were killed."""
-
-    wrong: list[str] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-    """Seconds from each kill to the next step."""
-    moments: Counter[str] = field(default_factory=Counter)
-    """Kills by moment."""
-    of_process_0: int = 0
-    """How many of them killed process 0."""
+class Killed(Found):
     of_two: int = 0
-    """How many of them killed two processes at once."""
+    """How many kills were of two processes at once."""
 
 
 def run(times: int) -> Iterator[Row]:
@@ -68,14 +57,9 @@ def _all_killed(count: int, times: int, alone: dict[int, float]) -> Killed:
 
 
 def _row(found: Killed, count: int) -> Row:
-    kills = found.moments.total()
-    moments = ", ".join(f"{found.moments[moment]} in {moment}" for moment in list(MOMENTS)[1:])
-    note = "; ".join(found.wrong[:3]) or (
-        f"{moments}, {found.of_process_0} of process 0, {found.of_two} of two at once; "
-        f"kill to next step: median {median(found.gaps):.1f} s, longest "
-        f"{max(found.gaps):.1f} s; losses as without kills, nothing committed lost"
-    )
-    return Row(f"SIGKILL in a supervised run of {count}", max(kills, 1), kills - len(found.wrong), note)
+    moments = ", ".join(f"{found.faults[moment]} in {moment}" for moment in list(MOMENTS)[1:])
+    kills = f"{found.of_process_0} of process 0, {found.of_two} of two at once; kill to next step: {spread(found.gaps)}"
+    return found.row(f"SIGKILL in a supervised run of {count}", f"{moments}, {kills}")
 
 
 def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict[int, float]:
@@ -102,12 +86,10 @@ def _killed(name: str, count: int, chance: random.Random, found: Killed) -> dict
         if due and event["type"] == MOMENTS[due[0]] and run.of_engine >= wanted and step != last and not killed_at:
             victims = chance.sample(range(count), chance.randint(1, min(count, 2)))
             for victim in victims:
-                with contextlib.suppress(
-                    ProcessLookupError
-                ):  # ended because of the other one, or earlier than it should
+                with contextlib.suppress(ProcessLookupError):  # ended because of the other one
                     os.kill(pids[victim], signal.SIGKILL)
             killed_at, is_back, last = time.monotonic(), False, step
-            found.moments[due.pop(0)] += 1
+            found.faults[due.pop(0)] += 1
             found.of_process_0 += 0 in victims
             found.of_two += len(victims) == 2
     if code := process.wait():

@@ -47,6 +47,7 @@ from shardtui.engine.wire.inbox import MAX_WAITING
 
 from ..conftest import SHARDTUI
 from ..suite import memory
+from ..training.test_watchdog import MODEL, SLEEPING_BATCH
 from .living import Living, living_engine
 from .row import Row
 
@@ -223,41 +224,12 @@ def _send_previews() -> Row:
     return _row(f"{count:,} questions of what a preset would cost", count, wrong, "steps went on; ended in order")
 
 
-MODEL = """
-import time
-import jax, jax.numpy as jnp
-from flax import nnx
-{at_import}
-
-def raises(_):
-    raise RuntimeError("a callback of the model")
-
-class Lm(nnx.Module):
-    def __init__(self, rngs):
-        self.table = nnx.Embed(256, 256, rngs=rngs)
-
-    def __call__(self, tokens):
-        out = self.table(tokens)
-        {in_call}
-        return out
-
-def lm(rngs: nnx.Rngs):
-    return Lm(rngs)
-"""
-OWN = """
-def loss(model, batch):
-    return model(batch).mean()
-
-def batch(step, batch_size):
-    if step == 40:
-        time.sleep(1000)
-    return jnp.zeros((batch_size, 4), int)
-"""
+RAISES = "def raises(_):\n    raise RuntimeError('a callback of the model')\n"
 BLOCKED = {
     "a model that sleeps at import": MODEL.format(at_import="time.sleep(1000)", in_call="pass"),
-    "a batch that sleeps": MODEL.format(at_import="", in_call="pass") + OWN,
+    "a batch that sleeps": MODEL.format(at_import="", in_call="pass") + SLEEPING_BATCH,
     "a callback that sleeps": MODEL.format(at_import="", in_call="jax.debug.callback(lambda: time.sleep(1000))"),
-    "a callback that raises": MODEL.format(at_import="", in_call="jax.debug.callback(raises, out[0, 0, 0])"),
+    "a callback that raises": MODEL.format(at_import=RAISES, in_call="jax.debug.callback(raises, tokens[0, 0])"),
     "a loop that never ends at import": MODEL.format(at_import="while True: pass", in_call="pass"),
 }
 

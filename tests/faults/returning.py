@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 from ..simulated_hosts import Hosts, losses_by_step
 from .row import Row
-from .supervised import TOLERANCE, Event
+from .supervised import Event, Found, differing, spread
 
 COUNTS = (2, 4)
 LOSSES = 2
@@ -23,16 +22,9 @@ COMPARED_STEPS = 300
 
 
 @dataclass
-class Found:
-    """What happened to runs whose hosts were lost."""
-
-    wrong: list[str] = field(default_factory=list)
-    without: list[float] = field(default_factory=list)
-    """Seconds from the loss of each host to the next step, of the others."""
+class Returned(Found):
     taken_in: list[float] = field(default_factory=list)
     """Seconds from the return of each host to the next step, of all."""
-    first: int = 0
-    """Losses of the host of process 0."""
 
 
 def run(times: int) -> Iterator[Row]:
@@ -40,12 +32,13 @@ def run(times: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="shardtui-hosts-") as folder:
         alone = losses_by_step(_alone(Path(folder)))
         for count in COUNTS:
-            found, chance = Found(), random.Random(count)
+            found, chance = Returned(), random.Random(count)
             for number in range(times):
                 place = Path(folder) / f"{count}-{number}"
                 place.mkdir()
                 _lose(place, count, chance, found, alone)
-            yield _row(count, found, times * LOSSES)
+            note = f"loss to next step: {spread(found.gaps)}; return to next step: {spread(found.taken_in)}"
+            yield found.row(f"one host of {count} lost, later back", f"{found.of_process_0} of process 0; {note}")
 
 
 def _alone(folder: Path) -> list[Event]:
@@ -55,16 +48,7 @@ def _alone(folder: Path) -> list[Event]:
     return hosts.history(0)
 
 
-def _row(count: int, found: Found, times: int) -> Row:
-    note = "; ".join(found.wrong[:3]) or (
-        f"{found.first} of process 0; loss to next step: median {median(found.without):.1f} s, longest "
-        f"{max(found.without):.1f} s; return to next step: median {median(found.taken_in):.1f} s, longest "
-        f"{max(found.taken_in):.1f} s; losses as without faults, nothing committed lost"
-    )
-    return Row(f"one host of {count} lost, later back", times, times - len(found.wrong), note)
-
-
-def _lose(folder: Path, count: int, chance: random.Random, found: Found, alone: dict[int, float]) -> None:
+def _lose(folder: Path, count: int, chance: random.Random, found: Returned, alone: dict[int, float]) -> None:
     hosts = Hosts(folder, count, "--min-processes=1", "--checkpoint-every=20", "--restarts=1000")
     try:
         for rank in range(count):
@@ -72,16 +56,15 @@ def _lose(folder: Path, count: int, chance: random.Random, found: Found, alone: 
         _wait(lambda: _trains_on(hosts.shared_history(), count), hosts)
         for _ in range(LOSSES):
             victim = chance.randrange(count)
-            found.first += victim == 0
-            committed = max(
-                (event["step"] for event in hosts.shared_history() if event["type"] == "CheckpointSaved"), default=0
-            )
+            found.of_process_0 += victim == 0
+            found.faults["loss"] += 1
+            saved = [event["step"] for event in hosts.shared_history() if event["type"] == "CheckpointSaved"]
             hosts.kill(victim)
-            found.without.append(_wait(lambda: _trains_on(hosts.shared_history(), 0, below=count), hosts))
+            found.gaps.append(_wait(lambda: _trains_on(hosts.shared_history(), 0, below=count), hosts))
             restored = [event["step"] for event in hosts.shared_history() if event["type"] == "Restored"][-1:]
-            found.wrong += [
-                f"step {committed} was committed, {step} was restored" for step in restored if step < committed
-            ]
+            for step in restored:
+                if step < max(saved, default=0):
+                    found.wrong.append(f"step {max(saved)} was committed, {step} was restored")
             hosts.start(victim)
             found.taken_in.append(_wait(lambda: _trains_on(hosts.shared_history(), count), hosts))
         for supervisor in hosts.supervisors.values():
@@ -89,8 +72,7 @@ def _lose(folder: Path, count: int, chance: random.Random, found: Found, alone: 
         codes = [supervisor.wait(LIMIT) for supervisor in hosts.supervisors.values()]
         found.wrong += [f"exit codes {codes}"] if any(codes) else []
         losses = losses_by_step(hosts.shared_history())
-        far = [step for step in losses.keys() & alone.keys() if abs(losses[step] / alone[step] - 1) > TOLERANCE]
-        found.wrong += [f"the loss of step {step} differs" for step in sorted(far)[:1]]
+        found.wrong += differing({**alone, **losses}, alone)
     except TimeoutError as error:
         found.wrong.append(str(error))
     finally:

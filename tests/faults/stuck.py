@@ -7,15 +7,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 from ..hanging_model import HangingModel
 from .row import Row
-from .supervised import Event, Trained, differing, events, started, trained_alone
+from .supervised import Event, Found, Trained, differing, events, spread, started, trained_alone
 
 COUNTS = (2, 4)
 STEPS = 600
@@ -34,16 +32,9 @@ FOUND_SECONDS = 30.0
 
 
 @dataclass
-class Found:
-    """What happened to runs in which processes were stuck."""
-
-    wrong: list[str] = field(default_factory=list)
+class Stuck(Found):
     named: list[float] = field(default_factory=list)
     """Seconds from each fault to the start of the next engine."""
-    gaps: list[float] = field(default_factory=list)
-    """Seconds from each fault to the next step."""
-    faults: Counter[str] = field(default_factory=Counter)
-    of_process_0: int = 0
 
 
 def run(times: int) -> Iterator[Row]:
@@ -52,29 +43,23 @@ def run(times: int) -> Iterator[Row]:
         model = HangingModel(Path(folder))
         alone = trained_alone(_train(model, "stuck-alone"))
         for index, count in enumerate(COUNTS):
-            found, chance = Found(), random.Random(count)
+            found, chance = Stuck(), random.Random(count)
             for number in range(times):
                 losses = _stuck(model, f"stuck-{count}-{number}", count, FAULTS[(number + index) % 2], chance, found)
                 found.wrong += differing(losses, alone)
             yield _row(found, count)
 
 
-def _row(found: Found, count: int) -> Row:
-    times = found.faults.total()
+def _row(found: Stuck, count: int) -> Row:
     kinds = ", ".join(f"{number} × {kind}" for kind, number in found.faults.items())
-    note = "; ".join(found.wrong[:3]) or (
-        f"{kinds}, {found.of_process_0} of process 0; each named; fault to next engine: {_times(found.named)}; to next "
-        f"step: {_times(found.gaps)}; losses as without faults, nothing committed lost"
+    named = f"each named; fault to next engine: {spread(found.named)}; to next step: {spread(found.gaps)}"
+    return found.row(
+        f"one process of {count} stopped, or hangs", f"{kinds}, {found.of_process_0} of process 0; {named}"
     )
-    return Row(f"one process of {count} stopped, or hangs", max(times, 1), times - len(found.wrong), note)
-
-
-def _times(seconds: list[float]) -> str:
-    return f"median {median(seconds):.1f} s, longest {max(seconds):.1f} s"
 
 
 def _stuck(
-    model: HangingModel, name: str, count: int, faults: tuple[str, ...], chance: random.Random, found: Found
+    model: HangingModel, name: str, count: int, faults: tuple[str, ...], chance: random.Random, found: Stuck
 ) -> dict[int, float]:
     """Returns the losses of a run with these faults, by step; adds the rest to `found`."""
     due, run = list(faults), Trained(found.wrong)
@@ -116,11 +101,10 @@ def _cause(model: HangingModel, fault: str, victim: int, pids: list[int]) -> Non
 
 
 def _misnamed(event: Event, fault: str, victim: int, seconds: float) -> list[str]:
-    lost = event["attempt"]["lost"]
-    wrong = (
-        [] if lost["process"] == victim and WORDS[fault] in lost["why"] else [f"{fault} of {victim}: told was {lost}"]
-    )
-    return wrong + ([f"{fault}: found after {seconds:.0f} s"] if seconds > FOUND_SECONDS else [])
+    lost, wrong = event["attempt"]["lost"], list[str]()
+    if lost["process"] != victim or WORDS[fault] not in lost["why"]:
+        wrong.append(f"{fault} of {victim}: told was {lost}")
+    return wrong + [f"{fault}: found after {seconds:.0f} s"] * (seconds > FOUND_SECONDS)
 
 
 def _train(model: HangingModel, name: str, *options: str) -> "subprocess.Popen[str]":

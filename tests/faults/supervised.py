@@ -3,11 +3,14 @@
 import json
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from ..conftest import SHARDTUI
+from .row import Row
 
 LIMIT = 300.0
 """Seconds without an event after which a run counts as one that hangs."""
@@ -76,3 +79,24 @@ def differing(losses: Mapping[int, float], alone: Mapping[int, float]) -> list[s
     """Names the first step of a run without faults whose loss differs, or is missing; empty if none is."""
     far = [step for step in sorted(alone) if abs(losses.get(step, 0) / alone[step] - 1) > TOLERANCE]
     return [f"the loss of step {step} differs" for step in far[:1]]
+
+
+@dataclass
+class Found:
+    """What happened to runs with faults."""
+
+    wrong: list[str] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    """Seconds from each fault to the next step."""
+    faults: Counter[str] = field(default_factory=Counter)
+    of_process_0: int = 0
+    """How many faults were of process 0."""
+
+    def row(self, injected: str, note: str) -> Row:
+        times = self.faults.total()
+        seen = "; ".join(self.wrong[:3]) or f"{note}; losses as without faults, nothing committed lost"
+        return Row(injected, max(times, 1), times - len(self.wrong), seen)
+
+
+def spread(seconds: list[float]) -> str:
+    return f"median {median(seconds):.1f} s, longest {max(seconds):.1f} s" if seconds else "never"

@@ -16,6 +16,7 @@ from shardtui.tui.widgets.sharding_picture import draw_sharding, label
 from shardtui.tui.widgets.sharding_subject import Subject, initial_subject, next_slice
 
 Spec = list[list[str]]
+Case = tuple[list[int], Spec, NamedSharding, MeshInfo]
 MESHES = [
     dict(zip("abc", sizes, strict=False)) for n in (1, 2, 3) for sizes in itertools.product((1, 2, 4, 8), repeat=n)
 ]
@@ -23,7 +24,7 @@ MESHES = [mesh for mesh in MESHES if math.prod(mesh.values()) == 8]
 
 
 @st.composite
-def shardings(draw: st.DrawFn, ranks: st.SearchStrategy[int]) -> tuple[list[int], Spec, NamedSharding, MeshInfo]:
+def shardings(draw: st.DrawFn, ranks: st.SearchStrategy[int]) -> Case:
     """Draws a shape, a spec that divides it, and a mesh with any order of devices."""
     axes = draw(st.sampled_from(MESHES))
     order = draw(st.permutations(jax.devices()))
@@ -54,7 +55,7 @@ def array_info(shape: list[int], spec: Spec) -> ArrayInfo:
 
 
 @given(shardings(st.integers(0, 4)))
-def test_shards_equal_those_of_jax(case: tuple[list[int], Spec, NamedSharding, MeshInfo]) -> None:
+def test_shards_equal_those_of_jax(case: Case) -> None:
     shape, spec, sharding, mesh = case
     expected: dict[tuple[tuple[int, int], ...], set[int]] = {}
     for device, box in sharding.devices_indices_map(tuple(shape)).items():
@@ -83,9 +84,7 @@ def cells(picture: str) -> list[list[str]]:
 
 
 @given(shardings(st.integers(1, 2)))
-def test_every_cell_of_a_drawn_sharding_equals_that_of_jax(
-    case: tuple[list[int], Spec, NamedSharding, MeshInfo],
-) -> None:
+def test_every_cell_of_a_drawn_sharding_equals_that_of_jax(case: Case) -> None:
     shape, spec, sharding, mesh = case
     drawn = io.StringIO()
     with contextlib.redirect_stdout(drawn):
@@ -97,9 +96,7 @@ def test_every_cell_of_a_drawn_sharding_equals_that_of_jax(
 
 
 @given(shardings(st.integers(3, 4)), st.integers(20, 140), st.integers(6, 60))
-def test_arrays_of_higher_rank_are_drawn_within_the_pane(
-    case: tuple[list[int], Spec, NamedSharding, MeshInfo], width: int, height: int
-) -> None:
+def test_arrays_of_higher_rank_are_drawn_within_the_pane(case: Case, width: int, height: int) -> None:
     """Stepping through all slices draws every shard exactly once."""
     shape, spec, _, mesh = case
     shown = pictured(shape, spec, mesh)
@@ -116,13 +113,10 @@ def test_arrays_of_higher_rank_are_drawn_within_the_pane(
     assert sorted(drawn) == sorted(expected)
 
 
-def test_a_scalar_is_one_cell() -> None:
+def test_a_scalar_is_one_cell_and_labels_are_shortened_to_the_width() -> None:
     mesh = MeshInfo({"data": 8}, list(range(8)))
     lines = draw_sharding(pictured([], [], mesh, "tpu"), 60, 10)
     assert cells("\n".join(line.plain for line in lines)) == [["TPU 0,1,2,3,4,5,6,7"]]
-
-
-def test_labels_are_shortened_to_the_width() -> None:
     mesh = MeshInfo({"data": 32, "model": 2}, list(range(64)))
     assert label("cpu", [2, 0], 26, mesh) == "CPU 0,2"
     assert label("cpu", [2, 0], 5, mesh) == "0,2"

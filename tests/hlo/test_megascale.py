@@ -1,20 +1,20 @@
 """Transfers between TPU slices, against programs whose traffic is known by calculation."""
 
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
 from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.megascale import WrongSlices
 from shardtui.engine.hlo.module import Module, parse
 from shardtui.engine.hlo.traffic import flows, overlapped_share
+from shardtui.engine.parallel.mesh import build_mesh
+from shardtui.engine.planning.ahead_of_time import find_slice
+from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.descriptions import CollectiveInfo
 
 from ..collective_programs import SLICE_SHARD, SlicesProgram, lower_hierarchy, slices_programs
-from ..conftest import SHARDTUI
+from ..command import answered
 from ..schemas import checked
 
 TEXTS = Path(__file__).parents[1] / "hlo" / "slices"
@@ -62,30 +62,19 @@ def test_an_all_reduce_over_slices_is_hierarchical(slices: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
 def test_what_the_compiler_makes_now_is_read_like_the_texts() -> None:
-    from shardtui.engine.planning.ahead_of_time import find_slice
-    from shardtui.engine.spec.topology import load_topology
-
-    devices = np.array(find_slice(load_topology("2*v5e:2x4")))
-
-    def mesh(**axes: int) -> Mesh:
-        return Mesh(devices.reshape(tuple(axes.values())), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
-
-    over = mesh(**TWO)
+    devices = find_slice(load_topology("2*v5e:2x4"))
     for program in slices_programs():
-        text = program.lower(over).compile().as_text() or ""
+        text = program.lower(build_mesh(TWO, devices)).compile().as_text() or ""
         assert summary(inventory(parse(text), TWO)) == [program.traffic(2)], program.name
-    text = lower_hierarchy(mesh(data=8, model=2)).compile().as_text() or ""
+    text = lower_hierarchy(build_mesh({"data": 8, "model": 2}, devices)).compile().as_text() or ""
     assert summary(inventory(parse(text), {"data": 8, "model": 2})) == HIERARCHY
 
 
-def test_a_mesh_of_other_slices_is_rejected() -> None:
+def test_a_mesh_of_other_slices_and_a_target_of_no_slice_are_rejected() -> None:
     module = read("psum", 4)
     for mesh in ({"replica": 2, "data": 4, "model": 2}, {"data": 4, "model": 3}):
         with pytest.raises(WrongSlices, match=r"it is for 4 or more slices of 8 devices, but the mesh has"):
             inventory(module, mesh)
-
-
-def test_a_target_of_no_slice_is_rejected() -> None:
     text = path_of("ppermute", 2).read_text().replace("{100000->200000}", "{7->200000}")
     with pytest.raises(ValueError, match="cannot parse its target"):
         inventory(parse(text), TWO)
@@ -100,13 +89,10 @@ def test_a_transfer_is_overlapped_if_the_slice_computes_before_it_ends() -> None
 
 
 def test_inspect_reads_a_program_over_slices() -> None:
-    file = str(path_of("hierarchy", 2))
-    command = [*SHARDTUI, "inspect", "--hlo", file, "--mesh"]
-    result = subprocess.run([*command, "data=8,model=2", "--json"], capture_output=True, text=True, timeout=120)
-    report = checked("inspect-hlo", result.stdout)
+    command = ("inspect", "--hlo", str(path_of("hierarchy", 2)), "--mesh")
+    report = checked("inspect-hlo", answered(*command, "data=8,model=2", "--json").stdout)
     assert [each["network"] for each in report["collectives"]] == ["ici", "ici", "dcn"]
-    shown = subprocess.run([*command, "data=8,model=2"], capture_output=True, text=True, timeout=120)
-    assert "data on DCN" in shown.stdout
-    wrong = subprocess.run([*command, "data=4,model=2"], capture_output=True, text=True, timeout=120)
+    assert "data on DCN" in answered(*command, "data=8,model=2").stdout
+    wrong = answered(*command, "data=4,model=2")
     assert wrong.returncode == 2
     assert "it is for 2 or more slices of 8 devices, but the mesh has 8: give its own mesh" in wrong.stderr

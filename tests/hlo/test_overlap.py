@@ -1,7 +1,6 @@
 """Which collectives are overlapped with computation, in hand-written schedules and in those of the TPU compiler."""
 
 from importlib.util import find_spec
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,22 +14,16 @@ from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.descriptions import CollectiveInfo
 
-MESH = {"data": 4, "model": 2}
-TEXTS = Path(__file__).parents[1] / "hlo"
+from ..hlo_texts import ADD
+from .test_collectives import MESH, TEXTS, summary
 
-HEAD = """\
+HEAD = f"""\
 HloModule m, is_scheduled=true, num_partitions=8
 
-%add (a: f32[], b: f32[]) -> f32[] {
-  %a = f32[] parameter(0)
-  %b = f32[] parameter(1)
-  ROOT %s = f32[] add(%a, %b)
-}
-
-%doubled (d: f32[8]) -> f32[8] {
-  %d = f32[8]{0} parameter(0)
-  ROOT %sum = f32[8]{0} add(%d, %d)
-}
+{ADD}%doubled (d: f32[8]) -> f32[8] {{
+  %d = f32[8]{{0}} parameter(0)
+  ROOT %sum = f32[8]{{0}} add(%d, %d)
+}}
 
 """
 ENTRY = "ENTRY %main (x: f32[8]) -> f32[8] {\n  %x = f32[8]{0} parameter(0)\n"
@@ -54,8 +47,7 @@ def read(text: str) -> list[CollectiveInfo]:
 
 def overlapped(text: str) -> dict[str, int]:
     """Returns the bytes overlapped by kind of collective."""
-    found = flows(read(text))
-    return {flow.kind: flow.bytes_overlapped or 0 for flow in found}
+    return {flow.kind: flow.bytes_overlapped or 0 for flow in flows(read(text))}
 
 
 @pytest.mark.parametrize("between", [FUSION, PRODUCT, KERNEL, MOVES + FUSION])
@@ -69,14 +61,11 @@ def test_without_computation_between_nothing_overlaps(between: str) -> None:
     assert set(found.values()) == {0}
 
 
-def test_a_synchronous_collective_does_not_overlap() -> None:
+def test_a_synchronous_collective_does_not_overlap_and_a_module_without_a_schedule_says_nothing() -> None:
     found = read(HEAD + ENTRY + START + FUSION + SYNCHRONOUS + DONE + END)
     assert {info.kind: info.overlapped for info in found} == {"all-gather": True, "all-reduce": False}
     reduced = 2 * 32 * 3 // 4
     assert overlapped_share(flows(found)) == SENT / (SENT + reduced)
-
-
-def test_a_module_without_a_schedule_says_nothing() -> None:
     text = HEAD.replace("is_scheduled=true, ", "") + ENTRY + START + FUSION + DONE + END
     assert overlapped(text) == {"all-gather": 0}
 
@@ -98,18 +87,32 @@ WRAPPED = """\
 }
 
 """
+SCATTER = [
+    "  %w = f32[16]{0} concatenate(%x, %x), dimensions={0}\n",
+    "  %s = ((f32[16]{0}), f32[8]{0}) async-start(%w), calls=%wrapped\n",
+    "  %u = ((f32[16]{0}), f32[8]{0}) async-update(%s), calls=%wrapped\n",
+    "  %d = f32[8]{0} async-done(%u), calls=%wrapped\n",
+]
 
 
 @pytest.mark.parametrize(("place", "expected"), [(1, 0), (2, 32), (3, 32), (4, 0)])
 def test_async_start_runs_until_its_done_beyond_updates(place: int, expected: int) -> None:
-    lines = [
-        "  %w = f32[16]{0} concatenate(%x, %x), dimensions={0}\n",
-        "  %s = ((f32[16]{0}), f32[8]{0}) async-start(%w), calls=%wrapped\n",
-        "  %u = ((f32[16]{0}), f32[8]{0}) async-update(%s), calls=%wrapped\n",
-        "  %d = f32[8]{0} async-done(%u), calls=%wrapped\n",
-    ]
-    lines.insert(place, FUSION)
+    lines = [*SCATTER[:place], FUSION, *SCATTER[place:]]
     assert overlapped(HEAD + WRAPPED + ENTRY + "".join(lines) + END) == {"reduce-scatter": expected}
+
+
+def test_start_and_done_count_once_and_tuples_are_summed() -> None:
+    reduced = (
+        "  %y = bf16[4]{0} convert(%x)\n"
+        "  %ars = (f32[8]{0}, bf16[4]{0}) all-reduce-start(%x, %y), channel_id=2, replica_groups={}, to_apply=%add\n"
+        "  %ard = (f32[8]{0}, bf16[4]{0}) all-reduce-done(%ars)\n"
+    )
+    found = read(HEAD + WRAPPED + ENTRY + START + DONE + reduced + "".join(SCATTER) + END)
+    assert sorted(summary(found)) == [
+        ("all-gather", ["model"], 1, 64),
+        ("all-reduce", ["data", "model"], 1, 40),
+        ("reduce-scatter", ["model"], 1, 64),
+    ]
 
 
 LOOP = """\
@@ -171,14 +174,20 @@ FUSIONS = f"""\
 }}
 
 """
+FIRST = "  %first = (f32[8]{0}, f32[16]{0}) fusion(%x), kind=kCustom, calls=%starting\n"
 CONTINUED = "  %part = (f32[16]{0}, f32[]) fusion(%x), kind=kOutput, calls=%continuing\n"
+LAST = "  %last = f32[16]{0} fusion(%x), kind=kCustom, calls=%ending\n"
 
 
 @pytest.mark.parametrize(("between", "expected"), [("", 0), (MOVES, 0), (CONTINUED, SENT), (FUSION, SENT)])
 def test_fusions_of_the_tpu_compiler_that_start_continue_and_end(between: str, expected: int) -> None:
-    first = "  %first = (f32[8]{0}, f32[16]{0}) fusion(%x), kind=kCustom, calls=%starting\n"
-    last = "  %last = f32[16]{0} fusion(%x), kind=kCustom, calls=%ending\n"
-    assert overlapped(HEAD + FUSIONS + ENTRY + first + between + last + END) == {"all-gather": expected}
+    assert overlapped(HEAD + FUSIONS + ENTRY + FIRST + between + LAST + END) == {"all-gather": expected}
+
+
+def test_an_asynchronous_collective_that_spans_a_loop_counts_once() -> None:
+    loop = LOOP.replace("BODY\n", CONTINUED)
+    found = read(HEAD + FUSIONS + loop + ENTRY + FIRST + WHILE + LAST + END)
+    assert summary(found) == [("all-gather", ["model"], 1, 64)]
 
 
 def test_a_program_of_the_tpu_compiler() -> None:

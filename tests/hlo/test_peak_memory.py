@@ -8,11 +8,15 @@ from rich.console import Console
 from shardtui.engine.hlo.live_values import elements, leaves, memory_space
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak, padded_bytes, peak_memory
+from shardtui.engine.planning.ahead_of_time import compile_cost
 from shardtui.engine.program.program import Program
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.descriptions import PeakBuffer, PeakMemory
 from shardtui.tui.cli.profile_report import peak_table
 from shardtui.tui.state.step_words import curve_rows
 
+from ..conftest import built_in_task
 from ..programs import KINDS
 
 HEAD = "HloModule m, is_scheduled=true, entry_computation_layout={{}}, num_partitions=1{0}\n\n"
@@ -73,16 +77,6 @@ def test_values_are_live_until_they_are_read_for_the_last_time() -> None:
     ]
     assert (found.memory.at, found.buffers[0].begin, found.buffers[0].end) == (0.5, 0.25, 0.5)
     assert found.memory.curve == [800, 1600, 1800, 1400, 800]
-
-
-def test_renamed_values_and_constants_take_no_memory() -> None:
-    found = peak_of(
-        f"{ARGUMENT}  %k = f32[999]{{0}} constant({{...}})\n  %a = f32[100]{{0}} sine(%p)\n"
-        "  %b = f32[10,10]{1,0} bitcast(%a)\n  %t = (f32[10,10]{1,0}, f32[100]{0}) tuple(%b, %p)\n"
-        "  ROOT %g = f32[10,10]{1,0} get-tuple-element(%t), index=0\n"
-    )
-    assert found.memory.bytes == 800
-    assert [buffer.kind for buffer in found.buffers] == ["argument", "output"]
 
 
 def test_an_output_takes_the_place_of_a_donated_argument() -> None:
@@ -183,20 +177,22 @@ def test_a_loop_updates_its_state_in_place() -> None:
     assert found.memory.bytes - 4 == 400 + 400 + 4000, "the counter, the argument, the state, and %wide in the body"
 
 
-def test_what_is_not_in_main_memory_is_not_counted() -> None:
+def test_what_takes_no_main_memory_is_not_counted() -> None:
     entry = (
         "  %p = f32[1024]{0:T(1024)} parameter(0)\n"
         "  %s = (f32[1024]{0:T(1024)S(1)}, f32[1024]{0:T(1024)}, u32[]{:S(2)}) copy-start(%p)\n"
         "  %d = f32[1024]{0:T(1024)S(1)} copy-done(%s)\n  ROOT %a = f32[1024]{0:T(1024)} sine(%d)\n"
     )
     assert peak_of(entry).memory.bytes == 2 * 4096
-
-
-def test_a_text_in_no_order_has_no_peak() -> None:
-    assert (
-        peak_memory(parse("HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8] parameter(0)\n}\n"), ())
-        is None
+    found = peak_of(
+        f"{ARGUMENT}  %k = f32[999]{{0}} constant({{...}})\n  %a = f32[100]{{0}} sine(%p)\n"
+        "  %b = f32[10,10]{1,0} bitcast(%a)\n  %t = (f32[10,10]{1,0}, f32[100]{0}) tuple(%b, %p)\n"
+        "  ROOT %g = f32[10,10]{1,0} get-tuple-element(%t), index=0\n"
     )
+    assert found.memory.bytes == 800
+    assert [buffer.kind for buffer in found.buffers] == ["argument", "output"]
+    text = "HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n  ROOT %p = f32[8] parameter(0)\n}\n"
+    assert peak_memory(parse(text), ()) is None
 
 
 def test_the_curve_of_a_long_program_keeps_the_most_of_each_part() -> None:
@@ -278,16 +274,8 @@ def test_the_table_says_what_is_predicted_and_what_the_compiler_says() -> None:
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
 @pytest.mark.parametrize("preset", ["dp", "fsdp-tp2"])
 def test_rebuilt_peaks_on_tpu(preset: str) -> None:
-    from shardtui.engine.models.task import Task
-    from shardtui.engine.planning.ahead_of_time import compile_cost
-    from shardtui.engine.spec.config import RunConfig
-    from shardtui.engine.spec.model_choice import choose_model
-    from shardtui.engine.spec.preset_reader import load_preset
-    from shardtui.engine.spec.topology import load_topology
-
-    chosen = choose_model("gpt2", ("layers=2", "batch_size=32"))
-    config = RunConfig(run="plan", model_name="gpt2", model=chosen.model, training=chosen.training, preset="dp")
-    cost = compile_cost(Task(config, "tpu"), load_preset(preset), load_topology("v5e:2x4"))
+    task = built_in_task("gpt2", "layers=2", "batch_size=32")
+    cost = compile_cost(task, load_preset(preset), load_topology("v5e:2x4"))
     assert cost.at_peak
     assert cost.at_peak.bytes == pytest.approx(cost.peak_bytes, rel=TOLERANCE)
     assert any(buffer.padding for buffer in cost.peak_buffers), "heads of 64 are padded to 128"

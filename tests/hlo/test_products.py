@@ -1,4 +1,4 @@
-"""FLOPs of matrix products in compiled texts and in traced programs, against counts by hand and by other readers."""
+"""What operations compute and move, in compiled texts and traced programs, by hand and against other readers."""
 
 import itertools
 from pathlib import Path
@@ -16,6 +16,7 @@ from shardtui.engine.hlo.dataflow import Dataflow
 from shardtui.engine.hlo.module import Module, parse
 from shardtui.engine.hlo.products import Dim, multiplied, products, scope
 from shardtui.engine.hlo.program_text import read
+from shardtui.engine.hlo.work import Work, Works
 from shardtui.engine.models.flops import flops_by_scope
 
 from ..collective_programs import LAYERS, WIDTH
@@ -87,14 +88,11 @@ def test_a_convolution_of_a_library_and_its_gradients(target: str, operands: tup
     assert counted(module([inputs, call + named]), {"mlp": 1.0}) == {"mlp": 2 * 4 * 5 * 5 * 3}
 
 
-def test_a_product_in_nested_loops_counts_every_iteration() -> None:
+def test_products_count_every_iteration_and_those_with_only_an_outer_scope_make_it_one_part() -> None:
     inside = f'{OPERANDS}{PRODUCT}, metadata={{op_name="jit(step)/mlp/dot_general"}}\n'
     body = f"{inside}  %last = s32[] add(%i, %one)\n"
     assert counted(loops(body, 2), {"mlp": 1.0}) == {"mlp": 2 * 9 * 1024}
     assert counted(loops(body.replace("add(", "divide("), 1), {"mlp": 1.0}) == {"mlp": 0}, "the trip count is unknown"
-
-
-def test_a_product_with_only_an_outer_scope_makes_that_scope_one_part() -> None:
     lines = [
         OPERANDS,
         f'{PRODUCT}, metadata={{op_name="jit(step)/blocks/mlp/dot_general"}}\n',
@@ -108,14 +106,19 @@ def test_a_product_with_only_an_outer_scope_makes_that_scope_one_part() -> None:
 
 
 def test_a_program_compiled_for_tpu() -> None:
-    """Its products are convolutions in fusions."""
+    """Its products are convolutions in fusions.
+
+    One of its gathers is of the forward pass, and one overlaps the backward pass: nothing takes the value where it
+    starts.
+    """
     text = (TEXTS / "tpu-fsdp.hlo").read_text()
     (found,) = products(parse(text), {"": 1.0})
     assert found.flops_per_device == LAYERS * 3 * 2 * 128 * WIDTH * WIDTH
     assert found.source.startswith("/home/me/shardtui/tests/collective_programs.py:")
+    assert gathers(text)[:2] == [(0, True), (0, False)]
 
 
-def test_flops_of_the_traced_and_the_compiled_program_are_equal() -> None:
+def test_flops_of_the_traced_and_the_compiled_program_are_equal_unless_they_depend_on_data() -> None:
     """Scans, remat, scopes, convolutions and their gradients, split over eight devices."""
     mesh = Mesh(np.array(jax.devices()), ("data",), axis_types=(AxisType.Auto,))
     images = jax.ShapeDtypeStruct((16, 9, 9, 3), "float32", sharding=NamedSharding(mesh, P("data")))
@@ -141,9 +144,6 @@ def test_flops_of_the_traced_and_the_compiled_program_are_equal() -> None:
     rows = 2 * 16 * 5 * 5 * 4 * 4
     assert written["layers"] == 2 * 4 * rows, "forward, recomputed, and twice backward"
     assert {info.scope: 8 * info.flops_per_device for info in found} == written
-
-
-def test_flops_that_depend_on_data_are_unknown() -> None:
     x, mesh = jnp.ones((4, 4)), Mesh(np.array(jax.devices()), ("data",))
 
     def step(x: jax.Array) -> jax.Array:
@@ -234,11 +234,6 @@ def test_a_gather_is_traced_out_of_a_loop_that_passes_its_operand_on(operand: st
     assert gathers(module(lines, LOOP.replace("  GATHER\n", GATHER.format(operand)))) == [(argument, True)]
 
 
-def test_gathers_compiled_for_tpu() -> None:
-    """One of the forward pass, and one that overlaps the backward pass: nothing takes the value where it starts."""
-    assert gathers((TEXTS / "tpu-fsdp.hlo").read_text())[:2] == [(0, True), (0, False)]
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_text_raises_nothing(name: str) -> None:
     read(HOSTILE[name](20_000), MESH, ["p"], {"": 1.0})
@@ -247,3 +242,80 @@ def test_a_hostile_text_raises_nothing(name: str) -> None:
 @given(st.text(max_size=300))
 def test_any_text_raises_nothing(text: str) -> None:
     read(f"HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {{\n  {text}\n}}\n", MESH, ["p"], {"": 1.0})
+
+
+WORK = """HloModule jit_step, num_partitions=1
+
+%takes_a_slice (p.0: f32[16,8,4], p.1: s32[]) -> f32[8,4] {
+  %p.0 = f32[16,8,4]{2,1,0} parameter(0)
+  %p.1 = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %slice = f32[1,8,4]{2,1,0} dynamic-slice(%p.0, %p.1, %zero, %zero), dynamic_slice_sizes={1,8,4}
+  ROOT %bitcast = f32[8,4]{1,0} bitcast(%slice)
+}
+
+%updates_a_slice (q.0: f32[16,8,4], q.1: f32[8,4], q.2: s32[]) -> f32[16,8,4] {
+  %q.0 = f32[16,8,4]{2,1,0} parameter(0)
+  %q.1 = f32[8,4]{1,0} parameter(1)
+  %q.2 = s32[] parameter(2)
+  %none = s32[] constant(0)
+  %row = f32[1,8,4]{2,1,0} bitcast(%q.1)
+  ROOT %update = f32[16,8,4]{2,1,0} dynamic-update-slice(%q.0, %row, %q.2, %none, %none)
+}
+
+%multiplies (r.0: f32[8,4], r.1: f32[4,2]) -> (f32[8,2], f32[8,4]) {
+  %r.0 = f32[8,4]{1,0} parameter(0)
+  %r.1 = f32[4,2]{1,0} parameter(1)
+  %dot = f32[8,2]{1,0} dot(%r.0, %r.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %twice = f32[8,4]{1,0} add(%r.0, %r.0)
+  ROOT %both = (f32[8,2]{1,0}, f32[8,4]{1,0}) tuple(%dot, %twice)
+}
+
+ENTRY %main (a: f32[16,8,4], b: s32[], c: f32[4,2]) -> f32[16,8,4] {
+  %a = f32[16,8,4]{2,1,0} parameter(0)
+  %b = s32[] parameter(1)
+  %c = f32[4,2]{1,0} parameter(2)
+  %near = f32[4,2]{1,0:T(8,128)S(1)} copy(%c)
+  %taken = f32[8,4]{1,0} fusion(%a, %b), kind=kLoop, calls=%takes_a_slice
+  %product = (f32[8,2]{1,0}, f32[8,4]{1,0}) fusion(%taken, %near), kind=kOutput, calls=%multiplies
+  %second = f32[8,4]{1,0} get-tuple-element(%product), index=1
+  %unknown = f32[8,4]{1,0} fusion(%second), kind=kCustom, calls=%elsewhere
+  ROOT %kept = f32[16,8,4]{2,1,0} fusion(%a, %second, %b), kind=kLoop, calls=%updates_a_slice
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "work"),
+    [
+        ("taken", Work(None, 128 + 4 + 128)),  # the slice and its index, and the result
+        ("kept", Work(None, 128 + 4 + 128)),  # the update and its index, and the slice that it replaces
+        ("product", Work(2 * 8 * 4 * 2, 128 + 64 + 128)),  # one operand is on the chip
+        ("near", Work(None, 32)),  # read from memory, written on the chip
+        ("unknown", Work(None, None)),
+    ],
+)
+def test_work_by_hand(name: str, work: Work) -> None:
+    module = parse(WORK)
+    main = module.computations["main"]
+    assert Works(module).of(main, main.instructions[name]) == work
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: a @ b,
+        lambda a, b: jnp.tanh(a) + b,
+        lambda a, b: (a.T @ b).sum(axis=0),
+        lambda a, b: jax.lax.dynamic_update_slice(a, b[:4] * 2, (jnp.int32(3), 0)),
+        lambda a, b: jnp.concatenate([a, b])[5:9],
+    ],
+)
+def test_the_sum_is_that_of_xla(function: object) -> None:
+    compiled = jax.jit(function).lower(jnp.ones((64, 64)), jnp.ones((64, 64))).compile()  # type: ignore[arg-type]
+    module = parse(compiled.as_text() or "")
+    main = module.computations[module.entry]
+    free = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
+    found = [Works(module).of(main, each) for each in main.instructions.values() if each.opcode not in free]
+    cost = compiled.cost_analysis()
+    assert sum(work.bytes or 0 for work in found) == pytest.approx(cost["bytes accessed"])

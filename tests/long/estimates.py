@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -109,47 +110,25 @@ cost = StepTrace(task, load_preset(sys.argv[3]), jax.devices()).cost(slice_)
 print(msgspec.json.encode(cost).decode())
 """
 """Prints the `StepCost` of a step by its trace, also where there is a formula."""
-LLAMA_1B = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 128256,
-    "hidden_size": 2048,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "hidden_act": "silu",
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "rope_scaling": {
-        "rope_type": "llama3",
-        "factor": 32.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    },
-    "attention_bias": False,
-    "mlp_bias": False,
-    "tie_word_embeddings": True,
-}
+LLAMA_1B = json.loads("""{
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048,
+    "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "head_dim": 64, "hidden_act": "silu", "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0, "attention_bias": false, "mlp_bias": false, "tie_word_embeddings": true,
+    "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                     "original_max_position_embeddings": 8192}
+}""")
 """Sizes of Llama 3.2 1B (Meta 2024), as `transformers` writes them."""
 
 GROUPS = {"": CASES, "families": FAMILIES, "traced": TRACED}
 LIMIT = 300
 """Seconds that a compilation may take."""
 COLUMNS = {
-    "model": "",
-    "slice": "",
-    "preset": "",
-    "settings": "",
-    "peak by formula": "bytes",
-    "peak by the compiler": "bytes",
+    **dict.fromkeys(("model", "slice", "preset", "settings"), ""),
+    **dict.fromkeys(("peak by formula", "peak by the compiler"), "bytes"),
     "off": "{:+.1%}",
     "fits": "{}",
-    "sent by formula": "bytes",
-    "sent by the compiler": "bytes",
+    **dict.fromkeys(("sent by formula", "sent by the compiler"), "bytes"),
     "sent off": "{:+.1%}",
 }
 
@@ -170,7 +149,8 @@ def main() -> None:
         for line in chosen:
             began = time.perf_counter()
             name, topology, preset, *settings = line.split()
-            estimate, compiled = _costs(name, topology, preset, tuple(settings), is_traced)
+            config = config_of(name, tuple(settings), preset, LLAMA_1B)
+            estimate, compiled = _costs(config, topology, is_traced)
             print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
             if compiled is None:
                 nothing = [None] * 5
@@ -196,19 +176,21 @@ def _verdict(estimate: StepCost, compiled: StepCost) -> str:
     return ("yes" if compiled.fits else "no") + by_formula
 
 
-def _costs(
-    name: str, topology: str, preset: str, settings: tuple[str, ...], is_traced: bool
-) -> tuple[StepCost, StepCost | None]:
-    """By formula or trace, and by the compiler; None if that takes longer than `LIMIT`."""
+def config_of(name: str, settings: tuple[str, ...], preset: str, table: dict[str, Any]) -> RunConfig:
+    """`table`: the config.json of a model `hf:…`."""
     with tempfile.TemporaryDirectory() as directory:
         if name.startswith(HF):
-            (Path(directory) / "config.json").write_text(json.dumps(LLAMA_1B))
+            (Path(directory) / "config.json").write_text(json.dumps(table))
             name = f"{HF}{directory}"
         model = choose_model(name, settings)
-    config = RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset=preset)
-    estimate = by_trace(config, topology, preset) if is_traced else by_formula(config, topology, preset)
+    return RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset=preset)
+
+
+def _costs(config: RunConfig, topology: str, is_traced: bool) -> tuple[StepCost, StepCost | None]:
+    """By formula or trace, and by the compiler; None if that takes longer than `LIMIT`."""
+    estimate = (by_trace if is_traced else by_formula)(config, topology, config.preset)
     try:
-        return estimate, msgspec.json.decode(ask("compile", config, topology, preset), type=StepCost)
+        return estimate, msgspec.json.decode(ask("compile", config, topology, config.preset), type=StepCost)
     except subprocess.TimeoutExpired:
         return estimate, None
 
@@ -220,15 +202,13 @@ def by_formula(config: RunConfig, topology: str, preset: str) -> StepCost:
 
 
 def by_trace(config: RunConfig, topology: str, preset: str) -> StepCost:
-    return msgspec.json.decode(
-        answer([sys.executable, "-P", "-c", TRACE, encode_json(config).decode(), topology, preset]), type=StepCost
-    )
+    command = [sys.executable, "-P", "-c", TRACE, encode_json(config).decode(), topology, preset]
+    return msgspec.json.decode(answer(command), type=StepCost)
 
 
 def ask(question: str, config: RunConfig, *about: str, limit: float | None = LIMIT) -> bytes:
-    return answer(
-        [sys.executable, "-P", "-m", "shardtui.engine", question, encode_json(config).decode(), *about], limit
-    )
+    engine = [sys.executable, "-P", "-m", "shardtui.engine", question]
+    return answer([*engine, encode_json(config).decode(), *about], limit)
 
 
 def answer(command: list[str], limit: float | None = LIMIT) -> bytes:

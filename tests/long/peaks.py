@@ -49,12 +49,8 @@ CASES = (
 )
 """Devices, model, preset, settings."""
 COLUMNS = {
-    "devices": "",
-    "model": "",
-    "preset": "",
-    "settings": "",
-    "rebuilt": "bytes",
-    "by the compiler": "bytes",
+    **dict.fromkeys(("devices", "model", "preset", "settings"), ""),
+    **dict.fromkeys(("rebuilt", "by the compiler"), "bytes"),
     "off": "{:+.1%}",
     "largest buffer": "{}",
 }

@@ -1,6 +1,6 @@
 """Do the tests find faults? `python tests/long/planted.py [NAME_PART …] [--near-only]`; exit 1 if one is not found.
 
-Each fault of tests/long/planted_faults.py, among them mended ones of CHANGELOG.md, is put into a copy of the checkout,
+Each fault of tests/long/planted_faults.toml, among them mended ones of CHANGELOG.md, is put into a copy of the tree,
 and the tests run there: first those that are near it, then, if these pass, all that `python -m pytest` runs. It takes
 five to ten minutes on two cores with `--near-only`; for each fault that the near tests miss, a whole run more.
 """
@@ -13,11 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from tests.long.planted_faults import FAULTS, Fault
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("engine", "presets", "schemas", "tui")
@@ -25,6 +23,19 @@ ROOMS = ("engine", "presets", "schemas", "tui")
 NEAR, WHOLE = ("-x", "-q", "-rfE", "-n1"), ("-x", "-q", "-rfE")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?:@[\w.]+)?(?: - .*)?$", re.MULTILINE)
 """A line of pytest's short summary; pytest-xdist adds the group of the test."""
+
+
+class Fault(NamedTuple):
+    """One mistake, as tests/long/planted_faults.toml describes it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    near: list[str]
+
+
+FAULTS = [Fault(**each) for each in tomllib.loads((ROOT / "tests/long/planted_faults.toml").read_text())["faults"]]
 
 
 class CannotTell(Exception):

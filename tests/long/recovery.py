@@ -29,16 +29,10 @@ COUNTS = (1, 2, 4)
 MARKS = ("EngineStarted", "EngineReady", "PresetCompiled", "Restored", "StepDone")
 """What ends each part of a gap."""
 COLUMNS = {
-    "processes": "",
-    "caches": "",
+    **dict.fromkeys(("processes", "caches"), ""),
     "kills": "{}",
-    "median": "seconds",
-    "worst": "seconds",
-    "an engine starts": "seconds",
-    "is ready": "seconds",
-    "has its program": "seconds",
-    "has the checkpoint": "seconds",
-    "has trained a step": "seconds",
+    **dict.fromkeys(("median", "worst", "an engine starts", "is ready", "has its program"), "seconds"),
+    **dict.fromkeys(("has the checkpoint", "has trained a step"), "seconds"),
 }
 
 

@@ -7,10 +7,8 @@ TPU, and two cores for 13 to 25 s a program, some 500. What was compiled before 
 
 import argparse
 import itertools
-import json
 import os
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,10 +20,9 @@ from shardtui.engine.planning.finalists import next_to_compile
 from shardtui.engine.planning.goal import configured, figure, pick
 from shardtui.engine.planning.ranking import Board, Row, StepCost
 from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.model_choice import HF, choose_model
 from shardtui.engine.spec.search import CHOSEN, SearchRequest
 
-from tests.long.estimates import LLAMA_1B, ask
+from tests.long.estimates import LLAMA_1B, ask, config_of
 from tests.suite import versions
 from tests.table import Table, arguments
 
@@ -66,21 +63,13 @@ def main() -> None:
     with Table("long/search", COLUMNS, options.record) as table:
         for name, topology in itertools.product(options.models, options.topologies):
             began = time.perf_counter()
-            rows = compiled(config_of(name, tuple(models[name])), topology)
+            config = config_of(name, tuple(models[name]), "dp", LLAMA)
+            rows = compiled(config, topology)
             losses.append(add(table, name, topology, rows))
             print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
     print(
         f"\nwithin 5 % of the best: {sum(loss >= -0.05 for loss in losses)} of {len(losses)}; worst {min(losses):.1%}"
     )
-
-
-def config_of(name: str, settings: tuple[str, ...]) -> RunConfig:
-    with tempfile.TemporaryDirectory() as directory:
-        if name.startswith(HF):
-            (Path(directory) / "config.json").write_text(json.dumps(LLAMA))
-            name = f"{HF}{directory}"
-        model = choose_model(name, settings)
-    return RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset="dp")
 
 
 def compiled(config: RunConfig, topology: str) -> list[Row]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import Array
 from shardtui.engine.base.user_error import UserError
-from shardtui.engine.models.attention_kernels import attend
+from shardtui.engine.models.attention_kernels import Scores, attend
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.sizes import AttentionKernels, attention_kernels
 from shardtui.engine.models.task import Batch, Task
@@ -35,25 +35,30 @@ def attention_config(attention: str = "splash", seq_len: int = SEQ) -> RunConfig
     )
 
 
+CAPPED = Scores(scale=0.3, window=50, cap=3.0)
+
+
 @pytest.mark.parametrize(
-    ("seq", "dtype", "tolerance"),
+    ("seq", "heads", "scores", "dtype", "tolerance"),
     [
-        (2 * SEQ, jnp.float32, 1e-5),
-        pytest.param(SEQ, jnp.float32, 1e-5, marks=pytest.mark.slow),
-        pytest.param(3 * SEQ, jnp.bfloat16, 2e-2, marks=pytest.mark.slow),
+        (2 * SEQ, 2, Scores(), jnp.float32, 1e-5),
+        (SEQ, 4, CAPPED, jnp.float32, 1e-5),
+        pytest.param(SEQ, 2, Scores(), jnp.float32, 1e-5, marks=pytest.mark.slow),
+        pytest.param(3 * SEQ, 4, CAPPED, jnp.float32, 1e-5, marks=pytest.mark.slow),
+        pytest.param(3 * SEQ, 2, Scores(), jnp.bfloat16, 2e-2, marks=pytest.mark.slow),
     ],
 )
-def test_splash_attention_has_the_values_and_gradients_of_plain_attention(
-    seq: int, dtype: type, tolerance: float
+def test_splash_attention_has_the_gradients_of_plain_attention(
+    seq: int, heads: int, scores: Scores, dtype: type, tolerance: float
 ) -> None:
-    """In one block and in several; bfloat16 has 8 bits."""
-    shapes = (2, seq, 2, 32), (2, seq, 2, 2, 32), (2, seq, 2, 32)
+    """In one block and in several, with windows, caps and grouped heads; bfloat16 has 8 bits."""
+    shapes = (2, seq, heads, 32), (2, seq, 2, 2, 32), (2, seq, heads, 32)
     query, kv, weights = (
         jax.random.normal(jax.random.key(number), shape, dtype) for number, shape in enumerate(shapes)
     )
 
     def weighted(kernel: AttentionKernel, query: Array, kv: Array) -> Array:
-        return jnp.sum((attend(query, kv, kernel) * weights).astype(jnp.float32))
+        return jnp.sum((attend(query, kv, kernel, scores) * weights).astype(jnp.float32))
 
     kernels: tuple[AttentionKernel, ...] = ("plain", "splash-interpreted")
     results = (jax.jit(jax.value_and_grad(partial(weighted, kernel), (0, 1)))(query, kv) for kernel in kernels)
@@ -164,15 +169,12 @@ def test_the_kernel_on_a_gpu_follows_from_the_gpu_the_dtype_and_the_heads(
     )
 
 
-def test_cudnn_without_a_gpu_is_refused() -> None:
+def test_cudnn_without_a_gpu_and_a_sequence_that_no_block_divides_are_refused() -> None:
     config = attention_config("cudnn")
     (problem,) = problems_of(config)
     assert problem.startswith("embed 32 ÷ heads 8: cuDNN's attention takes heads of a multiple of 8 up to 128")
     with pytest.raises(UserError, match=r"needs a GPU of NVIDIA .* the platform is cpu: add --set attention=auto"):
         Task(config, "cpu")
-
-
-def test_a_sequence_that_no_block_divides_is_refused() -> None:
     assert problems_of(attention_config()) == problems_of(attention_config("auto", seq_len=100)) == []
     (problem,) = problems_of(attention_config(seq_len=100))
     assert problem.startswith("--seq-len 100: splash attention takes multiples of 128")

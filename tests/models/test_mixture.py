@@ -12,12 +12,14 @@ import msgspec
 import numpy as np
 import pytest
 from flax import nnx
+from jax import Array
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.hlo.lint import lint
 from shardtui.engine.models.decoder import Decoder
-from shardtui.engine.models.experts import route
-from shardtui.engine.models.sizes import active_parameter_count, flops_per_token, parameter_count
+from shardtui.engine.models.experts import Kernels, ragged_experts, route
+from shardtui.engine.models.sizes import active_parameter_count, expert_matmul, flops_per_token, parameter_count
 from shardtui.engine.models.task import Batch, Task
+from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.planning.estimate import Step
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import place
@@ -31,10 +33,14 @@ from shardtui.engine.spec.preset_reader import load_preset
 from ..conftest import WIDE, tiny_config, tiny_model
 from ..programs import OF_EXPERTS
 from ..training.test_loop import assert_same_losses
+from .families import QWEN3_MOE
+from .test_attention import losses
+from .test_families import config_of
 
 MIXTURE = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)
 TOKENS = TrainingConfig(batch_size=8, seq_len=32)
 TINY = tiny_model(experts=4, experts_per_token=2)
+OfExperts = Callable[[str], Program]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,7 @@ def mixture() -> Task:
 
 
 @pytest.fixture(scope="module")
-def of_experts(mixture: Task) -> Callable[[str], Program]:
+def of_experts(mixture: Task) -> OfExperts:
     """The program of a preset, compiled once."""
     return cache(lambda name: compile_program(mixture, place(mixture, load_preset(name), jax.devices())))
 
@@ -56,21 +62,15 @@ def probabilities(*tokens: list[float]) -> jax.Array:
     return jnp.array([tokens])
 
 
-def test_experts_take_tokens_in_order_up_to_their_capacity() -> None:
+def test_experts_take_tokens_in_order_up_to_their_capacity_and_are_weighted_and_balanced() -> None:
     routing = routed(probabilities([0.7, 0.3], [0.6, 0.4], [0.2, 0.8], [0.9, 0.1]), per_token=1, capacity=2)
     assert routing.dispatch[0].sum(axis=-1).tolist() == [[1, 0], [1, 0], [0, 1], [0, 0]]
     assert routing.dispatch[0].sum(axis=0).tolist() == [[1, 1], [1, 0]], "each slot has one token"
     np.testing.assert_allclose(routing.combine[0].sum(axis=(1, 2)), [0.7, 0.6, 0.8, 0])
-
-
-def test_several_experts_of_a_token_are_weighted_by_normalised_probabilities() -> None:
     routing = routed(probabilities([0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]), per_token=2, capacity=2)
     assert routing.dispatch[0].sum(axis=-1).tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
     expected = [[5 / 8, 3 / 8, 0], [0, 6 / 9, 3 / 9], [0, 0, 5 / 8]]
     np.testing.assert_allclose(routing.combine[0].sum(axis=-1), expected, rtol=1e-6)
-
-
-def test_the_balance_loss_is_1_for_equally_preferred_experts() -> None:
     even = jax.nn.softmax(50 * jnp.eye(4))[None]
     assert routed(even, per_token=1, capacity=4).balance.tolist() == pytest.approx([1.0])
     one = even[:, :1].repeat(4, axis=1)
@@ -97,7 +97,7 @@ def test_the_minimised_value_includes_the_balance_loss() -> None:
     assert largest["router"] > 1e-4 > largest["norm"], "the final norm comes after all routers"
 
 
-def test_logits_depend_only_on_earlier_tokens() -> None:
+def test_logits_depend_only_on_earlier_tokens_and_flops_on_active_experts() -> None:
     """Even if later tokens compete for the same expert slots."""
     with nnx.use_eager_sharding(False):
         model = Decoder(msgspec.structs.replace(TINY, capacity_factor=0.5), jnp.float32, nnx.Rngs(0))
@@ -107,9 +107,6 @@ def test_logits_depend_only_on_earlier_tokens() -> None:
     differ = np.any(logits(model, before) != logits(model, after % 256), axis=(0, 2))
     assert not differ[:9].any()
     assert differ[9:].all()
-
-
-def test_parameter_counts_and_flops_match_the_arrays_and_the_active_experts() -> None:
     config = load_model("nano-moe").model
     with nnx.use_eager_sharding(False):
         model = nnx.eval_shape(lambda: Decoder(config, jnp.float32, nnx.Rngs(0)))
@@ -122,7 +119,7 @@ def test_parameter_counts_and_flops_match_the_arrays_and_the_active_experts() ->
 
 
 @pytest.mark.slow
-def test_tokens_reach_their_experts_and_return_by_all_to_alls(of_experts: Callable[[str], Program]) -> None:
+def test_tokens_reach_their_experts_and_return_by_all_to_alls(of_experts: OfExperts) -> None:
     """Each layer has two forward and two backward, each with all slots of the device's sequences."""
     slots = 8 * math.ceil(32 * 2 * 1.25 / 8)
     for name, batch in (("dp-ep4", 8 // 8), ("ep2-tp2", 8 // 4)):
@@ -141,7 +138,7 @@ def test_no_two_devices_repeat_the_same_compute(mixture: Task) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param("ep2-tp2", marks=pytest.mark.core), pytest.param("dp-ep4", marks=pytest.mark.slow)]
 )
-def test_expert_presets_have_no_lint_findings(name: str, mixture: Task, of_experts: Callable[[str], Program]) -> None:
+def test_expert_presets_have_no_lint_findings(name: str, mixture: Task, of_experts: OfExperts) -> None:
     program = of_experts(name)
     inspected = inspect_program(mixture, program.placement)
     flops = TOKENS.tokens_per_step * flops_per_token(MIXTURE, TOKENS.seq_len)
@@ -152,14 +149,94 @@ def test_expert_presets_have_no_lint_findings(name: str, mixture: Task, of_exper
 
 
 @pytest.mark.core
-def test_switches_between_expert_presets_change_no_loss(
-    mixture: Task, of_experts: Callable[[str], Program], tmp_path: Path
-) -> None:
+def test_switches_between_expert_presets_change_no_loss(mixture: Task, of_experts: OfExperts, tmp_path: Path) -> None:
     programs = {name: of_experts(name) for name in ("dp", *OF_EXPERTS)}
     assert_same_losses(mixture, programs, tmp_path, {1: "dp-ep4", 3: "ep2-tp2", 5: "dp"})
 
 
-def test_all_problems_of_a_mixture_are_reported_at_once() -> None:
+RAGGED, DENSE = (msgspec.structs.replace(QWEN3_MOE, expert_matmul=kind) for kind in ("ragged", "dense"))
+RULES = {
+    "batch": {"batch": ("a", "b")},
+    "experts": {"batch": ("a", "b"), "experts": ("b",)},
+    "hidden": {"batch": ("a",), "mlp": ("b",)},
+    "experts and hidden": {"batch": ("a", "b"), "experts": ("a",), "mlp": ("b",)},
+    "fully sharded": {"batch": ("a", "b"), "embed": ("a", "b")},
+    "fully sharded and hidden": {"batch": ("a",), "embed": ("a",), "mlp": ("b",)},
+    "fully sharded and experts": {"batch": ("a", "b"), "embed": ("b", "a"), "experts": ("b",)},
+    "sequence": {"batch": ("a",), "seq": ("b",)},
+    "sequence and hidden": {"batch": ("a",), "seq": ("b",), "mlp": ("b",)},
+    "experts alone": {"experts": ("a", "b")},
+    "experts that do not divide": {"batch": ("a",), "experts": ("b",), "mlp": ("b",)},
+}
+
+
+def by_dense(x: Array, chosen: Array, weights: Array, kernels: Kernels) -> Array:
+    """Computes all tokens with all experts."""
+    combine = jnp.einsum("BTKE,BTK->BTE", jax.nn.one_hot(chosen, len(kernels.up)), weights)
+    hidden = jnp.einsum("BTD,EDF->EBTF", x, kernels.up)
+    if kernels.gate is None:
+        hidden = jax.nn.silu(hidden)
+    else:
+        hidden *= jax.nn.silu(jnp.einsum("BTD,EDF->EBTF", x, kernels.gate))
+    return jnp.einsum("BTE,EBTF,EFD->BTD", combine, hidden, kernels.down)
+
+
+@pytest.mark.parametrize(("layout", "is_gated"), [("experts and hidden", False), *((layout, True) for layout in RULES)])
+def test_values_and_gradients_are_those_of_dense_products(layout: str, is_gated: bool) -> None:
+    experts = 6 if "not divide" in layout else 8
+    keys = jax.random.split(jax.random.key(0), 7)
+    x = jax.random.normal(keys[0], (4, 12, 16))
+    chosen = jax.random.categorical(keys[1], jnp.arange(experts) * 0.5, shape=(4, 12, 2))
+    chosen = chosen.at[..., 1].set((chosen[..., 0] + 1) % experts)
+    weights = jax.random.uniform(keys[2], (4, 12, 2))
+    up, gate = (jax.random.normal(key, (experts, 16, 8)) for key in keys[3:5])
+    kernels = Kernels(up, gate if is_gated else None, jax.random.normal(keys[5], (experts, 8, 16)))
+    target = jax.random.normal(keys[6], x.shape)
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def ragged(x: Array, weights: Array, kernels: Kernels) -> Array:
+        with activation_rules(mesh, RULES[layout]):
+            return jnp.sum(target * ragged_experts(x, chosen, weights, kernels, jax.nn.silu))
+
+    def dense(x: Array, weights: Array, kernels: Kernels) -> Array:
+        return jnp.sum(target * by_dense(x, chosen, weights, kernels))
+
+    found, expected = (jax.jit(jax.value_and_grad(each, (0, 1, 2)))(x, weights, kernels) for each in (ragged, dense))
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max())
+
+
+@pytest.fixture(scope="module")
+def dense_losses() -> list[float]:
+    return losses(config_of(DENSE), load_preset("dp"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["ep2-tp2", "fsdp", "dp-ep4", "fsdp-tp2", "fsdp-tp2-explicit", "sp2"])
+def test_losses_are_those_of_dense_products(preset: str, dense_losses: list[float]) -> None:
+    np.testing.assert_allclose(losses(config_of(RAGGED), load_preset(preset)), dense_losses, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["full", "minimal"])
+def test_losses_with_remat_are_those_of_dense_products(remat: str, dense_losses: list[float]) -> None:
+    model = msgspec.structs.replace(RAGGED, remat=remat)
+    np.testing.assert_allclose(losses(config_of(model), load_preset("ep2-tp2")), dense_losses, rtol=1e-5)
+
+
+def test_ragged_products_are_for_some_tpus_and_all_problems_of_a_mixture_are_reported_at_once() -> None:
+    has_kernel = jax.__version_info__ >= (0, 12)
+    auto = msgspec.structs.replace(QWEN3_MOE, expert_matmul="auto")
+    assert expert_matmul(auto, "tpu") == ("ragged" if has_kernel else "dense")
+    assert expert_matmul(auto, "cpu") == expert_matmul(auto, "gpu") == "dense"
+    assert expert_matmul(RAGGED, "cpu") == "ragged"
+    assert expert_matmul(msgspec.structs.replace(auto, capacity_factor=1.25), "tpu") == "dense"
+    bad = msgspec.structs.replace(RAGGED, capacity_factor=1.25, biases="all")
+    assert [problem.partition(": ")[2] for problem in problems_of(config_of(bad))] == [
+        "with capacity_factor 1.25 experts compute the slots of their capacity: add --set capacity_factor=0 or --set "
+        "expert_matmul=auto",
+        "experts add no biases: add --set biases=none or --set expert_matmul=auto",
+    ]
     bad = tiny_config(model=tiny_model(experts=4, experts_per_token=5, capacity_factor=-1.0))
     assert problems_of(bad) == [
         "experts_per_token 5: must be from 1 to experts, 4",
@@ -167,7 +244,5 @@ def test_all_problems_of_a_mixture_are_reported_at_once() -> None:
     ]
     assert problems_of(tiny_config(model=tiny_model(experts=-1)))[0].startswith("experts -1: must be 1 or more")
     assert problems_of(tiny_config(model=tiny_model(experts_per_token=5))) == [], "a dense model has no use for it"
-    with pytest.raises(
-        UserError, match=r"experts: rule → expert \(4\): experts 6 does not divide by 4: make it 4 or 8"
-    ):
+    with pytest.raises(UserError, match=r"rule → expert \(4\): experts 6 does not divide by 4: make it 4 or 8"):
         place(Task(tiny_config(model=tiny_model(experts=6)), "cpu"), load_preset("dp-ep4"), jax.devices())

@@ -44,7 +44,7 @@ def small() -> Task:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "microbatches", "repeats", "remat"),
+    ("name", "micro", "repeats", "remat"),
     [
         ("pp2", 1, 1, False),
         ("pp2", 2, 1, False),
@@ -53,12 +53,10 @@ def small() -> Task:
         ("dp-tp2-pp2", 4, 2, True),
     ],
 )
-def test_gradients_match_those_without_stages(
-    small: Task, name: str, microbatches: int, repeats: int, remat: bool
-) -> None:
-    bubble = 1 / (repeats * microbatches + 1)
-    pipeline = PipelineInfo(axes=["pipeline"], stages=2, microbatches=microbatches, repeats=repeats, bubble=bubble)
-    same_gradients(small, preset(name, microbatches, repeats), pipeline, remat)
+def test_gradients_match_those_without_stages(small: Task, name: str, micro: int, repeats: int, remat: bool) -> None:
+    bubble = 1 / (repeats * micro + 1)
+    pipeline = PipelineInfo(axes=["pipeline"], stages=2, microbatches=micro, repeats=repeats, bubble=bubble)
+    same_gradients(small, preset(name, micro, repeats), pipeline, remat)
 
 
 def same_gradients(small: Task, preset: Preset, pipeline: PipelineInfo, remat: bool = False) -> None:
@@ -100,20 +98,10 @@ def test_exchanges_bring_each_chunk_to_its_stage_once(stages: int, repeats: int)
     assert (info.moves == 0) == (repeats == 1)
 
 
-def test_dropout_of_an_example_does_not_depend_on_the_rest_of_the_batch() -> None:
-    dropout, key, x = nnx.Dropout(0.5), jax.random.key(0), jnp.ones((8, 4, 16))
-    batch = apply_dropout(dropout, x, key, jnp.arange(len(x)))
-    part = apply_dropout(dropout, x[3:5], key, jnp.arange(3, 5))
-    np.testing.assert_array_equal(part, batch[3:5])
-    assert 0.3 < float(jnp.mean(batch == 0)) < 0.7
-    assert len({np.asarray(example).tobytes() for example in batch}) == len(x)
-
-
 @pytest.mark.parametrize("name", PIPELINED)
 def test_steps_match_data_parallel(name: str, task: Task, programs: dict[str, Program]) -> None:
-    ends = []
-    for program in (programs["dp"], programs[name]):
-        ends.append(step(compile_initial_state(task, program.placement)(), program, steps=2))
+    each = (programs["dp"], programs[name])
+    ends = [step(compile_initial_state(task, program.placement)(), program, steps=2) for program in each]
     for one, other in zip(*(jax.tree.leaves(end.opt_state) for end in ends), strict=True):
         assert np.linalg.norm(np.asarray(one) - np.asarray(other)) <= 1e-5 * np.linalg.norm(np.asarray(one))
 
@@ -124,8 +112,9 @@ def test_live_switches_into_and_out_of_pipelines(task: Task, programs: dict[str,
 
 
 @pytest.mark.parametrize("name", PIPELINED)
-def test_every_tick_sends_a_microbatch_forward_and_backward(name: str, programs: dict[str, Program]) -> None:
-    found = programs[name].description
+def test_every_tick_sends_a_microbatch_both_ways(name: str, task: Task, programs: dict[str, Program]) -> None:
+    program = programs[name]
+    found = program.description
     assert found.pipeline and found.collectives
     groups = found.mesh.axes["data"]
     moves = [info for info in found.collectives if info.kind == "collective-permute"]
@@ -133,12 +122,7 @@ def test_every_tick_sends_a_microbatch_forward_and_backward(name: str, programs:
         (["pipeline"], found.pipeline.ticks, STREAM // groups // found.pipeline.microbatches)
     ] * 2
     assert all(info.written and "/stack.py:" in info.source for info in moves)
-
-
-@pytest.mark.parametrize("name", PIPELINED)
-def test_estimated_traffic_matches_the_compiled_program(name: str, task: Task, programs: dict[str, Program]) -> None:
-    """Bytes by kind and axes, but for the few that gradient clipping and the mean of the loss send."""
-    program = programs[name]
+    # Bytes by kind and axes, but for the few that gradient clipping and the mean of the loss send.
     formula = {(flow.kind, *flow.axes): flow.bytes_known for flow in Step(task, program.placement.preset, 8).flows}
     compiled = {(flow.kind, *flow.axes): flow.bytes_known for flow in flows(program.description.collectives or [])}
     assert formula == pytest.approx(compiled, abs=128)
@@ -171,7 +155,7 @@ def test_the_interleaved_program_does_what_the_formulas_say(four_layers: Task, i
     assert compiled["collective-permute", "pipeline"] == moved + stage, "half of a stage leaves it, and its gradients"
 
 
-def test_idle_stages_cost_as_much_as_busy_ones(task: Task) -> None:
+def test_idle_stages_cost_as_much_as_busy_ones_and_dropout_depends_on_the_example(task: Task) -> None:
     """The bubble as FLOPs: a stage runs its layers M + S - 1 times for M micro-batches."""
     flops = [Step(task, preset("pp2", count), 8).work.flops for count in (1, 2, 4)]
     logits = BATCHES.tokens_per_step / 4 * 6 * WIDE.embed * WIDE.vocab_rows / 2
@@ -179,26 +163,27 @@ def test_idle_stages_cost_as_much_as_busy_ones(task: Task) -> None:
     assert [each / blocks[0] for each in blocks] == pytest.approx([1, 3 / 4, 5 / 8])
     saved = [Step(task, preset("pp2", count), 8).memory.saved_bytes - STREAM / 4 for count in (1, 2, 4)]
     assert [each / saved[0] for each in saved] == pytest.approx([1, 3 / 4, 5 / 8]), "except what waits"
-
-
-@pytest.mark.parametrize(
-    ("stages", "devices", "batch", "microbatches", "expected"),
-    [(2, 8, 16, None, 4), (2, 8, 16, 2, 2), (4, 4, 64, None, 16), (4, 4, 6, None, 6), (8, 8, 1, None, 1)],
-)
-def test_microbatches_and_bubble(
-    stages: int, devices: int, batch: int, microbatches: int | None, expected: int
-) -> None:
-    mesh, rules = {"data": -1, "pipeline": stages}, {"batch": ("data",), "layers": ("pipeline",)}
-    found = Preset("p", "", "", mesh, rules, {}, "", (), microbatches).pipeline(devices, batch)
-    bubble = (stages - 1) / (expected + stages - 1)
-    assert found == PipelineInfo(axes=["pipeline"], stages=stages, microbatches=expected, bubble=bubble)
-
-
-def test_one_stage_and_layers_over_an_axis_that_splits_activations_are_no_pipeline() -> None:
     mesh, rules = {"data": 8, "pipeline": 1}, {"batch": ("data",), "layers": ("pipeline",)}
     assert Preset("p", "", "", mesh, rules, {}, "").pipeline(8, 16) is None
     rules = {"batch": ("fsdp",), "layers": ("fsdp",)}
     assert Preset("p", "", "", {"fsdp": -1}, rules, {}, "").pipeline(8, 16) is None
+    dropout, key, x = nnx.Dropout(0.5), jax.random.key(0), jnp.ones((8, 4, 16))
+    batch = apply_dropout(dropout, x, key, jnp.arange(len(x)))
+    part = apply_dropout(dropout, x[3:5], key, jnp.arange(3, 5))
+    np.testing.assert_array_equal(part, batch[3:5])
+    assert 0.3 < float(jnp.mean(batch == 0)) < 0.7
+    assert len({np.asarray(example).tobytes() for example in batch}) == len(x)
+
+
+@pytest.mark.parametrize(
+    ("stages", "devices", "batch", "given", "expected"),
+    [(2, 8, 16, None, 4), (2, 8, 16, 2, 2), (4, 4, 64, None, 16), (4, 4, 6, None, 6), (8, 8, 1, None, 1)],
+)
+def test_microbatches_and_bubble(stages: int, devices: int, batch: int, given: int | None, expected: int) -> None:
+    mesh, rules = {"data": -1, "pipeline": stages}, {"batch": ("data",), "layers": ("pipeline",)}
+    found = Preset("p", "", "", mesh, rules, {}, "", (), given).pipeline(devices, batch)
+    bubble = (stages - 1) / (expected + stages - 1)
+    assert found == PipelineInfo(axes=["pipeline"], stages=stages, microbatches=expected, bubble=bubble)
 
 
 @pytest.mark.parametrize(

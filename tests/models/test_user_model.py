@@ -213,7 +213,7 @@ def test_the_guides_models_train_and_switch(model: str, presets: tuple[str, str]
     assert first.description.collectives
 
 
-def test_parameters_and_flops_of_the_examples() -> None:
+def test_parameters_and_flops_are_those_by_hand_and_by_formula(task: Task) -> None:
     """Convolutions and products are counted by hand; the vision transformer has two blocks."""
     net = task_of(f"{FOLDER}/digits.py:CNN", "batch_size=2")
     products = 28 * 28 * 9 * 32 + 14 * 14 * 9 * 32 * 64 + 7 * 7 * 64 * 256 + 256 * 10
@@ -225,17 +225,14 @@ def test_parameters_and_flops_of_the_examples() -> None:
     assert vision.flops_per_step == 3 * 2 * 8 * (patches * 48 * width + 2 * block + width * 10)
     params = place(vision, load_preset("hsdp"), jax.devices()).state.params
     assert params["blocks"]["up"]["kernel"].spec == P(None, "fsdp", None)
-
-
-def test_flops_counted_in_the_jaxpr_match_the_formula(task: Task) -> None:
-    """For the built-in model, whose blocks are scanned. The formula also counts norms and biases."""
+    # For the built-in model, whose blocks are scanned. The formula also counts norms and biases.
     arguments = (task.abstract_state.params, {}, jax.tree.map(jnp.zeros_like, batches_of(task)[0]), None)
     batch = jax.tree.unflatten(jax.tree.structure(task.batch_arrays), arguments[2])
     counted = 3 * flops(jax.make_jaxpr(lambda params: task.loss(params, batch, None))(arguments[0]))
     assert counted == pytest.approx(BATCHES.tokens_per_step * flops_per_token(WIDE, BATCHES.seq_len), rel=0.01)
 
 
-def test_variables_and_dropout_follow_the_steps(tmp_path: Path) -> None:
+def test_variables_and_dropout_follow_the_steps_and_an_override_may_name_a_variable(tmp_path: Path) -> None:
     """BatchNorm's means follow the batches, a plain array stays constant, dropout depends on the step."""
     path = written(tmp_path, TOY)
     still = "\ndef optimizer():\n    return optax.sgd(0.0)\n"
@@ -250,10 +247,8 @@ def test_variables_and_dropout_follow_the_steps(tmp_path: Path) -> None:
         [loss for _, loss in unsharded(task_of(f"{path}:Toy", "rate=0.5", f"smoothing={part}"), 2)] for part in (0, 0.1)
     )
     assert len({first, *plain, *smooth}) == 5, "dropout differs by step, and smoothing reaches the loss"
-
-
-def test_an_override_may_name_a_variable(tmp_path: Path) -> None:
-    task = task_of(f"{written(tmp_path, TOY)}:Toy")
+    path.write_text(TOY)
+    task = task_of(f"{path}:Toy")
     (tmp_path / "p.toml").write_text('[mesh]\ndata = 8\n[overrides]\n"norm.mean" = ["data"]\n')
     placement = place(task, read_preset(tmp_path / "p.toml"), jax.devices())
     assert placement.state_shardings.variables["norm"]["mean"].spec == jax.sharding.PartitionSpec("data")
@@ -328,11 +323,18 @@ def test_a_search_tries_the_axes_that_split_a_users_model() -> None:
     assert {tuple(row.settings) for row in found} == {()}, "remat is in the user's code"
 
 
-def test_more_devices_than_are_simulated_have_no_trace() -> None:
+def test_more_devices_than_are_simulated_and_axes_that_the_mesh_lacks_are_refused() -> None:
     task = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=64")
     row = estimate_row(task, load_preset("dp"), 64, load_topology("v5p:4x4x4"))
     assert (row.estimate, row.no_estimate) == (None, "the trace needs 64 simulated devices, 8 found")
     assert "once the TPU compiler has compiled them" in recommendation([row], "v5p:4x4x4")
+    task = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8", "depth=32")
+    assert place(task, load_preset("tp"), jax.devices())
+    with pytest.raises(UserError) as error:
+        place(task, load_preset("fsdp-tp2"), jax.devices())
+    (problem,) = error.value.problems
+    assert problem.startswith("fsdp-tp2: on a mesh of fsdp × model: loss of dot_relu_dot.py: ValueError: ")
+    assert problem.endswith("(dot_relu_dot.py:23): choose a preset whose mesh has the axes that the model names")
 
 
 HEAD = "import jax, jax.numpy as jnp, numpy as np\nfrom flax import nnx\n"
@@ -414,16 +416,6 @@ def test_an_invalid_step_is_reported_for_every_preset(tmp_path: Path, text: str,
         assert says in str(error.value)
 
 
-def test_constraints_to_axes_that_the_mesh_lacks() -> None:
-    task = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8", "depth=32")
-    assert place(task, load_preset("tp"), jax.devices())
-    with pytest.raises(UserError) as error:
-        place(task, load_preset("fsdp-tp2"), jax.devices())
-    (problem,) = error.value.problems
-    assert problem.startswith("fsdp-tp2: on a mesh of fsdp × model: loss of dot_relu_dot.py: ValueError: ")
-    assert problem.endswith("(dot_relu_dot.py:23): choose a preset whose mesh has the axes that the model names")
-
-
 @pytest.mark.parametrize(
     ("reference", "settings", "says"),
     [
@@ -443,7 +435,7 @@ def test_invalid_references(reference: str, settings: tuple[str, ...], says: lis
     assert all(text in str(error.value) for text in says), error.value
 
 
-def test_settings_that_no_function_takes(tmp_path: Path) -> None:
+def test_settings_of_no_function_missing_modules_and_batches_of_other_shapes_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, TOY)
     with pytest.raises(UserError) as error:
         Task(config_of(f"{path}:Toy", "widht=3", "depth=2"), "cpu")
@@ -451,10 +443,6 @@ def test_settings_that_no_function_takes(tmp_path: Path) -> None:
         "--set widht=3: Toy of models.py has no argument widht: choose one of width, rate, smoothing, batch_size"
     )
     assert error.value.problems[2].endswith("batch of models.py makes the batches: omit --data")
-
-
-def test_missing_modules(tmp_path: Path) -> None:
-    path = written(tmp_path, TOY)
     config = config_of(f"{path}:Toy", "batch_size=8", data=None)
     path.unlink()
     with pytest.raises(UserError, match="the file does not exist: restore it, or start a new run with another model"):
@@ -462,9 +450,6 @@ def test_missing_modules(tmp_path: Path) -> None:
     missing = "No module named 'nowhere': install it, or run shardtui in the directory that contains it"
     with pytest.raises(UserError, match=missing):
         task_of("nowhere.models:make")
-
-
-def test_every_batch_must_be_shaped_like_the_first(tmp_path: Path) -> None:
     text = HEAD + LINEAR + MEAN + "def batch(step):\n    return np.ones((8, 4 + step // 2), np.float64)\n"
     batches = task_of(f"{written(tmp_path, text)}:make", "batch_size=8").user_batches
     assert batches and batches[1].dtype == np.float32

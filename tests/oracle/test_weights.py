@@ -70,7 +70,7 @@ def problems(folder: Path, *settings: str) -> list[str]:
     return [problem.removeprefix(f"--model hf:{folder}: ") for problem in found.value.problems]
 
 
-def test_missing_left_over_and_misshapen_tensors_are_named_at_once(tmp_path: Path) -> None:
+def test_missing_left_over_and_misshapen_tensors_are_named_also_those_of_other_settings(tmp_path: Path) -> None:
     def change(tensors: Tensors) -> Tensors:
         del tensors["model.norm.weight"]
         tensors["model.layers.0.mlp.up_proj.weight"] = np.zeros((95, 64), np.float32)
@@ -83,9 +83,6 @@ def test_missing_left_over_and_misshapen_tensors_are_named_at_once(tmp_path: Pat
         "model.layers.0.mlp.up_proj.weight: has shape [95, 64], and the model needs [96, 64]: give the config.json of "
         "these files, without --set for sizes",
     ]
-
-
-def test_settings_that_change_sizes_do_not_fit_the_files(tmp_path: Path) -> None:
     written("LlamaForCausalLM", tmp_path)
     (problem,) = problems(tmp_path, "layers=1")
     assert problem.startswith("model.layers.1.input_layernorm.weight, ")

@@ -24,7 +24,6 @@ from shardtui.engine.spec.preset_reader import load_preset, load_presets
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import EngineStarted, EngineStopped
-from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.cli.plan import board_tables
@@ -38,6 +37,7 @@ from textual.widgets import DataTable, Input
 from ..command import answered
 from ..compilers import HANGS, KILLED, Compilers
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from ..recorded import record as write_events
 from ..schemas import checked
 from ..tui.test_app import shown, until
 
@@ -72,7 +72,17 @@ def built_in_presets() -> list[Preset]:
     return [preset for preset in load_presets()[0] if not is_pitfall(preset.name)]
 
 
-def test_json_has_the_estimates(home: Path) -> None:
+def kept(**changes: Any) -> StepCost:
+    return StepCost(**{"argument_bytes": 1000, "peak_bytes": 100_000, "capacity_bytes": 10**9} | changes)
+
+
+def keep_all(cost: StepCost) -> None:
+    """Stores the answer of the compiler for every preset."""
+    for preset in built_in_presets():
+        plan_cache.store_cost(tiny_config(), preset, load_topology("v5e:2x4"), cost)
+
+
+def test_json_has_the_estimates_and_a_preset_may_be_a_file(home: Path) -> None:
     add_preset_for_sixteen(home)
     board = planned(*TINY, "--estimate")
     assert (board["schema"], board["model"], board["topology"]) == (3, "nano", "v5e:2x4")
@@ -92,6 +102,9 @@ def test_json_has_the_estimates(home: Path) -> None:
     fitting = [row["estimate"]["step_seconds"] for row in board["rows"] if row["verdict"] == "fits"]
     assert fitting == sorted(fitting), "best first"
     assert board["recommendation"].startswith(board["rows"][0]["preset"])
+    own = home / "own.toml"
+    own.write_text('[mesh]\nrows = 2\ncolumns = -1\n[rules]\nbatch = "rows"\nmlp = "columns"\n')
+    assert planned(*TINY, "--estimate", f"--preset={own}")["rows"][0]["mesh"] == {"rows": 2, "columns": 4}
 
 
 def test_text_output(home: Path) -> None:
@@ -110,8 +123,7 @@ def test_no_figure_is_truncated(width: int) -> None:
         Flow(kind="all-reduce", axes=axes, count=1, bytes_per_device=1, bytes_known=1, bytes_sent=300_000_000)
         for axes in (["data"], ["data", "fsdp"])
     ]
-    cost = StepCost(
-        argument_bytes=1,
+    cost = kept(
         peak_bytes=48_200_000_000,
         capacity_bytes=16_900_000_000,
         collectives=flows,
@@ -129,7 +141,7 @@ def test_no_figure_is_truncated(width: int) -> None:
     assert [figure for figure in figures if figure not in text] == []
 
 
-def test_slices_say_which_axis_crosses_them(home: Path) -> None:
+def test_slices_say_which_axis_crosses_them_and_topologies_are_compared_by_chip_hour_and_dollar(home: Path) -> None:
     arguments = ("--topology=v5e:2x4", "--slices=2", "--estimate", "--set=batch_size=64", "--preset=hsdp")
     board = planned(*arguments, "--preset=data1-model16", "--set=heads=16")
     assert (board["topology"], board["slices"]) == ("v5e:2x4", 2)
@@ -146,10 +158,7 @@ def test_slices_say_which_axis_crosses_them(home: Path) -> None:
     text = run(*arguments).stdout
     assert "nano on 2 × v5e:2x4: 16 × 16.9 GB" in text
     assert re.search(r"data +2 +DCN, 2 slices +DCN 3\.12 GB/s", text)
-
-
-def test_topologies_are_compared_by_tokens_per_chip_hour_and_per_dollar(home: Path) -> None:
-    """Of tpu7x a chip is two devices."""
+    # Of tpu7x a chip is two devices.
     arguments = ("--topology=v5e:2x4", "--topology=tpu7x:2x2x1", "--estimate", "--set=batch_size=64", "--preset=fsdp")
     board = planned(*arguments, "--price=v5e=2")
     assert board["topology"] == "v5e:2x4"
@@ -183,12 +192,6 @@ def test_progress_and_failures_are_reported(home: Path, compilers: Compilers) ->
     assert re.findall(r"compiling (?:dp|fsdp), (\d of \d)", result.stderr) == ["1 of 2", "2 of 2"]
     assert "not compiled: its process was ended by SIGKILL" in result.stderr
     assert re.search(r"^(dp, fsdp|fsdp, dp): not compiled: its process was ended by SIGKILL", result.stdout, re.M)
-
-
-def test_a_preset_may_be_a_file(home: Path) -> None:
-    own = home / "own.toml"
-    own.write_text('[mesh]\nrows = 2\ncolumns = -1\n[rules]\nbatch = "rows"\nmlp = "columns"\n')
-    assert planned(*TINY, "--estimate", f"--preset={own}")["rows"][0]["mesh"] == {"rows": 2, "columns": 4}
 
 
 @pytest.mark.parametrize(
@@ -229,11 +232,8 @@ def test_wrong_usage_is_refused_at_once(home: Path, arguments: list[str], says: 
 def record(stem: str, **changes: object) -> RunDirectory:
     """Makes a run that ended before it had a device: a plan only needs its config."""
     directory = run_directory.create(tiny_config(run=stem, **changes))
-    events = [
-        EngineStarted(protocol=1, pid=1, config=directory.config, seq=1),
-        EngineStopped(step=0, reason="stopped", seq=2),
-    ]
-    directory.events.write_bytes(b"\n".join(map(encode_json, events)) + b"\n")
+    events = [EngineStarted(protocol=1, pid=1, config=directory.config), EngineStopped(step=0, reason="stopped")]
+    write_events(directory, *events)
     return directory
 
 
@@ -320,8 +320,7 @@ def test_invalid_input_says_why_and_stays_in_its_field(home: Path, monkeypatch: 
 
 def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
-    kept = StepCost(argument_bytes=1000, peak_bytes=100_000, capacity_bytes=10**9, collectives=[], step_seconds=1e-7)
-    plan_cache.store_cost(tiny_config(), load_preset("dp"), load_topology("v5e:2x4"), kept)
+    plan_cache.store_cost(tiny_config(), load_preset("dp"), load_topology("v5e:2x4"), kept(step_seconds=1e-7))
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await request_plan(app, pilot, "v5e:2x4")
@@ -349,9 +348,7 @@ def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, com
 
 
 @pytest.mark.parametrize("size", [(80, 24), pytest.param((140, 40), marks=pytest.mark.slow)], ids=SIZES)
-def test_a_search_in_the_view_keeps_the_batch_and_says_what_is_best(
-    home: Path, compilers: Compilers, size: tuple[int, int]
-) -> None:
+def test_a_search_in_the_view_keeps_the_batch(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
     compilers.install(HANGS)
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
@@ -403,21 +400,11 @@ def test_a_traced_step_says_what_fills_the_memory(home: Path) -> None:
 @pytest.mark.slow
 def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
-    target, module = load_topology("v5e:2x4"), parse((HLO / "tpu-fsdp.hlo").read_text())
-    breakdown = predicted_breakdown(module, {"data": 8}, target)
+    module = parse((HLO / "tpu-fsdp.hlo").read_text())
+    breakdown = predicted_breakdown(module, {"data": 8}, load_topology("v5e:2x4"))
     peak = peak_memory(module, [])
     assert peak
-    kept = StepCost(
-        argument_bytes=1,
-        peak_bytes=9,
-        capacity_bytes=10**9,
-        step_seconds=1e-7,
-        breakdown=breakdown,
-        at_peak=peak.memory,
-        peak_buffers=peak.buffers,
-    )
-    for preset in built_in_presets():
-        plan_cache.store_cost(tiny_config(), preset, target, kept)
+    keep_all(kept(step_seconds=1e-7, breakdown=breakdown, at_peak=peak.memory, peak_buffers=peak.buffers))
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await request_plan(app, pilot, "v5e:2x4")
@@ -441,15 +428,12 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=SIZES)
-def test_enter_compiles_what_makes_a_preset_fit_that_is_too_large(
-    home: Path, compilers: Compilers, size: tuple[int, int]
-) -> None:
+def test_enter_compiles_what_makes_a_preset_fit(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
     """All presets are too large as asked, and half the batch fits; more micro-batches hang, until `K` cancels them."""
     compilers.install(HANGS)
     target = load_topology("v5e:2x4")
     large = StepCost(argument_bytes=1, peak_bytes=2 * target.chip.memory, capacity_bytes=target.chip.memory)
-    for preset in built_in_presets():
-        plan_cache.store_cost(tiny_config(), preset, target, large)
+    keep_all(large)
     peak = peak_memory(parse((HLO / "tpu-fsdp.hlo").read_text()), [])
     assert peak
     fits = msgspec.structs.replace(large, peak_bytes=5_000_000, tokens_per_second=1e6, at_peak=peak.memory)
@@ -480,17 +464,9 @@ def test_compiled_presets_are_ranked_by_the_compilers_figures(home: Path, compil
     compilers.install(HANGS)
     presets = {preset.name: preset for preset in built_in_presets()}
     for number, preset in enumerate(presets.values()):
-        kept = StepCost(
-            argument_bytes=1000,
-            peak_bytes=100_000,
-            capacity_bytes=10**9,
-            collectives=[],
-            step_seconds=1e-3 * (number + 1),
-            network_seconds=1e-3 * (number + 1),
-            tokens_per_second=1.0,
-            flop_utilisation=0.5,
-        )
-        plan_cache.store_cost(tiny_config(), preset, load_topology("v5e:2x4"), kept)
+        seconds = 1e-3 * (number + 1)
+        cost = kept(step_seconds=seconds, network_seconds=seconds, tokens_per_second=1.0, flop_utilisation=0.5)
+        plan_cache.store_cost(tiny_config(), preset, load_topology("v5e:2x4"), cost)
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await request_plan(app, pilot, "v5e:2x4")

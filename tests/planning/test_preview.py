@@ -42,7 +42,7 @@ def test_previewed_arrays_are_those_of_the_compiled_program(task: Task, programs
         assert after.argument_bytes == compiled.memory.arguments
 
 
-def test_an_edit_lists_its_changes_and_costs(task: Task) -> None:
+def test_an_edit_lists_its_changes_and_costs_and_an_invalid_preset_its_problems(task: Task) -> None:
     answer = previewed(task, text_of("fsdp-tp2"), text_of("fsdp-tp2").replace('mlp = "model"', 'mlp = ""'))
     assert answer.number == 7
     found = changes(answer)
@@ -55,15 +55,9 @@ def test_an_edit_lists_its_changes_and_costs(task: Task) -> None:
     assert arguments.before and arguments.after == arguments.before + grown
     assert peak.ratio and peak.ratio > 0
     assert {cost.label for cost in sent} >= {"sent fsdp", "sent model"}
-
-
-def test_no_edit_has_no_changes(task: Task) -> None:
     answer = previewed(task, text_of("fsdp"), text_of("fsdp"))
     assert changes(answer) == []
     assert all(cost.ratio in (0, None) for cost in costs(answer))
-
-
-def test_an_invalid_preset_has_problems_instead_of_arrays(task: Task) -> None:
     answer = previewed(task, text_of("dp"), BAD)
     assert [problem.partition(": ")[0] for problem in answer.after.problems] == ["p.toml", "p"]
     assert changes(answer) == []

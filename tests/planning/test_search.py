@@ -1,28 +1,47 @@
 """`plan --search`: candidates, their estimates, which to compile next, and the command with compilers that fail."""
 
+import asyncio
 import json
 import math
 import shlex
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from shardtui.engine.models.task import Task
+from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.candidates import meshes, orders
 from shardtui.engine.planning.estimate import Step, estimate_row
-from shardtui.engine.planning.finalists import expected_figure, next_to_compile
+from shardtui.engine.planning.finalists import (
+    MOST_BATCHES,
+    MOST_PROGRAMS,
+    batch_limits,
+    expected_figure,
+    next_batch,
+    next_row,
+    next_to_compile,
+)
 from shardtui.engine.planning.goal import best_first, figure, pick
 from shardtui.engine.planning.ranking import Choice, Row, StepCost, ranked
 from shardtui.engine.planning.search import Search
+from shardtui.engine.spec.config import RunConfig, TrainingConfig
+from shardtui.engine.spec.model_config import KEPT
 from shardtui.engine.spec.preset_reader import load_preset, load_presets, read_preset
 from shardtui.engine.spec.search import Goal, SearchRequest
 from shardtui.engine.spec.topology import crossing, load_topology
+from shardtui.engine.wire.descriptions import PeakMemory
+from shardtui.tui.cli.plan import Asked, plan
+from shardtui.tui.client.planner import Planner
+from shardtui.tui.state.recommendation import recommendation
 
-from ..compilers import HANGS, KILLED, Compilers
-from ..conftest import SETTINGS, SHARDTUI
-from .test_estimate import built_in_task
+from ..compilers import FAILS, HANGS, KILLED, Compilers
+from ..conftest import SETTINGS, SHARDTUI, built_in_task, tiny_config, tiny_model
+from ..schemas import checked
 from .test_plan import planned, run
 
 TINY = [*SETTINGS, "--topology=v5e:2x4", "--search"]
@@ -33,15 +52,12 @@ def found_by(task: Task, topology: str, goal: Goal = "tokens-per-second", kept: 
     return search.rows([])
 
 
-def test_every_mesh_of_up_to_three_axes_is_tried_once() -> None:
+def test_every_mesh_of_up_to_three_axes_is_tried_once_and_chatty_axes_stay_inside_a_slice() -> None:
     found = list(meshes(64))
     assert len(found) == len({frozenset(mesh.items()) for mesh in found})
     assert all(math.prod(mesh.values()) == 64 for mesh in found)
     axes, factors = 6, 6
     assert len(found) == sum(math.comb(axes, n) * math.comb(factors - 1, n - 1) for n in (1, 2, 3))
-
-
-def test_chatty_axes_stay_inside_a_slice_where_they_can() -> None:
     topology = load_topology("2*v5p:4x4x4")
     inside = orders({"data": 4, "model": 8, "seq": 4}, topology)
     assert inside and all(crossing(order, 2) == ["data"] for order in inside)
@@ -49,16 +65,13 @@ def test_chatty_axes_stay_inside_a_slice_where_they_can() -> None:
     assert orders({"model": 128}, topology) == [{"model": 128}], "it cannot"
 
 
-def test_a_search_over_slices_keeps_tensor_axes_off_dcn() -> None:
+def test_a_search_over_slices_keeps_tensor_axes_off_dcn_and_is_as_good_as_the_best_preset() -> None:
     found = found_by(
         built_in_task("gpt3-175b", "batch_size=64"), "2*v5p:4x4x4", kept=("batch_size", "remat", "accumulate_steps")
     )
     assert found[0].verdict == "fits"
     assert all(row.findings == [] for row in found)
     assert any("model" in row.mesh for row in found)
-
-
-def test_a_search_is_as_good_as_the_best_known_preset() -> None:
     task, topology = built_in_task("gpt3-175b", "batch_size=64"), load_topology("v5p:4x4x4")
     found = found_by(task, topology.name, kept=("batch_size", "remat", "accumulate_steps"))
     known = ranked([estimate_row(task, preset, 64, topology) for preset in load_presets()[0]])
@@ -68,26 +81,34 @@ def test_a_search_is_as_good_as_the_best_known_preset() -> None:
     assert all(row.settings == {} for row in found), "all settings are kept"
 
 
-def test_presets_with_a_layout_of_their_own_are_candidates() -> None:
+def test_presets_with_a_layout_of_their_own_are_candidates_and_accumulated_gradients_counted() -> None:
     """`fsdp` is laid out like `fsdp8`, and `fsdp-1d` like no mesh."""
-    search = Search(
-        built_in_task("nano", "batch_size=64"), load_topology("v5e:2x4"), SearchRequest(kept=["batch_size"])
-    )
+    task, request = built_in_task("nano", "batch_size=64"), SearchRequest(kept=["batch_size"])
+    search = Search(task, load_topology("v5e:2x4"), request)
     names = {row.preset for row in search.rows([load_preset(name) for name in ("fsdp", "fsdp-1d")])}
     assert {"fsdp8", "fsdp-1d"} <= names
     assert "fsdp" not in names
+    whole, parts = (
+        Step(built_in_task("gpt2", "batch_size=64", f"accumulate_steps={count}"), load_preset("fsdp"), 8)
+        for count in (1, 4)
+    )
+    assert parts.unknown == ""
+    assert parts.argument_bytes == whole.argument_bytes
+    assert parts.work.flops == pytest.approx(whole.work.flops)
+    assert parts.work.tokens == whole.work.tokens
+    assert parts.memory.saved_bytes == whole.memory.saved_bytes / 4
+    assert parts.parts["accumulated gradients"] == parts.parts["parameters"]
+    gathered = {flow.kind: flow.bytes_sent for flow in parts.flows}
+    assert gathered["all-gather"] == 4 * {flow.kind: flow.bytes_sent for flow in whole.flows}["all-gather"]
 
 
-def test_settings_that_are_free_are_chosen() -> None:
+def test_settings_that_are_free_are_chosen_and_a_kept_batch_that_does_not_fit_is_accumulated() -> None:
     task = built_in_task("gpt2", "batch_size=16")
     settings = [row.settings for row in found_by(task, "v5e:2x2")]
     assert len({each.get("batch_size") for each in settings}) > 2
     assert not any("accumulate_steps" in each for each in settings), "the batch is as large as fits"
     large = found_by(built_in_task("gpt2", "batch_size=512"), "v5e:2x2", kept=("batch_size",))
     assert {True, "save_qkv_proj"} <= {row.settings.get("remat") for row in large}
-
-
-def test_a_batch_that_is_kept_and_does_not_fit_is_accumulated() -> None:
     task = built_in_task("gpt2", "batch_size=2048")
     found = found_by(task, "v5e:2x4", kept=("batch_size", "remat"))
     assert found[0].verdict == "fits"
@@ -97,7 +118,7 @@ def test_a_batch_that_is_kept_and_does_not_fit_is_accumulated() -> None:
     assert once.verdict == "too large"
 
 
-def test_the_largest_batch_fits_and_a_quarter_more_does_not() -> None:
+def test_the_largest_batch_fits_and_least_traffic_sends_fewest_bytes() -> None:
     task, topology = built_in_task("gpt2", "batch_size=16"), load_topology("v5e:2x4")
     found = found_by(task, topology.name, "fits-largest-batch", kept=("remat",))
     best = found[0]
@@ -107,9 +128,6 @@ def test_the_largest_batch_fits_and_a_quarter_more_does_not() -> None:
     preset = load_preset(best.preset.partition("-microbatches")[0])
     more = estimate_row(built_in_task("gpt2", f"batch_size={size * 5 // 4}"), preset, 8, topology)
     assert more.verdict == "too large"
-
-
-def test_least_traffic_sends_fewest_bytes_per_token() -> None:
     task, kept = built_in_task("gpt2", "batch_size=64"), ("batch_size", "accumulate_steps")
     least, fastest = (found_by(task, "v5e:2x2", goal, kept) for goal in ("least-traffic", "tokens-per-second"))
     sent = figure(least[0], "least-traffic")
@@ -131,21 +149,6 @@ def test_remat_policies_keep_more_and_repeat_less(remat: str) -> None:
     assert policy.memory.saved_bytes - one.memory.saved_bytes == kept
 
 
-def test_accumulated_gradients_have_a_formula() -> None:
-    whole, parts = (
-        Step(built_in_task("gpt2", "batch_size=64", f"accumulate_steps={count}"), load_preset("fsdp"), 8)
-        for count in (1, 4)
-    )
-    assert parts.unknown == ""
-    assert parts.argument_bytes == whole.argument_bytes
-    assert parts.work.flops == pytest.approx(whole.work.flops)
-    assert parts.work.tokens == whole.work.tokens
-    assert parts.memory.saved_bytes == whole.memory.saved_bytes / 4
-    assert parts.parts["accumulated gradients"] == parts.parts["parameters"]
-    gathered = {flow.kind: flow.bytes_sent for flow in parts.flows}
-    assert gathered["all-gather"] == 4 * {flow.kind: flow.bytes_sent for flow in whole.flows}["all-gather"]
-
-
 def candidate(
     name: str, rate: float, peak: int = 5, compiled: tuple[float, int] | None = None, **settings: Choice
 ) -> Row:
@@ -158,36 +161,24 @@ def candidate(
     return Row(preset=name, mesh=mesh, settings=settings, tokens=100, estimate=cost(rate, peak), compiled=known)
 
 
-def test_the_most_promising_candidate_is_compiled_next_until_none_can_be_better() -> None:
+def test_the_most_promising_candidate_is_compiled_next_and_the_pick_fits() -> None:
     rows = [candidate("fsdp8", 100, compiled=(50, 5)), candidate("data8", 90), candidate("data4-model2", 30)]
     chosen = next_to_compile(rows, "tokens-per-second")
     assert chosen and chosen.preset == "data8", "corrected by a half, but that may be half of what it is"
     assert next_to_compile([rows[0], rows[2]], "tokens-per-second") is None
     assert expected_figure([rows[0], candidate("data8", 80)], "tokens-per-second") == 40
-
-
-def test_estimates_are_corrected_by_what_is_most_alike() -> None:
     compiled = [candidate("fsdp8", 100, compiled=(50, 5)), candidate("data4-model2", 100, compiled=(90, 5))]
     left = [candidate("fsdp8", 150, remat=True), candidate("data2-model4", 101)]
     chosen = next_to_compile([*compiled, *left], "tokens-per-second")
     assert chosen == left[1], "half of 150 is less than 90 % of 101"
-
-
-def test_meshes_of_other_axes_are_tried_before_variants_of_those_that_are_known() -> None:
     rows = [candidate("fsdp8", 100, compiled=(50, 5)), candidate("fsdp8", 99, remat=True), candidate("data8", 60)]
     chosen = next_to_compile(rows, "tokens-per-second")
     assert chosen == rows[2]
-
-
-def test_what_would_be_too_large_by_the_compiler_is_left_out() -> None:
     rows = [candidate("fsdp8", 100, 9, compiled=(0, 18), batch_size=64), candidate("fsdp8", 90, 8, batch_size=32)]
     smaller = candidate("fsdp8", 50, 4, batch_size=16)
     assert next_to_compile([*rows, smaller], "tokens-per-second") == smaller
     assert next_to_compile(rows, "tokens-per-second") == rows[1], "nothing fits: that which comes closest"
     assert next_to_compile([rows[0]], "tokens-per-second") is None
-
-
-def test_the_pick_is_compiled_and_fits() -> None:
     too_large, slow = candidate("fsdp8", 200, compiled=(200, 11)), candidate("data8", 60, compiled=(55, 5))
     estimated = candidate("data4-model2", 300)
     assert pick([too_large, estimated, slow], "tokens-per-second") == slow
@@ -222,7 +213,7 @@ def test_the_preset_that_a_search_chose_is_one_that_train_takes(home: Path) -> N
     assert [event["step"] for event in steps] == [1, 2]
 
 
-def test_a_preset_is_saved_by_name(home: Path) -> None:
+def test_a_preset_is_saved_by_name_and_what_comes_closest_is_said(home: Path) -> None:
     chosen = searched("--estimate", "--save=mine")["chosen"]
     assert chosen["file"] == str(home / "config/shardtui/presets/parallelism/mine.toml")
     assert load_preset("mine").rules == load_preset(chosen["preset"]).rules
@@ -230,6 +221,13 @@ def test_a_preset_is_saved_by_name(home: Path) -> None:
     refused = run(*TINY, "--save=mine")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "mine.toml already exists: choose another name, or remove it" in refused.stderr
+    arguments = ("--model=gpt3-175b", "--topology=v5e:2x4", "--search", "--estimate", "--batch-size=8")
+    result = run(*arguments)
+    assert result.returncode == 1
+    words = " ".join(result.stdout.split())
+    assert "no candidate fits on v5e:2x4: " in words
+    assert "comes closest" in words and "GB too large: use more chips, or a smaller batch" in words
+    assert "train with it" not in words
 
 
 @pytest.mark.slow
@@ -268,11 +266,138 @@ def test_an_interrupted_search_prints_the_best_so_far(home: Path, compilers: Com
     assert compilers.all_gone(0)
 
 
-def test_a_search_without_a_candidate_that_fits_says_what_comes_closest(home: Path) -> None:
-    arguments = ("--model=gpt3-175b", "--topology=v5e:2x4", "--search", "--estimate", "--batch-size=8")
-    result = run(*arguments)
-    assert result.returncode == 1
-    words = " ".join(result.stdout.split())
-    assert "no candidate fits on v5e:2x4: " in words
-    assert "comes closest" in words and "GB too large: use more chips, or a smaller batch" in words
-    assert "train with it" not in words
+SLICE = "v5e:2x4"
+CAPACITY = load_topology(SLICE).chip.memory
+
+
+def batches_tried(fixed: int, each: float, asked: int, least: int) -> dict[int, int]:
+    """Compiles batch sizes of a step that holds `fixed` + `each` × size bytes until there is no next one."""
+    found = {asked: int(fixed + each * asked)}
+    while size := next_batch(found, CAPACITY, least):
+        assert size not in found and size % least == 0
+        found[size] = int(fixed + each * size)
+    return found
+
+
+@given(st.integers(1, 64), st.integers(1, 4096), st.floats(0, 0.9), st.floats(1.01, 40))
+def test_a_batch_that_memory_grows_with_is_found_to_the_last_multiple(
+    least: int, groups: int, fixed: float, over: float
+) -> None:
+    asked = least * groups
+    each = (over - fixed) * CAPACITY / asked
+    found = batches_tried(int(fixed * CAPACITY), each, asked, least)
+    fitting = [size for size, peak in found.items() if peak <= CAPACITY]
+    assert len(found) <= MOST_BATCHES + 1
+    largest = int((CAPACITY - fixed * CAPACITY) / each) // least * least
+    assert abs(max(fitting, default=0) - largest) <= least * (groups > 1), "up to rounding"
+
+
+def config_of(**training: int) -> RunConfig:
+    return tiny_config(training=TrainingConfig(**{"batch_size": 64, "seq_len": 16, **training}))
+
+
+def cost_of(part: float, rate: float = 1.0) -> StepCost:
+    """A cost by the compiler: `part` of the memory of a device."""
+    return StepCost(
+        basis="compiler",
+        argument_bytes=1,
+        peak_bytes=int(part * CAPACITY),
+        capacity_bytes=CAPACITY,
+        at_peak=PeakMemory(bytes=9, at=part, op_name="", source="") if part <= 1 else None,
+        step_seconds=0.5 if part <= 1 else None,
+        tokens_per_second=rate if part <= 1 else None,
+    )
+
+
+def keep(config: RunConfig, preset: str, part: float) -> None:
+    plan_cache.store_cost(config, load_preset(preset), load_topology(SLICE), cost_of(part))
+
+
+def keep_all() -> None:
+    """`fsdp` with 64 sequences is twice too large, and fits with 24."""
+    for size in range(8, 72, 8):
+        keep(config_of(batch_size=size), "fsdp", 0.25 + size / 64 * 1.75)
+    keep(config_of(accumulate_steps=2), "fsdp", 1.125)
+    for policy, kept in KEPT.items():
+        keep(tiny_config(model=tiny_model(remat=policy), training=config_of().training), "fsdp", 0.6 + len(kept) / 5)
+
+
+def fitted(config: RunConfig) -> list[Row]:
+    planner = Planner(config, SLICE, ["fsdp"], compiles=True, search=SearchRequest(is_mesh_fixed=True))
+
+    async def follow() -> None:
+        async for _ in planner.boards():
+            pass
+
+    asyncio.run(follow())
+    assert planner.board
+    return planner.board.rows
+
+
+def test_the_largest_batch_and_each_change_that_may_help_are_compiled(home: Path, compilers: Compilers) -> None:
+    compilers.install(FAILS)
+    keep_all()
+    rows = fitted(config_of())
+    assert {row.preset for row in rows} == {"fsdp"}
+    assert rows[0].settings == {} and len(rows) <= MOST_PROGRAMS
+    sizes = [row.settings["batch_size"] for row in rows if "batch_size" in row.settings]
+    assert sizes == [32, 24]
+    assert batch_limits(rows) == {"fsdp": (24, 32)}
+    assert {row.settings.get("batch_size", 64): row.tokens for row in rows} == {64: 1024, 32: 512, 24: 384}
+    fits = {str(value): row.verdict for row in rows for value in row.settings.values()}
+    assert fits["2"] == "too large", "more micro-batches"
+    assert [policy for policy in KEPT if fits.get(policy) == "fits"] == list(KEPT)[:4]
+    assert "minimal" not in fits, "it keeps all that a policy keeps which is too large"
+    said = recommendation(rows, SLICE, "fits-largest-batch")
+    assert said.startswith("fsdp remat=")
+    assert "; fsdp fits with batch_size=24, not with 32; with the same batch as asked, remat=" in said
+
+
+def row_of(part: float | None = None, tokens: int = 1024, **settings: bool | int | str) -> Row:
+    compiled = None if part is None else cost_of(part)
+    return Row(preset="fsdp", mesh={"fsdp": 8}, settings=settings, tokens=tokens, laid_out=True, compiled=compiled)
+
+
+def test_one_batch_is_compiled_at_a_time_and_the_smallest_is_named_if_none_fits() -> None:
+    preset = load_preset("fsdp")
+    first, half = row_of(2.0), row_of(tokens=512, batch_size=32)
+    assert next_row([first], config_of(), preset, 8) == half
+    beside = next_row([first, half], config_of(), preset, 8)
+    assert beside and beside.settings == {"accumulate_steps": 2}
+    known = [first, row_of(0.9, 512, batch_size=32)]
+    after = next_row(known, config_of(), preset, 8)
+    assert after and 32 < int(after.settings["batch_size"]) < 64
+    assert next_row([row_of()], config_of(), preset, 8) is None, "as asked it is not compiled yet, or cannot be"
+    assert next_row([row_of(0.5)], config_of(), preset, 8) is None, "as asked it fits"
+    rows = [row_of(2.0), row_of(1.5, 128, batch_size=8)]
+    assert batch_limits(rows) == {"fsdp": (None, 8)}
+    said = recommendation(rows, SLICE, "tokens-per-second")
+    assert said.startswith(f"no candidate fits on {SLICE}: fsdp batch_size=8 comes closest")
+    assert said.endswith("fsdp: no batch size that was compiled fits, the smallest of them 8")
+    found = batches_tried(CAPACITY + 1, 1.0, 64, 8)
+    assert min(found) == 8
+
+
+@pytest.mark.slow
+def test_the_command_prints_both(home: Path, compilers: Compilers, capsys: pytest.CaptureFixture[str]) -> None:
+    compilers.install(FAILS)
+    keep_all()
+    search = SearchRequest(is_mesh_fixed=True, goal="fits-largest-batch")
+    asked = partial(
+        Asked, compiles=True, search=search, place=None, train=["train"], breakdowns=False, memory=True, prices={}
+    )
+    assert plan(config_of(), [SLICE], ["fsdp"], asked(as_json=True)) == 0
+    out, err = capsys.readouterr()
+    report = checked("plan", out)
+    rows, (search,) = report["rows"], report["searches"]
+    assert {row["preset"] for row in rows} == {"fsdp"}
+    assert [row["largest_batch"] for row in rows if not row["settings"]] == [24]
+    best = max((row for row in rows if row["verdict"] == "fits"), key=lambda row: row["tokens"])
+    assert search["chosen"]["settings"].keys() == best["settings"].keys() == {"remat"}
+    assert (search["ended"], search["compiled"], search["finalists"]) == ("done", len(rows), len(rows))
+    assert "compiling fsdp batch_size=32, 2 of 16" in err
+    assert plan(config_of(), [SLICE], ["fsdp"], asked(as_json=False)) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "largest buffers at the peak" in text
+    assert "fsdp fits with batch_size=24, not with 32; with the same batch as asked, remat=" in text
+    assert "train with it: train --preset" in text

@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.profiling import breakdown as breakdown_module
 from shardtui.engine.profiling.breakdown import read_breakdown
+from shardtui.engine.profiling.timeline import Activity, Rank, sweep
 from shardtui.engine.spec.topology import Peaks
 from shardtui.engine.wire.step_breakdown import StepBreakdown
 
@@ -112,31 +115,30 @@ def test_operations_have_rates_and_their_share_of_the_peak(tmp_path: Path, monke
     assert (copy.roofline_seconds, reduce.roofline_seconds) == pytest.approx((512e-9, 512e-9))
 
 
-def test_the_peak_is_that_of_the_chip_that_the_trace_names(tmp_path: Path) -> None:
+def test_the_chip_and_unknown_lines_are_named_and_a_collective_is_in_progress_from_its_start(tmp_path: Path) -> None:
     space = tpu()
     plane = space.plane("/device:TPU:2")
     plane.say(device_type_string="TPU v6 Lite")
     (copy,) = [each for each in read_breakdown(space.write(tmp_path), {"data": 2}).operations if each.name == "copy.4"]
     assert copy.roofline_seconds == pytest.approx(512 / 1638e9, rel=1e-3)
-
-
-def test_a_collective_is_in_progress_from_its_start_to_its_end(tmp_path: Path) -> None:
     space = tpu()
     for plane in space.message.planes:
         del plane.lines[2]  # the asynchronous operations
     breakdown = read_breakdown(space.write(tmp_path), {"data": 2})
     (gather,) = [each for each in breakdown.collectives if each.kind == "all-gather"]
     assert (gather.hidden_seconds, gather.exposed_seconds) == pytest.approx((20e-6, 10e-6))
+    space = tpu()
+    plane = space.plane("/device:NPU:0")
+    plane.line("what", [("is this", 0, 1)])
+    space.message.planes[0].lines[3].name = b"A New Line"
+    breakdown = read_breakdown(space.write(tmp_path), {"data": 2})
+    assert breakdown.skipped == ["/device:TPU:0: A New Line", "/device:NPU:0"]
 
 
-def test_an_operation_has_its_module_and_source(tmp_path: Path) -> None:
+def test_an_operation_has_its_module_and_source_and_collectives_without_a_mesh_no_axes(tmp_path: Path) -> None:
     breakdown = read_breakdown(tpu().write(tmp_path), {})
     (fusion,) = [each for each in breakdown.operations if each.name == "fusion.1"]
     assert (fusion.part, fusion.module, fusion.source) == ("matrix products", "blocks/mlp", "/home/me/model.py:12")
-
-
-def test_without_a_mesh_collectives_have_no_axes(tmp_path: Path) -> None:
-    breakdown = read_breakdown(tpu().write(tmp_path), {})
     assert "all-reduce: waiting" in parts(breakdown)
     assert {tuple(each.axes) for each in breakdown.collectives} == {()}
 
@@ -158,15 +160,6 @@ def test_devices_that_number_runs_differently_are_aligned(tmp_path: Path) -> Non
     breakdown = read_breakdown(space.write(tmp_path), {"data": 2})
     assert breakdown.steps == 3
     assert parts(breakdown)["all-reduce over data: waiting"] == 5
-
-
-def test_other_programs_and_unknown_lines_are_named(tmp_path: Path) -> None:
-    space = tpu()
-    plane = space.plane("/device:NPU:0")
-    plane.line("what", [("is this", 0, 1)])
-    space.message.planes[0].lines[3].name = b"A New Line"
-    breakdown = read_breakdown(space.write(tmp_path), {"data": 2})
-    assert breakdown.skipped == ["/device:TPU:0: A New Line", "/device:NPU:0"]
 
 
 def gpu() -> Space:
@@ -235,7 +228,7 @@ def test_a_convolution_of_a_gpu_library_is_one_product_of_several_kernels(tmp_pa
         (None, GPU_TEXT.replace("{{0,1}}", "{{0,9}}"), {"model": 2}, "outside the mesh"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_one_message(
+def test_what_cannot_be_read_is_refused(
     tmp_path: Path, content: bytes | None, text: str, mesh: dict[str, int], problem: str
 ) -> None:
     path = gpu().write(tmp_path)
@@ -256,3 +249,41 @@ def test_every_prefix_of_a_trace_is_read_or_refused(tmp_path: Path) -> None:
         except UserError:
             continue
         assert sum(part.share for part in breakdown.parts) == pytest.approx(1)
+
+
+TIMES = st.tuples(st.integers(-5, 30), st.integers(0, 10))
+ACTIVITIES = st.lists(
+    st.builds(
+        lambda time, rank, key: Activity(time[0], time[0] + time[1], rank, f"{rank.name}{key}"),
+        TIMES,
+        st.sampled_from(Rank),
+        st.sampled_from("ab"),
+    ),
+    max_size=12,
+)
+
+
+@given(ACTIVITIES)
+def test_each_moment_goes_to_the_activities_of_the_first_rank(activities: list[Activity]) -> None:
+    swept = sweep(activities, (0, 20))
+    counted: dict[tuple[str, Rank], float] = {}
+    hidden: dict[str, int] = {}
+    idle = 0
+    for moment in range(20):
+        now = {(each.rank, each.key) for each in activities if each.begin <= moment < each.end}
+        if not now:
+            idle += 1
+            continue
+        first = min(rank for rank, _ in now)
+        chosen = [key for rank, key in now if rank == first]
+        for key in chosen:
+            counted[key, first] = counted.get((key, first), 0) + 1 / len(chosen)
+        if first == Rank.WORK:
+            for key in {key for rank, key in now if rank in (Rank.EXPOSED, Rank.WAITING)}:
+                hidden[key] = hidden.get(key, 0) + 1
+    assert {key: round(time, 9) for key, time in swept.counted.items()} == {
+        key: round(time, 9) for key, time in counted.items()
+    }
+    assert dict(swept.hidden) == hidden
+    assert sum(end - begin for begin, end in swept.gaps) == idle
+    assert round(sum(swept.counted.values()) + idle, 6) == 20

@@ -5,57 +5,28 @@ from pathlib import Path
 
 import pytest
 from shardtui.engine.base.user_error import UserError
+from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.profiling.predicted import predicted_breakdown
+from shardtui.engine.profiling.program import Program
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.step_breakdown import StepBreakdown
 
 from ..cycles import estimated_cycles
+from ..hlo import test_overlap as schedules
 
 TEXTS = Path(__file__).parents[1] / "hlo"
 MESH = {"data": 4, "model": 2}
 SLICE = load_topology("v5e:2x4")
-HEAD = """\
-HloModule m, is_scheduled=true, num_partitions=8
-
-%doubled (d: f32[8000000]) -> f32[8000000] {
-  %d = f32[8000000]{0} parameter(0)
-  ROOT %sum = f32[8000000]{0} add(%d, %d)
-}
-
-"""
-LOOP = """\
-%body (s: (s32[], f32[8000000])) -> (s32[], f32[8000000]) {
-  %s = (s32[], f32[8000000]) parameter(0)
-  %i = s32[] get-tuple-element(%s), index=0
-  %one = s32[] constant(1)
-  %next = s32[] add(%i, %one)
-  %y = f32[8000000]{0} get-tuple-element(%s), index=1
-  %g = f32[8000000]{0} fusion(%y), kind=kLoop, calls=%doubled, backend_config={"estimated_cycles":"3000000"}
-  ROOT %t = (s32[], f32[8000000]) tuple(%next, %g)
-}
-
-%condition (u: (s32[], f32[8000000])) -> pred[] {
-  %u = (s32[], f32[8000000]) parameter(0)
-  %j = s32[] get-tuple-element(%u), index=0
-  %limit = s32[] constant(5)
-  ROOT %less = pred[] compare(%j, %limit), direction=LT
-}
-
-"""
-ENTRY = "ENTRY %main (x: f32[8000000]) -> f32[8000000] {\n  %x = f32[8000000]{0} parameter(0)\n"
-START = """\
-  %a = (f32[8000000]{0}, f32[16000000]{0}) all-gather-start(%x), channel_id=1, replica_groups=[4,2]<=[8], dimensions={0}
-"""
-DONE = "  %agd = f32[16000000]{0} all-gather-done(%a)\n"
-GATHER = "  %ag = f32[16000000]{0} all-gather(%x), channel_id=2, replica_groups=[4,2]<=[8], dimensions={0}\n"
-FUSION = '  %f = f32[8000000]{0} fusion(%x), kind=kLoop, calls=%doubled, backend_config={"estimated_cycles":"300000"}\n'
-KERNEL = '  %k = f32[8000000]{0} custom-call(%x), custom_call_target="tpu_custom_call"\n'
-WHILE = """\
-  %zero = s32[] constant(0)
-  %begin = (s32[], f32[8000000]) tuple(%zero, %x)
-  %w = (s32[], f32[8000000]) while(%begin), condition=%condition, body=%body
-"""
+FUSION = '  %f = f32[8]{0} fusion(%x), kind=kLoop, calls=%doubled, backend_config={"estimated_cycles":"300000"}\n'
+SMALL = (
+    *(schedules.HEAD, schedules.LOOP.replace("BODY\n", FUSION.replace("%f", "%g").replace("300000", "3000000"))),
+    *(schedules.ENTRY, schedules.START, schedules.DONE, schedules.KERNEL, schedules.WHILE, FUSION),
+    "  %ag = f32[16]{0} all-gather(%x), channel_id=2, replica_groups=[4,2]<=[8], dimensions={0}\n",
+)
+HEAD, LOOP, ENTRY, START, DONE, KERNEL, WHILE, FUSION, GATHER = (
+    text.replace("f32[8]", "f32[8000000]").replace("f32[16]", "f32[16000000]") for text in SMALL
+)
 END = "  ROOT %r = f32[8000000]{0} bitcast(%x)\n}\n"
 FUSED, GATHERED = 0.0002, 32e6 / 50e9
 """Seconds: 300,000 cycles at 1.5 GHz; half of 64 MB over a link of 50 GB/s."""
@@ -69,7 +40,7 @@ def parts(breakdown: StepBreakdown) -> dict[str, float]:
     return {part.name: part.seconds for part in breakdown.parts if part.seconds}
 
 
-def test_operations_follow_each_other() -> None:
+def test_operations_follow_each_other_and_collectives_share_links_and_pass_behind_work() -> None:
     breakdown = predicted(FUSION, GATHER)
     expected = {"other fusions": FUSED, "all-gather over model: exposed": GATHERED}
     assert parts(breakdown) == pytest.approx(expected)
@@ -77,23 +48,14 @@ def test_operations_follow_each_other() -> None:
     assert (breakdown.predicted_for, breakdown.clock_seconds, breakdown.steps) == ("v5e:2x4", None, 1)
     assert [(each.name, each.count) for each in breakdown.operations] == [("ag", 1), ("f", 1)]
     assert breakdown.timeline and len(breakdown.timeline.devices) == 1
-
-
-def test_an_asynchronous_collective_passes_behind_work() -> None:
     breakdown = predicted(START, FUSION, DONE)
     assert breakdown.step_seconds == pytest.approx(GATHERED)
     (found,) = breakdown.collectives
     assert found.hidden_seconds == pytest.approx(FUSED)
     assert found.exposed_seconds == pytest.approx(GATHERED - FUSED)
     assert found.waiting_seconds == 0
-
-
-def test_two_collectives_share_the_links() -> None:
     breakdown = predicted(START, GATHER, DONE)
     assert breakdown.step_seconds == pytest.approx(2 * GATHERED)
-
-
-def test_a_loop_runs_as_often_as_it_says() -> None:
     breakdown = predicted(WHILE)
     assert breakdown.step_seconds == pytest.approx(5 * 0.002)
     assert [(each.name, each.count) for each in breakdown.operations] == [("g", 5)]
@@ -136,8 +98,37 @@ def test_what_cannot_be_predicted(text: str, mesh: dict[str, int], topology: str
 
 @pytest.mark.parametrize("name", ["psum-in-a-loop", "psum-in-two-loops", "fsdp", "all_gather-in-a-loop"])
 def test_the_work_of_a_compiled_program_takes_its_estimated_cycles(name: str) -> None:
-    module = parse((TEXTS / f"tpu-{name}.hlo").read_text())
+    text = (TEXTS / f"tpu-{name}.hlo").read_text()
+    module = parse(text)
     breakdown = predicted_breakdown(module, {"data": 8}, SLICE)
     work = sum(seconds for part, seconds in parts(breakdown).items() if "exposed" not in part)
-    assert work == pytest.approx((estimated_cycles(module) or 0) / SLICE.chip.clock_rate)
+    cycles, listed = estimated_cycles(module) or 0, map(int, re.findall(r'"estimated_cycles":"(\d+)"', text))
+    assert work == pytest.approx(cycles / SLICE.chip.clock_rate)
+    assert cycles == 5 * max(listed) if name == "psum-in-a-loop" else cycles >= max(listed)
     assert any(each.exposed_seconds or each.hidden_seconds for each in breakdown.collectives)
+
+
+WHOLE_MESH = {"data": 4, "seq": 1, "model": 2}
+
+
+def read(name: str) -> Program:
+    module = parse((TEXTS / f"tpu-{name}.hlo").read_text())
+    return Program(module, WHOLE_MESH, 8, set())
+
+
+def test_a_collective_of_fusions_is_one_and_one_with_a_slice_a_reduce_scatter() -> None:
+    operations = read("fsdp").operations
+    begin, middle, end = (operations[name] for name in ("async-collective-start", "fusion.27", "async-collective-done"))
+    assert begin.part == end.part == "all-gather over data"
+    assert begin.collective == end.collective == "async-collective-start"
+    assert (begin.is_begin, end.is_begin) == (True, False)
+    assert (middle.part, middle.collective) == ("matrix products", "")
+    assert read("fsdp").operations["fusion.25"].part == "reduce-scatter over data"
+
+
+def test_every_collective_of_the_inventory_has_one_operation_that_begins_it() -> None:
+    for path in TEXTS.glob("tpu-*.hlo"):
+        program = read(path.stem.removeprefix("tpu-"))
+        begins = [each for each in program.operations.values() if each.collective and each.is_begin]
+        found = sorted((program.collectives[each.collective].kind, each.part.rpartition(" ")[2]) for each in begins)
+        assert len(found) == len(inventory(program.module, WHOLE_MESH)), path.name

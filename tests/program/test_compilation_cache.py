@@ -1,7 +1,6 @@
 """jax's persistent compilation cache, in separate engine processes: damaged entries are replaced at the next start, and
 entries belong to the current source code."""
 
-import json
 import re
 import resource
 import subprocess
@@ -13,6 +12,7 @@ import msgspec
 import pytest
 from shardtui.engine.hlo.lint import lint
 from shardtui.engine.program.compilation_cache import digest_of_code
+from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.wire.events import Inspection
 
 from ..conftest import tiny_config
@@ -33,17 +33,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "shardtui/jax"
 
 
+def asked(config: RunConfig, *presets: str, limited: Callable[[], None] | None = None) -> list[Inspection]:
+    """Compiles the step of each preset in a new engine."""
+    command = [sys.executable, "-m", "shardtui.engine", "inspect", msgspec.json.encode(config).decode(), *presets]
+    engine = subprocess.run(command, capture_output=True, text=True, check=True, preexec_fn=limited)
+    return [msgspec.json.decode(line, type=Inspection) for line in engine.stdout.splitlines()]
+
+
 def from_cache(*presets: str, limited: Callable[[], None] | None = None) -> list[bool]:
-    """Compiles the step of each preset in a new engine; returns whether each came from the cache."""
-    config = msgspec.json.encode(tiny_config(preset=presets[0])).decode()
-    engine = subprocess.run(
-        [sys.executable, "-m", "shardtui.engine", "inspect", config, *presets[1:]],
-        capture_output=True,
-        text=True,
-        check=True,
-        preexec_fn=limited,
-    )
-    return [json.loads(line)["compiled"]["from_cache"] for line in engine.stdout.splitlines()]
+    """Returns whether the step of each preset came from the cache."""
+    found = asked(tiny_config(preset=presets[0]), *presets[1:], limited=limited)
+    return [bool(each.compiled.from_cache) for each in found]
 
 
 MODEL = """
@@ -104,12 +104,8 @@ def test_source_lines_are_current_after_an_edit(tmp_path: Path, cache: Path) -> 
 
 
 def inspected(model: Path, preset: Path) -> Inspection:
-    config = config_of(f"{model}:Net", "batch_size=8", preset=str(preset), data=None)
-    text = msgspec.json.encode(config).decode()
-    engine = subprocess.run(
-        [sys.executable, "-m", "shardtui.engine", "inspect", text], capture_output=True, text=True, check=True
-    )
-    return msgspec.json.decode(engine.stdout, type=Inspection)
+    (found,) = asked(config_of(f"{model}:Net", "batch_size=8", preset=str(preset), data=None))
+    return found
 
 
 def lines(start: Inspection) -> list[str]:

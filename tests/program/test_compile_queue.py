@@ -46,16 +46,13 @@ def test_jobs_run_by_urgency_and_then_in_order(queue: CompileQueue) -> None:
     ]
 
 
-def test_a_cancelled_job_never_starts(queue: CompileQueue) -> None:
+def test_a_cancelled_job_never_starts_and_a_failed_one_does_not_end_the_queue(queue: CompileQueue) -> None:
     end, done = busy(queue), []
     futures = [queue.submit(Urgency.REQUESTED, lambda number=number: done.append(number)) for number in range(300)]
     assert all(future.cancel() for future in futures[:-1])
     end.set()
     futures[-1].result(60)
     assert done == [len(futures) - 1]
-
-
-def test_a_failed_job_sets_its_futures_exception_and_the_next_job_runs(queue: CompileQueue) -> None:
     failed = queue.submit(Urgency.REQUESTED, lambda: 1 / 0)
     assert isinstance(failed.exception(60), ZeroDivisionError)
     assert queue.submit(Urgency.REQUESTED, lambda: 7).result(60) == 7
@@ -97,19 +94,13 @@ def keep(limit: int, *sizes: int) -> Any:
     return kept
 
 
-def test_the_least_recently_used_program_is_evicted_first() -> None:
+def test_the_least_recently_used_programs_are_evicted_by_size_but_the_latest() -> None:
     kept = keep(300, 100, 100, 100)
     assert kept.get("0").name == "0"
     assert kept.add(Sized("3", 100))
     assert (kept.presets, kept.bytes, "1" in kept) == (["2", "0", "3"], 300, False)
     assert kept.get("1") is None
-
-
-def test_eviction_is_by_size_not_by_number() -> None:
     assert keep(1000, *[10] * 100).presets == [str(number) for number in range(100)]
     assert keep(1000, 300, 300, 300, 900).presets == ["2", "3"]
-
-
-def test_the_latest_programs_are_kept_regardless_of_size() -> None:
     assert keep(0, 10, 10, 10).presets == ["1", "2"]
     assert MIN_PROGRAMS == 2

@@ -44,7 +44,7 @@ def sent(program: Program) -> dict[tuple[str, ...], int | None]:
     return {(flow.kind, *flow.axes): flow.bytes_per_device for flow in flows(program.description.collectives or [])}
 
 
-def test_types_match_what_jax_prints(task: Task, programs: dict[str, Program]) -> None:
+def test_types_are_what_jax_prints_and_the_state_is_the_same(task: Task, programs: dict[str, Program]) -> None:
     program = programs[NAME]
     state = step(compile_initial_state(task, program.placement)(), program, 1)
     arrays = [array for array in program.description.arrays if array.kind != "batch"]
@@ -53,6 +53,9 @@ def test_types_match_what_jax_prints(task: Task, programs: dict[str, Program]) -
     assert types["blocks.mlp.up.kernel"] == f"float32[{WIDE.layers},{WIDE.embed}@fsdp,{WIDE.mlp}@model]"
     assert types["step"] == "int32[]"
     assert not any(array.type for array in programs["fsdp-tp2"].description.arrays)
+    states = (compile_initial_state(task, programs[name].placement)() for name in (NAME, "fsdp-tp2"))
+    for one, other in zip(*map(jax.tree.leaves, states), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
 def test_activations_and_gradients_have_types(inspected: dict[str, PresetInspected]) -> None:
@@ -134,26 +137,15 @@ def test_ambiguous_shardings_are_reported_before_compilation(mixture: Task) -> N
     assert describe_preset(mixture, automatic, jax.devices()).fits
 
 
-def test_the_initial_state_matches_automatic_types(task: Task, programs: dict[str, Program]) -> None:
-    states = (compile_initial_state(task, programs[name].placement)() for name in (NAME, "fsdp-tp2"))
-    for one, other in zip(*map(jax.tree.leaves, states), strict=True):
-        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
-
-
 @pytest.mark.slow
-def test_switches_to_explicit_types_and_back_change_no_loss(
-    task: Task, programs: dict[str, Program], tmp_path: Path
-) -> None:
+def test_switches_to_explicit_types_and_back(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     assert_same_losses(task, programs, tmp_path, {1: NAME, 3: "tp", 4: NAME, 5: "dp"})
 
 
-def test_axis_types_are_written_to_preset_files() -> None:
+def test_axis_types_are_written_to_preset_files_unless_invalid(task: Task) -> None:
     text = preset_text(load_preset(NAME))
     assert parse_preset(Path("x.toml"), text).axis_types == "explicit"
     assert "axis_types" not in preset_text(load_preset("dp"))
-
-
-def test_invalid_axis_types(task: Task) -> None:
     with pytest.raises(UserError) as error:
         place(task, explicit("pp2"), jax.devices())
     assert error.value.problems == (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Sharding
 from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.layout import Shard, bytes_per_device, replicas, shards, wasted_bytes
 from shardtui.engine.hlo.module import parse
@@ -21,7 +21,9 @@ from shardtui.engine.wire.descriptions import ArrayInfo
 from shardtui.engine.wire.events import PresetInspected
 
 from ..conftest import step
+from ..preset_checks import Checks, wrong_of_program
 from ..programs import KINDS
+from ..random_presets import case
 
 REPRESENTATIVE = ("fsdp-tp2", "dp-tp2-pp2")
 """One that splits parameters over two axes, and one with pipeline stages. Tests of the others are slow."""
@@ -85,17 +87,8 @@ def shards_of(array: ArrayInfo, program: Program) -> Boxes:
     return boxes_of(shards(array.shape, array.compiled_spec, describe_mesh(program.placement.mesh)))
 
 
-@pytest.mark.parametrize("preset", INSPECTED)
-def test_shards_match_jax(preset: str, programs: dict[str, Program], inspected: dict[str, PresetInspected]) -> None:
-    program = programs[preset]
-    for array in (*program.description.arrays, *inspected[preset].arrays):
-        for spec in (array.spec, array.compiled_spec):
-            named = NamedSharding(program.placement.mesh, PartitionSpec(*(tuple(axes) or None for axes in spec)))
-            assert shards_of(array, program) == boxes(named, tuple(array.shape)), array.name
-
-
 @pytest.mark.parametrize("preset", EACH)
-def test_compiled_specs_match_live_arrays_after_a_step(preset: str, task: Task, programs: dict[str, Program]) -> None:
+def test_specs_and_memory_match_live_arrays(preset: str, task: Task, programs: dict[str, Program]) -> None:
     program = programs[preset]
     after = jax.tree.leaves(step(compile_initial_state(task, program.placement)(), program, 1))
     arrays = [array for array in program.description.arrays if array.kind != "batch"]
@@ -107,6 +100,13 @@ def test_compiled_specs_match_live_arrays_after_a_step(preset: str, task: Task, 
         assert {shard.data.nbytes for shard in leaf.addressable_shards} == {
             bytes_per_device(array, describe_mesh(program.placement.mesh))
         }
+    memory = program.description.memory
+    assert memory
+    kinds = (memory.parameters, memory.moments, memory.scalars, memory.batch)
+    assert min(kinds) > 0
+    assert sum(kinds) == memory.arguments
+    assert memory.padding == 0
+    assert memory.peak == memory.arguments + memory.outputs - memory.aliased + memory.temporaries
 
 
 @pytest.mark.parametrize("preset", INSPECTED)
@@ -122,18 +122,6 @@ def test_gradients_and_activations_agree_with_jax(
     for array in arrays:
         sharding = seen.shardings[array.name]
         assert shards_of(array, program) == boxes(sharding, tuple(array.shape)), array.name
-
-
-@pytest.mark.parametrize("preset", EACH)
-def test_memory_by_kind_sums_to_the_programs_arguments(preset: str, programs: dict[str, Program]) -> None:
-    """The seed, too, which the step does not use without dropout."""
-    memory = programs[preset].description.memory
-    assert memory
-    kinds = (memory.parameters, memory.moments, memory.scalars, memory.batch)
-    assert min(kinds) > 0
-    assert sum(kinds) == memory.arguments
-    assert memory.padding == 0
-    assert memory.peak == memory.arguments + memory.outputs - memory.aliased + memory.temporaries
 
 
 def test_measured_memory_follows_live_arrays(task: Task, programs: dict[str, Program]) -> None:
@@ -206,3 +194,28 @@ def test_compiler_warnings_are_mapped_to_source_lines() -> None:
     )
     assert other.source.startswith("/home/me/shardtui/tests/collective_programs.py:")
     assert third.source == "/home/me/f.py:7"
+
+
+PLACED = range(24)
+COMPILED = (11, 12, 13, 15, 131, 113, 653)
+"""A mixture of experts, explicit axis types with overrides, a pipeline with remat, odd sizes, a pipeline whose blocks
+with remat save their input split, and interleaved stages: like that, and with a replicated state."""
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.slow) if seed % 3 else seed for seed in PLACED])
+def test_placed_presets(seed: int) -> None:
+    assert Checks(case(seed)).placed().wrong == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", COMPILED)
+def test_compiled_and_trained_presets(seed: int) -> None:
+    checks = Checks(case(seed))
+    if program := checks.described():
+        checks.trained(program)
+    assert checks.checked.wrong == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_programs(seed: int) -> None:
+    assert wrong_of_program(seed) == []

@@ -1,9 +1,11 @@
-"""Rules with alternatives: the first that fits is used, and the reason names those that were passed over."""
+"""Rules with alternatives, of which the first that fits is used; and rules of MaxText's form."""
 
 from pathlib import Path
 
 import jax
+import msgspec
 import pytest
+import yaml
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.rules import by_rules, flax_rules
@@ -11,8 +13,10 @@ from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_program
+from shardtui.engine.spec.maxtext_rules import maxtext_text, read_maxtext
 from shardtui.engine.spec.preset import Preset
-from shardtui.engine.spec.preset_reader import parse_preset
+from shardtui.engine.spec.preset_reader import load_preset, parse_preset
+from shardtui.tui.cli.main import main
 from shardtui.tui.state.draft import Draft
 
 from ..conftest import tiny_config, tiny_model
@@ -69,15 +73,12 @@ def test_alternatives_that_cannot_be_are_refused(rules: str, problem: str) -> No
     assert problem in "\n".join(preset(rules).problems)
 
 
-def test_explicit_axis_types_and_formulas_take_no_alternatives() -> None:
+def test_explicit_axis_types_and_formulas_take_no_alternatives_and_flax_repeated_rules() -> None:
     task = Task(tiny_config(), "cpu")
     with pytest.raises(UserError, match="explicit axis types take no alternatives"):
         place(task, preset('mlp = [["model"], []]', 'axis_types = "explicit"'), jax.devices())
     row = estimate_row(task, preset('mlp = [["model"], []]'), 8, None)
     assert row.no_estimate == "no formula for rules with alternatives, such as that for mlp"
-
-
-def test_flax_gets_alternatives_as_repeated_rules() -> None:
     rules = flax_rules(preset('mlp = [["model"], ["fsdp", "model"], []]'), set())
     assert [axes for name, axes in rules if name == "mlp"] == ["model", ("fsdp", "model"), None]
 
@@ -104,3 +105,84 @@ def test_an_edited_rule_has_no_alternatives_and_the_others_keep_theirs() -> None
     without = draft.without_axis("model")
     assert without.problems() == []
     assert without.preset.alternatives == {"mlp": ((),)} or "mlp" not in without.preset.rules
+
+
+RULES = """
+model_name: small
+mesh_axes: ['data', 'stage', 'fsdp', 'tensor']
+logical_axis_rules: [
+  ['activation_batch', ['data', 'fsdp']],
+  ['activation_norm_length', ['tensor']],  # nothing here has this name
+  ['embed', ['fsdp', 'tensor']],
+  ['embed', ['fsdp']],
+  ['heads', ['tensor']],
+  ['mlp', 'tensor'],
+  ['mlp', []],
+  ['kv', null],
+  ['layers', 'stage'],
+]
+dcn_data_parallelism: -1
+ici_data_parallelism: 1
+ici_pipeline_parallelism: 1
+ici_fsdp_parallelism: -1
+ici_tensor_parallelism: 2
+"""
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yml"
+    path.write_text(RULES)
+    return path
+
+
+def test_rules_become_a_preset_that_fits(rules: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["presets", "import", str(rules)]) == 0
+    preset = load_preset("small")
+    assert preset.mesh == {"fsdp": -1, "tensor": 2}
+    assert preset.rules == {"batch": ("fsdp",), "embed": ("fsdp", "tensor"), "heads": ("tensor",), "mlp": ("tensor",)}
+    assert preset.alternatives == {"embed": (("fsdp",), ()), "heads": ((),), "mlp": ((),)}
+    assert place(Task(tiny_config(), "cpu"), preset, jax.devices())
+    printed = capsys.readouterr()
+    assert printed.out.strip() == preset.source
+    assert "2 mesh axes of size 1, left out: data, stage" in printed.err
+    assert "1 rules that no built-in model uses, left out: activation_norm_length" in printed.err
+    assert main(["presets", "import", str(rules)]) == 2, "it exists"
+    assert main(["presets", "export", "pitfall-replicated-moments"]) == 2
+    assert "[overrides]: MaxText's rules are by logical axis only" in capsys.readouterr().err
+    assert main(["presets", "export", "dp-tp2"]) == 0
+    assert '["activation_batch", ["data"]]' in capsys.readouterr().out
+
+
+def test_sizes_may_be_given_and_exports_are_imported_the_same(rules: Path, tmp_path: Path, home: Path) -> None:
+    found = read_maxtext(rules, "any", {"data": 2, "stage": 2})
+    assert found.preset.sizes(16) == {"data": 2, "stage": 2, "fsdp": 2, "tensor": 2}
+    assert found.preset.stage_axes == ("stage",)
+    with pytest.raises(UserError, match=r"--mesh model: not an axis of .*: choose from data, stage, fsdp, tensor"):
+        read_maxtext(rules, "any", {"model": 2})
+    main(["presets", "import", str(rules)])
+    for name in ("small", "fsdp-tp2", "hsdp", "dp-tp2-pp2"):
+        path = tmp_path / f"{name}-out.yml"
+        path.write_text(maxtext_text(load_preset(name)))
+        assert yaml.safe_load(path.read_text())["mesh_axes"] == list(load_preset(name).mesh)
+        again, preset = read_maxtext(path, name, {}).preset, load_preset(name)
+        about = {"summary": "", "teaches": "", "source": ""}
+        assert msgspec.structs.replace(again, **about) == msgspec.structs.replace(preset, **about)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("mesh_axes: [", "not valid YAML"),
+        ("- 1", "no mesh_axes and logical_axis_rules"),
+        ("mesh_axes: ['data']", "logical_axis_rules"),
+        ("mesh_axes: []\nlogical_axis_rules: []", "mesh_axes is empty"),
+        ("mesh_axes: ['data']\nlogical_axis_rules: [['embed', 3]]", "logical_axis_rules"),
+        ("mesh_axes: ['data']\nlogical_axis_rules: []\nici_data_parallelism: many", "must be whole numbers"),
+    ],
+)
+def test_bad_files_leave_nothing(text: str, problem: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "bad.yml").write_text(text)
+    assert main(["presets", "import", str(home / "bad.yml")]) == 2
+    assert problem in capsys.readouterr().err
+    assert not list(home.glob("config/**/*.toml"))

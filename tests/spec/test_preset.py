@@ -122,16 +122,13 @@ def test_a_file_with_an_invalid_name_is_reported_and_left_out(home: Path) -> Non
     assert "rename the file" in load_presets()[1][0]
 
 
-@pytest.mark.parametrize(
-    ("mesh", "devices", "says"),
-    [
+def test_a_mesh_must_fit_the_devices() -> None:
+    for mesh, devices, says in (
         ({"data": 3, "model": 2}, 8, "mesh data=3 × model=2 needs 6 devices, 8 found: set data = -1"),
         ({"data": -1, "model": 2}, 7, "needs a multiple of 2 devices, 7 found: use 6 devices"),
         ({"data": -1, "model": 16}, 8, "needs a multiple of 16 devices, 8 found: use 16 devices"),
-    ],
-)
-def test_a_mesh_must_fit_the_devices(mesh: dict[str, int], devices: int, says: str) -> None:
-    assert says in (Preset("p", "", "", mesh, {}, {}, "").size_problem(devices) or "")
+    ):
+        assert says in (Preset("p", "", "", mesh, {}, {}, "").size_problem(devices) or "")
 
 
 @pytest.mark.parametrize(
@@ -152,10 +149,8 @@ def test_invalid_rules_and_overrides_are_rejected(tmp_path: Path, text: str, say
 
 
 def test_problems_of_file_mesh_and_arrays_are_reported_together(tmp_path: Path) -> None:
-    text = (
-        "colour = 1\n[mesh]\ndata = 3\nmodel = 2\n"
-        '[rules]\nbatch = "data"\nmlp = "modle"\nembed = "model"\nheads = "model"\n'
-    )
+    rules = 'batch = "data"\nmlp = "modle"\nembed = "model"\nheads = "model"\n'
+    text = f"colour = 1\n[mesh]\ndata = 3\nmodel = 2\n[rules]\n{rules}"
     with pytest.raises(UserError) as error:
         place(Task(tiny_config(), "cpu"), read_preset(write(tmp_path / "bad.toml", text)), jax.devices())
     for says in (

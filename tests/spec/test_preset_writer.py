@@ -50,15 +50,12 @@ def test_a_written_preset_is_read_back_the_same(tmp_path: Path, preset: Preset) 
     assert found == parse_preset(path, preset_text(preset))
 
 
-def test_built_in_presets_and_schedules_of_pipelines_are_read_back_the_same(home: Path) -> None:
+def test_built_in_presets_are_read_back_the_same_and_files_read_like_ones_by_hand(home: Path) -> None:
     known, _ = load_presets(Path(__file__).parents[2] / "docs" / "examples")
     assert any(preset.pipeline_repeats > 1 for preset in known)
     for preset in known:
         again = parse_preset(Path(f"{preset.name}.toml"), preset_text(preset))
         assert again == msgspec.structs.replace(preset, source=f"{preset.name}.toml")
-
-
-def test_the_file_reads_like_one_written_by_hand() -> None:
     override = Override(((), ("data", "model")), 1024)
     rules = {"embed": ("data", "model"), "mlp": (), "heads": ("model",)}
     text = preset_text(Preset("p", 'a "b"', "", {"data": REST, "model": 2}, rules, {"*.kernel": override}, ""))

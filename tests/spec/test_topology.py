@@ -10,15 +10,12 @@ V5P = chips()["v5p"].link_rate
 V5E = chips()["v5e"].link_rate
 
 
-def test_an_axis_that_fills_a_dim_of_four_is_a_ring() -> None:
+def test_an_axis_that_fills_a_dim_is_a_ring_and_one_over_a_part_a_line_whose_links_others_share() -> None:
     slice_, mesh = load_topology("v5p:4x4x4"), {"data": 4, "fsdp": 4, "model": 4}
     for axis, dim in zip(mesh, "xyz", strict=True):
         wired = wiring(slice_, mesh, [axis])
         assert (wired.dims, wired.rings, wired.strides, wired.rate) == ([dim], [True], [1], 2 * V5P)
-
-
-def test_an_axis_over_part_of_a_dim_is_a_line_whose_links_other_groups_share() -> None:
-    slice_, mesh = load_topology("v5p:4x4x4"), {"data": 8, "model": 8}
+    mesh = {"data": 8, "model": 8}
     inner, outer = wiring(slice_, mesh, ["model"]), wiring(slice_, mesh, ["data"])
     assert (inner.dims, inner.rings, inner.strides) == (["y", "z"], [False, True], [1, 1])
     assert inner.rate == 3 * V5P
@@ -28,18 +25,11 @@ def test_an_axis_over_part_of_a_dim_is_a_line_whose_links_other_groups_share() -
     assert (both.size, both.dims, both.rate) == (64, ["x", "y", "z"], 6 * V5P), "each link once"
 
 
-def test_only_a_full_side_of_a_v5e_pod_is_a_ring() -> None:
-    mesh = {"data": 4, "model": 4}
-    assert wiring(load_topology("v5e:4x4"), mesh, ["data"]).rate == V5E
-    mesh = {"data": 16, "model": 16}
-    assert wiring(load_topology("v5e:16x16"), mesh, ["data"]).rate == 2 * V5E
-
-
-def test_an_axis_that_turns_a_corner_has_one_link() -> None:
-    wired = wiring(load_topology("v5e:4x4"), {"data": 8, "model": 2}, ["data"])
-    assert wired.rate == V5E / 2 + V5E
-    odd = wiring(load_topology("v5e:2x6"), {"data": 3, "model": 4}, ["model"])
-    assert odd.rate == V5E
+def test_only_a_full_side_of_a_v5e_pod_is_a_ring_and_an_axis_that_turns_a_corner_has_one_link() -> None:
+    assert wiring(load_topology("v5e:4x4"), {"data": 4, "model": 4}, ["data"]).rate == V5E
+    assert wiring(load_topology("v5e:16x16"), {"data": 16, "model": 16}, ["data"]).rate == 2 * V5E
+    assert wiring(load_topology("v5e:4x4"), {"data": 8, "model": 2}, ["data"]).rate == V5E / 2 + V5E
+    assert wiring(load_topology("v5e:2x6"), {"data": 3, "model": 4}, ["model"]).rate == V5E
 
 
 @pytest.mark.parametrize(
@@ -62,21 +52,18 @@ def test_invalid_names_are_rejected(name: str, why: str) -> None:
         load_topology(name)
 
 
-def test_the_first_axes_cross_slices() -> None:
+def test_the_first_axes_cross_slices_if_slice_boundaries_divide_the_mesh() -> None:
     assert spans({"data": 4, "model": 2}, 1) == {"data": 1, "model": 1}
     assert spans({"data": 4, "fsdp": 8, "model": 2}, 2) == {"data": 2, "fsdp": 1, "model": 1}
     assert spans({"data": 2, "fsdp": 8, "model": 2}, 4) == {"data": 2, "fsdp": 2, "model": 1}
     assert crossing({"data": 1, "model": 8}, 4) == ["model"]
     assert within({"data": 4, "fsdp": 8}, 2) == {"data": 2, "fsdp": 8}
-
-
-def test_a_mesh_that_no_slice_boundary_divides_is_rejected() -> None:
     message = r"mesh data 3 × model 8 cannot be laid over 2 slices: data \(3\) and 2 slices do not divide each other"
     with pytest.raises(UserError, match=message):
         spans({"data": 3, "model": 8}, 2)
 
 
-def test_an_axis_over_slices_uses_both_networks() -> None:
+def test_an_axis_over_slices_uses_both_networks_and_the_devices_of_a_chip_share_its_links() -> None:
     slices = load_topology("2*v5p:4x4x4")
     assert (slices.name, slices.slices, slices.devices, slices.title) == ("v5p:4x4x4", 2, 128, "2 × v5p:4x4x4")
     replica, fsdp = (wiring(slices, {"replica": 2, "fsdp": 64}, [axis]) for axis in ("replica", "fsdp"))
@@ -84,9 +71,6 @@ def test_an_axis_over_slices_uses_both_networks() -> None:
     assert (fsdp.size, fsdp.slices, fsdp.rate, fsdp.dcn_rate) == (64, 1, 6 * V5P, None)
     alone = wiring(slices, {"fsdp": 128}, ["fsdp"])
     assert (alone.size, alone.slices, alone.rate, alone.dcn_rate) == (128, 2, 6 * V5P, 50e9 / 8)
-
-
-def test_the_two_devices_of_a_tpu7x_chip_share_its_links() -> None:
     slice_, mesh = load_topology("tpu7x:4x4x4"), {"data": 4, "fsdp": 16, "model": 2}
     chip, link = slice_.chip, slice_.chip.link_rate
     devices = [load_topology(name).devices for name in ("tpu7x:4x4x4", "tpu7x:2x2x1", "2*tpu7x:2x2x1")]
@@ -101,11 +85,9 @@ def test_the_two_devices_of_a_tpu7x_chip_share_its_links() -> None:
 
 
 def test_gpus_of_a_host_are_connected_by_nvlink_and_hosts_by_a_network() -> None:
-    topology = load_topology("h100:4x8")
+    topology, mesh = load_topology("h100:4x8"), {"data": 4, "model": 8}
     assert (topology.devices, topology.platform, topology.slices, topology.domains) == (32, "gpu", 1, 4)
-    data, model, both = (
-        wiring(topology, {"data": 4, "model": 8}, axes) for axes in (["data"], ["model"], ["data", "model"])
-    )
+    data, model, both = (wiring(topology, mesh, axes) for axes in (["data"], ["model"], ["data", "model"]))
     chip = topology.chip
     assert (data.rate, data.slices, data.dcn_rate) == (0, 4, chip.dcn_rate)
     assert (model.rate, model.slices, model.dcn_rate) == (chip.link_rate, 1, None)

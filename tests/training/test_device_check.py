@@ -56,9 +56,7 @@ SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in ((2, 3, 0), (7, 
 
 
 @pytest.mark.parametrize(("at_step", "found_after", "back_at"), [(5, 6, 4), *SLOW])
-def test_the_run_goes_back_and_makes_the_steps_again(
-    run: Callable[..., LocalRun], at_step: int, found_after: int, back_at: int
-) -> None:
+def test_the_run_goes_back(run: Callable[..., LocalRun], at_step: int, found_after: int, back_at: int) -> None:
     """Found at the next comparison: every third step, before the checkpoint of every fourth, and after the last."""
     plain, hit = run(None, name="plain"), run(FLIP, at_step)
     assert plain.train() == hit.train() == STEPS

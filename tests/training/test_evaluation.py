@@ -76,7 +76,7 @@ def user_task(folder: Path, code: str) -> Task:
     return Task(tiny_config(model=model, data=None, evaluation=SHARE), "cpu")
 
 
-def test_a_users_module_is_evaluated_in_eval_mode(tmp_path: Path) -> None:
+def test_a_users_module_is_evaluated_in_eval_mode_unless_it_makes_the_batches(tmp_path: Path) -> None:
     task = user_task(tmp_path, MODEL)
     batch = batch_of(task)
     module = task.model.module()
@@ -84,9 +84,6 @@ def test_a_users_module_is_evaluated_in_eval_mode(tmp_path: Path) -> None:
     logits = module(batch.inputs)  # type: ignore[operator]
     chosen = np.take_along_axis(np.asarray(nnx.log_softmax(logits)), batch.targets[..., None], -1)
     assert held_out_loss(task, "dp", batch) == pytest.approx(-chosen.mean(), rel=1e-5)
-
-
-def test_a_user_who_makes_the_batches_cannot_hold_text_out(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"batch of lm\.py makes the batches, so no text can be held out: omit them"):
         user_task(tmp_path, MODEL + BATCHES)
 
@@ -95,7 +92,7 @@ def windows(batches: Batches) -> set[bytes]:
     return {row.tobytes() for n in range(batches.full_batches) for row in batches[n][0]}
 
 
-def test_a_share_holds_out_the_end_of_the_data(tmp_path: Path) -> None:
+def test_a_share_holds_out_the_end_of_the_data_unless_that_is_too_little(tmp_path: Path) -> None:
     data = tmp_path / "text"
     data.write_bytes(np.random.default_rng(0).integers(1, 255, 6_000, np.uint8).tobytes())
     inputs = text_inputs(tiny_config(data=str(data), evaluation=SHARE))
@@ -106,9 +103,6 @@ def test_a_share_holds_out_the_end_of_the_data(tmp_path: Path) -> None:
     assert inputs.corpus.sha256 != whole.corpus.sha256, "a resumed run must not train on what it evaluated"
     other = msgspec.structs.replace(SHARE, share=None, data=str(data))
     assert text_inputs(tiny_config(evaluation=other)).held_out_corpus == whole.corpus
-
-
-def test_too_little_held_out_data_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(TEXT)
     data = str(tmp_path / "text")
     for evaluation, says in (

@@ -38,24 +38,35 @@ def test_a_mesh_shrinks_along_its_first_axes(preset: str, devices: int, sizes: d
     assert (shrunk.sizes(devices), shrunk.size_problem(devices)) == (sizes, None)
 
 
-def test_a_run_keeps_its_preset_and_a_mesh_of_fixed_sizes_shrinks() -> None:
+def test_a_run_keeps_its_preset_or_finds_one_that_fits() -> None:
     plain = tiny_config(preset="dp-tp2")
     assert fitted(plain, 4) == Fitted(plain)
     config = tiny_config(preset="data2-model4", switches=(ScheduledSwitch(9, "data8"),))
     found = fitted(config, 4)
     assert (found.config, found.replaced) == (config, {})
     assert "data2-model4 on 4 devices: mesh" in found.warnings[0]
+    found = fitted(too_large(), 2)
+    steps = found.config.training.accumulate_steps
+    assert (found.config.preset, found.config.training.batch_size) == ("dp", 64)
+    assert steps > 1
+    assert found.warnings == [f"each step in {steps} micro-batches, whose activations fit 2 devices"]
+    # By formula: the state alone, which `dp` replicates, is larger than the memory.
+    found = fitted(tiny_config(preset="dp", device_memory=int(0.6 * peak("dp", 4))), 4)
+    assert found.replaced == {found.config.preset: "dp"}
+    assert "its memory, by formula" in found.warnings[0]
+    # Eight rows do not divide by seven, six or five devices.
+    config = tiny_config(preset="dp")
+    restart = Restart(attempt=Attempt(number=2, supervisor=1, left_out=(5,)))
+    found = fit(config, Task(config, "cpu"), jax.devices()[:7], restart, None)
+    assert (found.config, found.devices, found.replaced) == (config, 4, {})
+    assert found.warnings == ["without device 5, which was wrong", "dp uses 4 of 7 devices: it does not fit more"]
 
 
-def test_a_fallback_is_preferred_to_others(tmp_path: Path) -> None:
+def test_a_fallback_is_preferred_to_others_and_a_switch_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "whole.toml"
     file.write_text('[mesh]\nrest = -1\n[rules]\nmlp = ""\n')
     found = fitted(tiny_config(preset="dp"), 6, ("tp", str(file)))
     assert (found.config.preset, found.replaced) == (str(file), {"whole": "dp"})
-
-
-def test_a_switch_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
-    file = tmp_path / "whole.toml"
     file.write_text("[mesh]\nrest = -1\n")
     switches = (ScheduledSwitch(9, "dp"),)
     found = fitted(tiny_config(preset=str(file), switches=switches), 6)
@@ -82,26 +93,11 @@ def too_large() -> RunConfig:
     return msgspec.structs.replace(large, device_memory=int(0.9 * peak("dp", 2, large)))
 
 
-def test_micro_batches_make_room_for_activations() -> None:
-    found = fitted(too_large(), 2)
-    steps = found.config.training.accumulate_steps
-    assert (found.config.preset, found.config.training.batch_size) == ("dp", 64)
-    assert steps > 1
-    assert found.warnings == [f"each step in {steps} micro-batches, whose activations fit 2 devices"]
-
-
 @pytest.mark.slow
 def test_micro_batches_make_room_in_the_compiled_program() -> None:
     config = too_large()
     found = fitted(config, 2)
     assert compiled_peak(found.config, 2) < 0.9 * compiled_peak(config, 2)
-
-
-def test_a_preset_that_splits_the_state_is_found_if_it_has_to_be() -> None:
-    """By formula: the state alone, which `dp` replicates, is larger than the memory."""
-    found = fitted(tiny_config(preset="dp", device_memory=int(0.6 * peak("dp", 4))), 4)
-    assert found.replaced == {found.config.preset: "dp"}
-    assert "its memory, by formula" in found.warnings[0]
 
 
 @pytest.mark.parametrize(("memory", "fits", "words"), [(None, 2, "on 2 of 3 processes"), (1, None, "nor on fewer")])
@@ -110,12 +106,3 @@ def test_what_fits_on_fewer_processes_is_said(memory: int | None, fits: int | No
     with pytest.raises(Unfit, match=f"no preset fits 6 devices, {words}") as error:
         fitted(tiny_config(device_memory=memory), 6, processes=3)
     assert error.value.processes == fits
-
-
-def test_without_a_device_a_run_takes_as_many_of_the_others_as_fit() -> None:
-    """Eight rows do not divide by seven, six or five devices."""
-    config = tiny_config(preset="dp")
-    restart = Restart(attempt=Attempt(number=2, supervisor=1, left_out=(5,)))
-    found = fit(config, Task(config, "cpu"), jax.devices()[:7], restart, None)
-    assert (found.config, found.devices, found.replaced) == (config, 4, {})
-    assert found.warnings == ["without device 5, which was wrong", "dp uses 4 of 7 devices: it does not fit more"]

@@ -25,6 +25,8 @@ from ..conftest import tiny_config
 from ..recorded import recorded_run
 from .test_loop import losses, run
 
+Capture = pytest.CaptureFixture[str]
+
 
 def sampler(task: Task, preset: str) -> Callable[..., bytes]:
     """Returns a function of the prompt, the number of tokens, the temperature and the seed."""
@@ -83,9 +85,7 @@ def test_samples_leave_losses_as_they_are(task: Task, programs: dict[str, Progra
         (["train", "--steps", "2", "--sample-prompt", "a"], "--sample-prompt a: add --sample-every N"),
     ],
 )
-def test_bad_options_are_refused(
-    options: list[str], problem: str, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_options_are_refused(options: list[str], problem: str, home: Path, capsys: Capture) -> None:
     assert main(options) == 2
     assert problem in capsys.readouterr().err
 
@@ -107,7 +107,7 @@ def test_a_sample_is_logged_with_what_it_cost() -> None:
     assert msgspec.structs.replace(event, problem="out of memory").line == "step 4: no sample: out of memory"
 
 
-def test_only_a_living_run_is_sampled(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_a_living_run_is_sampled(home: Path, capsys: Capture) -> None:
     directory = recorded_run()
     assert main(["sample", directory.name]) == 2
     assert f"run {directory.name} has ended, and only an engine has the model" in capsys.readouterr().err

@@ -174,15 +174,12 @@ def test_accumulated_losses_are_those_of_the_large_batch(preset: str) -> None:
     np.testing.assert_allclose(parts, whole, rtol=1e-5)
 
 
-def test_presets_that_cannot_accumulate_say_what_to_do() -> None:
+def test_presets_that_cannot_accumulate_say_what_to_do_and_z_loss_is_not_reported() -> None:
     task = Task(config(batch_size=16, accumulate_steps=4), "cpu")
     with pytest.raises(UserError, match=r"batch 16 ÷ data \(8\) = 2 does not divide by it: .* a batch of 32"):
         place(task, load_preset("dp"), jax.devices())
     with pytest.raises(UserError, match="a pipeline has micro-batches of its own: set microbatches"):
         place(task, load_preset("pp2"), jax.devices())
-
-
-def test_z_loss_is_minimised_and_not_reported() -> None:
     plain, with_z = (Task(config(z_loss=weight), "cpu") for weight in (0.0, 0.5))
     params = jax.jit(plain.initial_state)().params
     minimised, (value, _) = jax.jit(with_z.outcome)(params, {}, batch(0), None)
@@ -190,13 +187,10 @@ def test_z_loss_is_minimised_and_not_reported() -> None:
     assert minimised == pytest.approx(float(value) + 0.5 * np.log(256) ** 2, rel=1e-2)
 
 
-def test_moments_have_the_dtype_asked_for() -> None:
+def test_moments_have_the_dtype_asked_for_and_what_differs_from_the_defaults_is_named() -> None:
     task = Task(config(moment_dtype="bfloat16"), "cpu")
     dtypes = {array.names[0].split(".")[0]: array.dtype.name for array in task.arrays if array.kind == "moment"}
     assert dtypes == {"mu": "bfloat16", "nu": "float32"}
-
-
-def test_what_differs_from_the_defaults_is_named() -> None:
     assert training_words(config()) == ""
     assert training_words(config({"remat": "minimal"})) == "remat minimal"
     changed = config(optimizer="lion", schedule="cosine", decay_steps=2000, final_share=0.1, accumulate_steps=4)

@@ -41,9 +41,7 @@ def looked(begun: int = 0) -> Activity:
     return TrainingThread().look(begun)
 
 
-def test_a_thread_is_in_a_step_within_these_methods_and_if_another_step_has_begun(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_thread_is_in_a_step_within_these_methods_or_once_another_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Activity] = []
     reports = StepReports(lambda _: None, lambda: None, None)  # type: ignore[arg-type]
     reports._in_flight = jnp.ones(())
@@ -130,7 +128,9 @@ def done(*seconds: float) -> StepsDone:
     return StepsDone(step=3, losses=[1.0] * len(seconds), step_seconds=list(seconds), input_wait_seconds=None)
 
 
-def test_a_step_is_late_after_20_s_or_five_slow_steps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_late_after_20_s_or_five_slow_steps_of_a_process_that_runs(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     thread = Trains(clock, monkeypatch)
     assert thread.late_after(1) == 300.0, "the first step"
     thread.note(done(9.0))
@@ -142,9 +142,6 @@ def test_a_step_is_late_after_20_s_or_five_slow_steps(clock: Clock, monkeypatch:
     assert thread.late_after(4) == 30.0
     thread.note(SWITCHED)
     assert [thread.late_after(begun) for begun in (6, 7)] == [300.0, 300.0], "the first steps under another preset"
-
-
-def test_time_in_which_the_process_was_stopped_does_not_count(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     thread = Trains(clock, monkeypatch)
     thread.note(done(0.1, 0.1))
     thread.look_once(4)
