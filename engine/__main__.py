@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from .base.parent_watchdog import end_with_parent
+from .wire.ending import adopt_pipe
 from .wire.stdout import answered
 
 RUNS = {
@@ -49,6 +50,7 @@ def main() -> int:
         return 2
     if question in ON_CPU:
         os.environ["JAX_PLATFORMS"] = "cpu"
+    adopt_pipe()
     if question not in RUNS:
         end_with_parent()  # before jax is imported
     module, _, name = ANSWERS[question].rpartition(".")

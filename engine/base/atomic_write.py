@@ -15,9 +15,11 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             new.unlink()
+        if isinstance(error, OSError):
+            error.filename = str(path)  # not the temporary name, which differs each time
         raise
     sync_directory(path.parent)
 

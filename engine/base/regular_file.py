@@ -35,10 +35,14 @@ def open_regular(path: Path | str) -> BufferedReader:
         raise
 
 
-def read_regular(path: Path) -> bytes:
-    """Returns the content of a regular file. Raises OSError as `open_regular` does."""
+def read_regular(path: Path, limit: int = -1) -> bytes:
+    """Returns the content of a regular file. Raises OSError as `open_regular` does, and if it has more than `limit`
+    bytes; a negative limit is none."""
     with open_regular(path) as file:
-        return file.read()
+        content = file.read(limit + 1 if limit >= 0 else -1)
+    if 0 <= limit < len(content):
+        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", str(path))
+    return content
 
 
 def _require_regular(path: str, mode: int) -> None:

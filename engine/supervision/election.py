@@ -4,8 +4,8 @@ import socket
 from collections.abc import Callable, Mapping
 
 from ..spec.attempt import LostProcess, Supervision
-from ..wire.ending import Ending
-from .engine import Retries, worst
+from ..wire.ending import Ending, worst
+from .engine import Retries
 from .rendezvous import LOST_SECONDS, Decision, Heartbeat, Rendezvous
 
 FIRST_SECONDS = 60.0
@@ -37,7 +37,7 @@ class Election:
         endings = self._endings(number, present)
         rank, ending = worst(endings) if endings else (0, Ending(kind="stopped"))
         wrong = self._wrong(number, list(present), ending)
-        if not ending.is_orderly and not wrong and self._noted < number:
+        if not ending.is_orderly and ending.kind != "blocked" and not wrong and self._noted < number:
             self._noted = number
             self._retries.note(rank, ending, self._last_step())
         decision = self._verdict(number, list(present), wrong[0] if wrong else rank, ending, wrong)
@@ -76,13 +76,13 @@ class Election:
         is_dead = not ending.is_orderly and self._retries.is_repeated and ending.kind in ("killed", "lost", "stuck")
         if ending.fits is not None:
             ranks, spare = ranks[: ending.fits], ranks[ending.fits :]
-        elif ending.kind == "refused":
+        elif ending.kind in ("refused", "late"):
             return Decision(number=number, problem=ending.why)
         elif is_dead and rank in ranks and len(ranks) > self._least:
             left_out = [rank]
             ranks = [other for other in ranks if other != rank]
             self._retries.forget_faults()
-        elif not ending.is_orderly and not left_out and (problem := self._retries.problem):
+        elif not ending.is_orderly and ending.kind != "blocked" and not left_out and (problem := self._retries.problem):
             return Decision(number=number, problem=problem)
         if spare and len(ranks) < self._least:
             return Decision(number=number, problem=f"{ending.why}; --min-processes {self._least} allows no fewer")

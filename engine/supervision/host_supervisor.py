@@ -4,26 +4,31 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from ..base.regular_file import append_regular
+from ..base.advice import problems_in
+from ..base.regular_file import append_regular, open_regular
+from ..base.user_error import UserError
 from ..distributed.address import reachable_address
 from ..spec.attempt import Attempt, Supervision
 from ..spec.config import Membership, Restart
 from ..wire.ending import Ending
 from ..wire.engine_command import engine_command
 from ..wire.run_directory import RunDirectory, checked_name, state_home
+from .boundary import Boundary, say
 from .election import Election
 from .engine import SETTLE_SECONDS, Engine, SignalHandler
 from .rendezvous import Decision, Heartbeat, Rendezvous
-from .supervisor import POLL_SECONDS, give_up, held, last_step, say
+from .supervisor import NO_ENGINE, POLL_SECONDS, give_up, held, last_step
 
 LOOK_SECONDS = 0.5
+WAITING_SECONDS = 20.0
+"""A supervisor that waits longer for others says for which."""
 COMPARED_BYTES = 4096
 """Bytes at the end of the copy by which a log that goes on from it is known."""
 
@@ -52,13 +57,15 @@ class HostSupervisor:
             host=socket.gethostname(),
             address=reachable_address(membership.coordinator, self._rank),
         )
-        self._rendezvous = Rendezvous(folder, own)
+        self._boundary = Boundary(lambda: signals.count)
+        self._rendezvous = Rendezvous(folder, own, self._boundary.note)
         self._stacks = directory.stacks(restart.config)
         shared = folder / "events.jsonl"
         self._history = History(directory.events, shared)
         self._election = Election(
             self._rendezvous, membership.coordinator, self._count, supervision, lambda: last_step(shared)
         )
+        self._stop_seconds = restart.config.stop_seconds
         self._serves = False
         """Whether process 0 of the last attempt was on this host, which then has the history."""
         self._signals = signals
@@ -77,24 +84,37 @@ class HostSupervisor:
             ending = None
             if decision.members.get(self._rank) == self._rendezvous.own.token:
                 ending = self._run_attempt(decision)
-                makes_room = any(other.makes_room == number for other in self._rendezvous.present().values())
+                present = self._boundary.retried("hosts", self._rendezvous.present) or {}
+                makes_room = any(other.makes_room == number for other in present.values())
                 if ending.is_orderly and (self._signals.count or not makes_room):
                     self._rendezvous.update(is_done=True)
                     return 0
+                self._boundary.is_blocked(ending)
 
     def _awaited(self, number: int) -> Decision | None:
-        """Waits for the decision on an attempt, or makes it as the first supervisor; None if the run is over."""
+        """Waits for the decision on an attempt, or makes it as the first supervisor; None if the run is over. Raises
+        UserError if there is another supervisor of this rank."""
         since = time.monotonic()
-        while not (decision := self._rendezvous.decision(number)):
-            present = self._rendezvous.present()
-            if any(other.is_done and other.ready_for == number - 1 for other in present.values()):
-                return None
+        while True:
+            self._rendezvous.refuse_rival()
+            with self._boundary.turn("hosts"):
+                if decision := self._rendezvous.decision(number):
+                    return decision
+                present = self._rendezvous.present()
+                if any(other.is_done and other.ready_for == number - 1 for other in present.values()):
+                    return None
+                self._tell_waiting(number, present, time.monotonic() - since)
+                if min(present) == self._rank and all(other.ready_for >= number for other in present.values()):
+                    self._election.elect(number, present, time.monotonic() - since)
             if self._signals.count:
-                return Decision(number=number, problem="stopped by a signal while no engine ran")
-            if min(present) == self._rank and all(other.ready_for >= number for other in present.values()):
-                self._election.elect(number, present, time.monotonic() - since)
+                return Decision(number=number, problem=NO_ENGINE)
             time.sleep(LOOK_SECONDS)
-        return decision
+
+    def _tell_waiting(self, number: int, present: Mapping[int, Heartbeat], waited: float) -> None:
+        gone = [f"process {rank} is not there" for rank in range(self._count) if rank not in present]
+        busy = [f"process {rank} is not ready" for rank, other in present.items() if other.ready_for < number]
+        if waited >= WAITING_SECONDS:
+            self._boundary.note("waiting", f"attempt {number} waits: {', '.join([*gone, *busy]) or 'nobody decides'}")
 
     def _problem(self, decision: Decision) -> str:
         if self._rank not in decision.left_out:
@@ -112,25 +132,36 @@ class HostSupervisor:
 
     def _run_attempt(self, decision: Decision) -> Ending:
         process = sorted(decision.members).index(self._rank)
-        if process == 0 and not self._serves:
-            self._history.fetch()
-        self._serves = process == 0
-        self._tell_host(decision)
-        engine = self._started(decision, process)
+        try:
+            if process == 0 and not self._serves:
+                self._history.fetch()
+            self._serves = process == 0
+            self._tell_host(decision)
+            engine = self._started(decision, process)
+        except (OSError, UserError) as error:
+            return Ending(kind="blocked", problems=problems_in(error))
         self._signals.follow(engine)
-        watch = _Watch(decision, self._rendezvous, self._checkpoints)
-        looked = time.monotonic()
-        while (endings := engine.ended()) is None:
-            time.sleep(POLL_SECONDS)
-            if time.monotonic() - looked >= LOOK_SECONDS:
-                looked = time.monotonic()
-                watch.look(engine)
-                if self._serves:
-                    self._history.publish()
+        watch = _Watch(decision, self._rendezvous, self._checkpoints, self._stop_seconds)
+        ending = self._watched(engine, watch)[process]
         if self._serves:
             self._history.publish()
-        ending = endings[process]
         return Ending(kind="lost") if watch.has_killed else ending
+
+    def _watched(self, engine: Engine, watch: "_Watch") -> dict[int, Ending]:
+        """Returns how the processes ended. Raises UserError if there is another supervisor of this rank."""
+        looked = time.monotonic()
+        while True:
+            self._rendezvous.refuse_rival()
+            with self._boundary.turn("engine"):
+                if endings := engine.ended():
+                    return endings
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() - looked >= LOOK_SECONDS:
+                with self._boundary.turn("hosts"):
+                    watch.look(engine)
+                    if self._serves:
+                        self._history.publish()
+                looked = time.monotonic()
 
     def _tell_host(self, decision: Decision) -> None:
         """Tells the viewers on this host which one has process 0, if that is another one."""
@@ -163,8 +194,11 @@ class _Watch:
     has_killed = False
     """Whether the engine of this host was ended because another one had ended."""
 
-    def __init__(self, decision: Decision, rendezvous: Rendezvous, checkpoints: Path) -> None:
+    def __init__(
+        self, decision: Decision, rendezvous: Rendezvous, checkpoints: Path, stop_seconds: float | None
+    ) -> None:
         self._decision, self._rendezvous, self._checkpoints = decision, rendezvous, checkpoints
+        self._stop_seconds = stop_seconds
         self._ended_at: float | None = None
         """When another engine was first seen to have ended, or its supervisor to be gone."""
         self._saved: int | None = None
@@ -195,7 +229,7 @@ class _Watch:
         elif newest > self._saved:
             say(f"process {', '.join(map(str, waiting))} is back: attempt {self._decision.number + 1} takes it in")
             self._rendezvous.update(makes_room=self._decision.number)
-            engine.signal(signal.SIGTERM)
+            engine.stop(self._stop_seconds)
 
 
 class History:
@@ -213,7 +247,7 @@ class History:
 
     def publish(self) -> None:
         """Appends to the copy what was written here since. Ignores a failing storage: the next call copies the rest."""
-        with contextlib.suppress(OSError), self._own.open("rb") as own, append_regular(self._shared) as shared:
+        with contextlib.suppress(OSError), open_regular(self._own) as own, append_regular(self._shared) as shared:
             own.seek(shared.seek(0, 2))
             shutil.copyfileobj(own, shared)
 
@@ -221,7 +255,7 @@ class History:
         """Whether this host's log begins with the copy, as far as the end of the copy tells."""
         if not self._own.exists():
             return False
-        with self._own.open("rb") as own, self._shared.open("rb") as shared:
+        with open_regular(self._own) as own, open_regular(self._shared) as shared:
             start = max(0, shared.seek(0, 2) - COMPARED_BYTES)
             shared.seek(start)
             own.seek(start)
@@ -232,8 +266,8 @@ class History:
 def supervise_host(run: str, restart: Restart, membership: Membership, supervision: Supervision) -> int:
     """Supervises the engine of this host, and returns the exit code of the run. Raises UserError."""
     directory = RunDirectory(state_home() / checked_name(run))
+    assert restart.config
     if not (directory.path / "run.json").exists():
-        assert restart.config
         directory.write_config(restart.config)
-    with held(directory), SignalHandler() as signals:
+    with held(directory), SignalHandler(restart.config.stop_seconds) as signals:
         return HostSupervisor(directory, restart, membership, supervision, signals).run()

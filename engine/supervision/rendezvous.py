@@ -1,16 +1,18 @@
 """Where the supervisors of a run meet, one on each host: who is there, and which of them train in the next attempt.
 
 It is a folder beside the checkpoints, which all hosts share in any case: without that storage no host could go on, and
-unlike process 0 it outlives each of them. Every supervisor counts beats in a file of its own. A decision is a file
-that can be created only once, so that there is one for each attempt, whoever believes to be the first that is left. No
+unlike process 0 it outlives each of them. Every supervisor counts beats in a file of its own. A decision is a folder
+that gets its name only once, so that there is one for each attempt, whoever believes to be the first that is left. No
 clocks are compared: a supervisor is present while others see its beats change.
 """
 
 import contextlib
-import os
-import sys
+import errno
+import math
+import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,13 +20,19 @@ import msgspec
 from msgspec import Struct
 
 from ..base.atomic_write import write_atomically
+from ..base.processes import Clock
+from ..base.regular_file import read_regular
 from ..base.user_error import UserError
 from ..spec.attempt import LostProcess
 from ..wire.ending import Ending
+from .boundary import words
 
 BEAT_SECONDS = 1.0
 LOST_SECONDS = 10.0
 """A supervisor whose beats do not change for so long is lost, and its host with it."""
+DECISION = "decision.json"
+MAX_FILE_BYTES = 1024 * 1024
+"""Bytes of a file in the folder that are read at most."""
 T = TypeVar("T")
 
 
@@ -67,22 +75,28 @@ class Decision(Struct, frozen=True, kw_only=True):
 class Rendezvous:
     """Reads the folder, and beats in a thread of its own until this process ends."""
 
-    def __init__(self, folder: Path, own: Heartbeat) -> None:
-        """Raises UserError if the folder cannot be written, or another supervisor has the same rank."""
-        self._folder = folder
+    def __init__(self, folder: Path, own: Heartbeat, note: Callable[[str, str], None]) -> None:
+        """`note` is called with what a problem is about, and the problem or an empty text; by any thread. Raises
+        UserError if the folder cannot be written, or another supervisor has the same rank."""
+        self._folder, self._note = folder, note
         self._lock = threading.Lock()
         self.own = own
         self._seen: dict[int, tuple[str, int, float]] = {}
-        """Token and beat of each rank, and when they changed; 0 if they never did since this process began."""
-        self._is_failing = False
+        """Token and beat of each rank, and for how many seconds they have not changed; infinite if they never did since
+        this process began."""
+        self._rival: Heartbeat | None = None
+        self._clock, self._newest = Clock(LOST_SECONDS / 2), 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._refuse_rival()
+            self._before = self._read(self._host(own.rank), Heartbeat)
+            if self._before:
+                time.sleep(2.5 * BEAT_SECONDS)
             self._write()
         except OSError as error:
             raise UserError(
                 f"{folder}: supervisors cannot meet there: {error.strerror}: share it with all hosts"
             ) from error
+        self.refuse_rival()
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
     def update(self, **changes: object) -> None:
@@ -92,50 +106,49 @@ class Rendezvous:
         self._beat_once()
 
     def present(self) -> dict[int, Heartbeat]:
-        """Returns the supervisors whose beats change, by rank."""
-        now, found = time.monotonic(), {self.own.rank: self.own}
+        """Returns the supervisors whose beats change, by rank. Raises OSError if the folder cannot be read."""
+        passed, found = self._clock.passed(), {self.own.rank: self.own}
         for other in self._others():
-            token, beat, changed = self._seen.get(other.rank, (other.token, other.beat, 0.0))
-            if (token, beat) != (other.token, other.beat):
-                changed = now
-            self._seen[other.rank] = other.token, other.beat, changed
-            if changed and now - changed < LOST_SECONDS:
+            token, beat, silent = self._seen.get(other.rank, (other.token, other.beat, math.inf))
+            silent = silent + passed if (token, beat) == (other.token, other.beat) else 0.0
+            self._seen[other.rank] = other.token, other.beat, silent
+            if silent < LOST_SECONDS:
                 found[other.rank] = other
         return dict(sorted(found.items()))
 
     def newest(self) -> int:
-        return max((int(path.stem.partition("-")[2]) for path in self._folder.glob("attempt-*.json")), default=0)
+        """Returns the number of the newest decision; the newest known if the folder cannot be read."""
+        with contextlib.suppress(OSError):
+            numbers = [path.name.partition("-")[2] for path in self._folder.glob("attempt-*")]
+            self._newest = max(self._newest, *(int(number) for number in numbers if number.isdecimal()), 0)
+        return self._newest
 
     def decision(self, number: int) -> Decision | None:
-        return _read(self._attempt(number), Decision)
+        return self._read(self._attempt(number) / DECISION, Decision)
 
     def decide(self, decision: Decision) -> None:
-        """Writes a decision unless there is one for its attempt. Ignores a failing storage: the caller tries again."""
+        """Writes a decision unless there is one for its attempt. Raises OSError."""
         new = self._folder / f"{self.own.token}.new"
-        with contextlib.suppress(OSError):
-            write_atomically(new, msgspec.json.encode(decision))
-            with contextlib.suppress(FileExistsError):
-                os.link(new, self._attempt(decision.number))  # atomic, on NFS too
-            new.unlink()
+        new.mkdir(exist_ok=True)
+        write_atomically(new / DECISION, msgspec.json.encode(decision))
+        try:
+            new.rename(self._attempt(decision.number))  # atomic, on NFS too: fails if there is one, which is not empty
+        except OSError as error:
+            shutil.rmtree(new, ignore_errors=True)
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) and not self.decision(decision.number):
+                raise
+
+    def refuse_rival(self) -> None:
+        """Raises UserError if another supervisor of this rank was seen to beat, which began earlier."""
+        if self._rival:
+            raise UserError(
+                f"--process-id {self.own.rank}: the supervisor of {self._rival.host} has this number already: end it, "
+                "or give each host its own"
+            )
 
     def _others(self) -> list[Heartbeat]:
-        found = (_read(path, Heartbeat) for path in self._folder.glob("host-*.json"))
+        found = (self._read(path, Heartbeat) for path in sorted(self._folder.glob("host-*.json")))
         return [other for other in found if other and other.rank != self.own.rank]
-
-    def _refuse_rival(self) -> None:
-        """Raises UserError if another supervisor of this rank beats."""
-        before = _read(self._host(self.own.rank), Heartbeat)
-        if before is None:
-            return
-        time.sleep(2.5 * BEAT_SECONDS)
-        if (after := _read(self._host(self.own.rank), Heartbeat)) and (after.token, after.beat) != (
-            before.token,
-            before.beat,
-        ):
-            raise UserError(
-                f"--process-id {self.own.rank}: the supervisor of {after.host} has this number already: end it, or "
-                "give each host its own"
-            )
 
     def _beat(self) -> None:
         while True:
@@ -146,15 +159,19 @@ class Rendezvous:
         """Writes the heartbeat; says once that the storage fails, until it works again."""
         try:
             self._write()
-            self._is_failing = False
+            self._note("beat", "")
         except OSError as error:
-            if not self._is_failing:
-                text = f"shardtui: {self._folder}: {error.strerror}: other hosts do not see this one"
-                print(text, file=sys.stderr, flush=True)
-            self._is_failing = True
+            self._note("beat", f"{words(error)}: other hosts do not see this one")
 
     def _write(self) -> None:
+        """Writes the heartbeat, unless a supervisor of the same rank has beaten more often. Raises OSError."""
         with self._lock:
+            found = self._read(self._host(self.own.rank), Heartbeat)
+            is_other = found is not None and found != self._before and found.token != self.own.token
+            if found and is_other and (found.beat, found.token) > (self.own.beat, self.own.token):
+                self._rival = found
+            if self._rival:
+                return
             self.own = msgspec.structs.replace(self.own, beat=self.own.beat + 1)
             write_atomically(self._host(self.own.rank), msgspec.json.encode(self.own))
 
@@ -162,11 +179,18 @@ class Rendezvous:
         return self._folder / f"host-{rank}.json"
 
     def _attempt(self, number: int) -> Path:
-        return self._folder / f"attempt-{number}.json"
+        return self._folder / f"attempt-{number}"
 
-
-def _read(path: Path, kind: type[T]) -> T | None:
-    """Returns what a file holds; None if it is not there, or half written."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    return None
+    def _read(self, path: Path, kind: type[T]) -> T | None:
+        """Returns what a file holds; None if it is not there, half written, or cannot be read, which is reported."""
+        problem = ""
+        try:
+            return msgspec.json.decode(read_regular(path, MAX_FILE_BYTES), type=kind)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):  # of a file that was just replaced, on NFS
+                problem = f"{words(error)}: ignored until it can be read"
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            problem = f"{path}: not written by a supervisor: remove it"
+        finally:
+            self._note(str(path), problem)
+        return None

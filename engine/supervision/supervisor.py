@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 import time
 from pathlib import Path
 from typing import BinaryIO
@@ -13,14 +12,16 @@ from ..base.user_error import UserError
 from ..spec.attempt import Attempt, LostProcess, Supervision
 from ..spec.config import Restart
 from ..wire import lock
-from ..wire.ending import Ending
+from ..wire.ending import Ending, worst, write_ending
 from ..wire.engine_command import engine_command
 from ..wire.event_log import EventLog, deciding_events
 from ..wire.events import Failed, StepsDone
 from ..wire.run_directory import RunDirectory
-from .engine import Engine, Retries, SignalHandler, worst
+from .boundary import Boundary, say
+from .engine import Engine, Retries, SignalHandler
 
 POLL_SECONDS = 0.05
+NO_ENGINE = "stopped by a signal while no engine ran"
 
 
 class Supervisor:
@@ -35,6 +36,7 @@ class Supervisor:
         self._count = (restart.config or directory.config).processes
         self._least = min(supervision.min_processes or self._count, self._count)
         self._signals = signals
+        self._boundary = Boundary(lambda: signals.count)
 
     def run(self) -> int:
         """Returns the exit code of the run: 0, 1 if it failed, 2 if it was refused."""
@@ -44,7 +46,10 @@ class Supervisor:
             if ending.is_orderly:
                 return 0
             if ending.kind == "refused" and attempt.number == 1:
+                write_ending(ending)
                 return 2
+            if self._boundary.is_blocked(ending) and not self._signals.count:
+                continue
             following = self._next(attempt, process, ending)
             if isinstance(following, str):
                 give_up(self._directory, following)
@@ -66,7 +71,7 @@ class Supervisor:
             return ending.why
         if self._least <= count < attempt.processes:
             self._retries.forget_faults()
-        elif ending.kind == "refused":
+        elif ending.kind in ("refused", "late"):
             return f"{ending.why}; --min-processes {self._least} allows no fewer" if ending.fits else ending.why
         elif problem := self._retries.problem:
             return problem
@@ -94,6 +99,20 @@ class Supervisor:
         )
 
     def _run_attempt(self, attempt: Attempt) -> dict[int, Ending]:
+        if attempt.number == 1:
+            engine = self._started(attempt)
+        else:
+            engine = self._boundary.retried("start", lambda: self._started(attempt))
+        if engine is None:
+            return {0: Ending(kind="lost", problems=[NO_ENGINE])}
+        self._signals.follow(engine)
+        while True:
+            with self._boundary.turn("engine"):
+                if endings := engine.ended():
+                    return endings
+            time.sleep(POLL_SECONDS)
+
+    def _started(self, attempt: Attempt) -> Engine:
         restart = msgspec.structs.replace(self._restart, attempt=attempt)
         if attempt.number > 1:  # what was asked for the first start holds for it alone
             restart = msgspec.structs.replace(restart, step=None, preset=None, profile=None)
@@ -102,18 +121,14 @@ class Supervisor:
             for index, member in enumerate(self._directory.new_members(attempt.processes))
         }
         logs = {index: self._directory.log_of(index) for index in commands}
-        stacks = self._directory.stacks(self._directory.config)
-        engine = Engine(self._directory, commands, logs, stacks)
-        self._signals.follow(engine)
-        while (endings := engine.ended()) is None:
-            time.sleep(POLL_SECONDS)
-        return endings
+        return Engine(self._directory, commands, logs, self._directory.stacks(self._directory.config))
 
 
 def supervise(directory: str, restart: Restart, supervision: Supervision) -> int:
     """Supervises a run of this machine, and returns its exit code. Raises UserError if another supervisor does."""
     run = RunDirectory(Path(directory))
-    with held(run), SignalHandler() as signals:
+    config = restart.config or run.config
+    with held(run), SignalHandler(config.stop_seconds) as signals:
         return Supervisor(run, restart, supervision, signals).run()
 
 
@@ -124,10 +139,6 @@ def held(run: RunDirectory) -> BinaryIO:
         raise UserError(
             f"run {run.name} has a supervisor already: `shardtui stop {run.name}` ends the run and both ({error})"
         ) from error
-
-
-def say(text: str) -> None:
-    print(f"shardtui: {text}", file=sys.stderr, flush=True)
 
 
 def give_up(run: RunDirectory, problem: str) -> None:

@@ -16,10 +16,10 @@ from ..distributed.outcomes import WrongDevices
 from ..distributed.seal import Seal
 from ..spec.config import Membership, Restart, RunConfig
 from ..wire.commands import Stop
-from ..wire.ending import Ending
+from ..wire.ending import Ending, write_ending
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory, create, find, state_home
-from .serve import end_with_supervisor, ending_of, ending_recorder, serve
+from .serve import end_with_supervisor, ending_of, serve
 from .train import train
 from .watchdog import HangWatch, Watchdog
 
@@ -37,7 +37,7 @@ def host(run: str, config: RunConfig | None, restart: Restart, membership: Membe
     try:
         is_joined = connect(membership, about)
     except UserError as error:
-        ending_recorder(directory, membership.process or 0, restart)(ending_of(error, 0))
+        write_ending(ending_of(error, 0))
         raise
     joined = partial(seal, membership, directory, about)
     if process_index():
@@ -55,13 +55,12 @@ def host(run: str, config: RunConfig | None, restart: Restart, membership: Membe
 
 def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], process: int) -> int:
     """Trains as process 0 decides, until the run ends. Returns the exit code. Raises UserError."""
-    record = ending_recorder(directory, process, restart)
     try:
         joined = join()
     except UserError as error:
-        record(ending_of(error, 0))
+        write_ending(ending_of(error, 0))
         raise
-    cluster, inbox = JaxCluster(joined, stop=lambda: None, lost=partial(_exit_on_loss, record)), Inbox()
+    cluster, inbox = JaxCluster(joined, stop=lambda: None, lost=_exit_on_loss), Inbox()
 
     def stop() -> None:
         inbox.put(Stop())
@@ -70,27 +69,27 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], 
     config = restart.config or directory.config
     limit = None if config.stop_seconds is None else config.stop_seconds + GRACE_SECONDS
     beat = directory.beat(process) if restart.attempt else None
-    hangs = HangWatch(lambda: cluster, directory.stacks(config), beat, record)
+    hangs = HangWatch(lambda: cluster, directory.stacks(config), beat)
     watchdog = Watchdog(inbox, lambda _: None, stop, limit, hangs)
     try:
         done = train(directory, restart, watchdog.note, inbox, cluster, lambda _: None)
-        record(Ending(kind="stopped", step=done))
+        write_ending(Ending(kind="stopped", step=done))
         return 0
     except (UserError, WrongDevices) as error:  # in every process after the same step
-        record(ending_of(error, watchdog.done))
+        write_ending(ending_of(error, watchdog.done))
         cluster.close()
         if isinstance(error, UserError):
             raise
         return 1
     except Exception as error:
-        record(ending_of(error, watchdog.done))
+        write_ending(ending_of(error, watchdog.done))
         traceback.print_exc()
         cluster.fail(error)
         return 1
 
 
-def _exit_on_loss(record: Callable[[Ending], None], gone: Mapping[int, str]) -> None:
-    record(Ending(kind="lost", lost=dict(gone)))
+def _exit_on_loss(gone: Mapping[int, str]) -> None:
+    write_ending(Ending(kind="lost", lost=dict(gone)))
     print(*(f"shardtui: process {process} was lost: {why}" for process, why in gone.items()), sep="\n", file=sys.stderr)
     sys.stderr.flush()
     os._exit(1)

@@ -78,6 +78,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         log = EventLog(directory.events, server.publish)
     except (UserError, OSError) as error:
         print(error, file=sys.stderr)
+        write_ending(Ending(kind="blocked" if restart.is_again else "refused", problems=problems_in(error)))
         return 2
     detach_in_children(lambda: [lock.fileno(), log.descriptor, *server.descriptors])
     config = restart.config or directory.config
@@ -102,9 +103,9 @@ def _train(
     server: Server,
     lock_watchdog: LockWatchdog,
 ) -> int:
-    cluster, record = Cluster(), ending_recorder(directory, 0, restart)
+    cluster = Cluster()
     beat = directory.beat(0) if restart.attempt else None
-    hangs = HangWatch(lambda: cluster, directory.stacks(config), beat, record)
+    hangs = HangWatch(lambda: cluster, directory.stacks(config), beat)
     watchdog = Watchdog(inbox, log.append, lambda: inbox.put(Stop()), config.stop_seconds, hangs)
 
     def publish(event: Event) -> None:
@@ -115,34 +116,29 @@ def _train(
     try:
         from .train import train  # importing jax takes a second; viewers can connect meanwhile
 
-        cluster = _join(connect, log, inbox, record) if connect else cluster
+        cluster = _join(connect, log, inbox) if connect else cluster
         done = train(directory, restart, publish, inbox, cluster, server.answer_with)
         if lock_watchdog.is_lost:
             problems = [f"{lock_watchdog.problem}; the run ended after step {done:,}"]
             log.append(Failed(problems=problems, refused=False))
-            record(Ending(kind="failed", step=done, problems=problems))
+            write_ending(Ending(kind="failed", step=done, problems=problems))
             return 1
         reason = "finished" if done == config.steps else "signalled" if watchdog.is_signalled else "stopped"
         log.append(EngineStopped(step=done, reason=reason))
-        record(Ending(kind="finished" if reason == "finished" else "stopped", step=done))
+        write_ending(Ending(kind="finished" if reason == "finished" else "stopped", step=done))
         return 0
     except (UserError, WrongDevices) as error:  # in every process after the same step
         goes_on = restart.is_again or (restart.attempt is not None and isinstance(error, NotMet))
         log.append(Failed(problems=list(error.problems), refused=isinstance(error, UserError) and not goes_on))
-        record(ending_of(error, watchdog.done))
+        write_ending(ending_of(error, watchdog.done))
         cluster.close()
         return 2 if isinstance(error, UserError) else 1
     except Exception as error:
         traceback.print_exc()
         cluster.fail(error)
         log.append(Failed(problems=problems_in(error), refused=False))
-        record(ending_of(error, watchdog.done))
+        write_ending(ending_of(error, watchdog.done))
         return 1
-
-
-def ending_recorder(directory: RunDirectory, process: int, restart: Restart) -> Callable[[Ending], None]:
-    """Returns what records the ending of this process for its supervisor; it does nothing if there is none."""
-    return lambda ending: write_ending(directory.ending(process), ending) if restart.attempt else None
 
 
 def ending_of(error: Exception, done: int) -> Ending:
@@ -153,7 +149,7 @@ def ending_of(error: Exception, done: int) -> Ending:
     return Ending(kind=kind, step=done, problems=problems_in(error), fits=fits, wrong=wrong)
 
 
-def _join(connect: Callable[[], Seal], log: EventLog, inbox: Inbox, record: Callable[[Ending], None]) -> Cluster:
+def _join(connect: Callable[[], Seal], log: EventLog, inbox: Inbox) -> Cluster:
     seal = connect()
 
     from ..distributed.jax_cluster import JaxCluster
@@ -161,7 +157,7 @@ def _join(connect: Callable[[], Seal], log: EventLog, inbox: Inbox, record: Call
     def lost(gone: Mapping[int, str]) -> None:
         log.append(HostsLost(reasons=dict(gone), hosts=cluster.statuses()))
         log.append(Failed(problems=cluster.loss_report(gone), refused=False))
-        record(Ending(kind="lost", lost=dict(gone)))
+        write_ending(Ending(kind="lost", lost=dict(gone)))
         time.sleep(FLUSH_SECONDS)
         os._exit(1)
 

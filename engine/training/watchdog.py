@@ -13,7 +13,7 @@ from pathlib import Path
 from ..base.stacks import append_stacks, dump_on_signal
 from ..distributed.cluster import Cluster
 from ..distributed.hang import hang_words, waiting_words, words
-from ..wire.ending import Ending
+from ..wire.ending import Ending, write_ending
 from ..wire.events import CheckpointSaved, Event, Failed, HostsMeasured, Restored, Stalled, StepsDone, TrainingStarted
 from ..wire.hosts import HostStatus
 from ..wire.inbox import Inbox
@@ -37,23 +37,19 @@ SIGNALS = {signal.SIGTERM, signal.SIGINT}
 class HangWatch:
     """Compares what the processes of a run do. Used by the watchdog's thread."""
 
-    def __init__(
-        self, cluster: Callable[[], Cluster], stacks: Path, beat: Path | None, record: Callable[[Ending], None]
-    ) -> None:
+    def __init__(self, cluster: Callable[[], Cluster], stacks: Path, beat: Path | None) -> None:
         """`stacks`: the file for the stacks of all processes. `beat`: the file by which the supervisor sees that Python
-        runs in this process, and which gets its stacks if not; None without a supervisor. `record` writes how this
-        process ended."""
+        runs in this process, and which gets its stacks if not; None without a supervisor."""
         self.thread = TrainingThread()
         self.stacks = stacks
         self.statuses: list[HostStatus] = []
         self._cluster = cluster
-        self._record = record
         self._beat: int | None = None
         self._since: float | None = None
         """When a process was first found to be stuck; None if none is."""
         if beat:
             with contextlib.suppress(OSError):
-                self._beat = os.open(beat, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+                self._beat = os.open(beat, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
                 dump_on_signal(self._beat)
 
     def look(self) -> bool:
@@ -93,7 +89,7 @@ class HangWatch:
     def _end(self, own: HostStatus) -> None:
         problem = words(own) + waiting_words(self.statuses)
         print(f"shardtui: {problem}: stacks in {self.stacks}", file=sys.stderr, flush=True)
-        self._record(Ending(kind="stuck", step=own.activity.step - 1, problems=[problem]))
+        write_ending(Ending(kind="stuck", step=own.activity.step - 1, problems=[problem]))
         os._exit(1)
 
 
@@ -191,6 +187,7 @@ class Watchdog:
             problem += "no step had been trained"
         print(f"shardtui: {problem}", file=sys.stderr, flush=True)
         self._publish(Failed(problems=[problem], refused=False))
+        write_ending(Ending(kind="late", step=self.done, problems=[problem]))
         time.sleep(FLUSH_SECONDS)
         os._exit(1)
 

@@ -1,18 +1,32 @@
-"""How a supervised engine process ended, which it writes for its supervisor."""
+"""How an engine process ended: it tells whoever started it over a pipe, which needs no disk. An exit status means
+nothing, because a library or user code can end the process with any."""
 
 import contextlib
-from pathlib import Path
-from typing import Literal
+import os
+import signal
+import subprocess
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from ..base.atomic_write import write_atomically
+from ..base.processes import exit_words
 
-Kind = Literal["finished", "stopped", "refused", "failed", "lost", "killed", "stuck"]
-"""`finished`: all steps are done; `stopped`: by a command or a signal; `refused`: the request was invalid; `failed`: an
-error in this process; `lost`: another process was lost; `killed`: it wrote nothing, its supervisor concludes it;
-`stuck`: it made no progress, and the others waited for it."""
+VARIABLE = "SHARDTUI_ENDING"
+"""The environment variable with the number of the descriptor to write to."""
+MAX_PROBLEMS, MAX_PROBLEM_CHARS = 10, 1000
+"""A pipe holds 64 KiB, and whoever reads it may be stopped."""
+
+Kind = Literal["finished", "stopped", "late", "refused", "failed", "lost", "killed", "stuck", "blocked"]
+"""`finished`: all steps are done; `stopped`: by a command or a signal; `late`: the same, but it took too long and saved
+nothing; `refused`: the request was invalid; `failed`: an error in this process; `lost`: another process was lost;
+`killed`: it recorded nothing, whatever its exit status; `stuck`: it made no progress, and the others waited for it;
+`blocked`: the machine did not let it begin again, because a disk is full or a lock is held."""
+KINDS: tuple[Kind, ...] = ("refused", "late", "stuck", "failed", "killed", "blocked", "lost", "stopped", "finished")
+"""The first of these that a process has ended with is how the engine ended."""
 
 
 class Ending(Struct, frozen=True, kw_only=True):
@@ -42,15 +56,88 @@ class Ending(Struct, frozen=True, kw_only=True):
         return "; ".join([*self.problems, *self.lost.values()]) or self.kind
 
 
-def write_ending(path: Path, ending: Ending) -> None:
-    """Writes the file; ignores a full disk, as the process ends in any case."""
-    with contextlib.suppress(OSError):
-        write_atomically(path, msgspec.json.encode(ending))
+def unrecorded(status: int) -> Ending:
+    """Returns the ending of a process that recorded none. jax aborts one whose process 0 is gone: that was first."""
+    return Ending(kind="lost" if status == -signal.SIGABRT else "killed", problems=[exit_words(status)])
 
 
-def read_ending(path: Path) -> Ending | None:
-    """Returns what the process wrote; None if it wrote nothing."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Ending)
-    except (OSError, msgspec.DecodeError):
-        return None
+def worst(endings: Mapping[int, Ending]) -> tuple[int, Ending]:
+    """Returns which process ended the engine, and how."""
+    return min(endings.items(), key=lambda item: (KINDS.index(item[1].kind), item[0]))
+
+
+class RecordedProcess:
+    """A process that may record how it ended."""
+
+    def __init__(self, command: Sequence[str], **how: Any) -> None:
+        """`how`: arguments of `Popen`. Raises OSError."""
+        self._ours, theirs = os.pipe()
+        os.set_blocking(self._ours, False)
+        weakref.finalize(self, os.close, self._ours)
+        try:
+            environment = os.environ | {VARIABLE: str(theirs)}
+            self.popen: subprocess.Popen[bytes] = subprocess.Popen[bytes](
+                command, pass_fds=[theirs], env=environment, **how
+            )
+        finally:
+            os.close(theirs)
+        self._ending: Ending | None = None
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self.popen.poll() is not None
+
+    @property
+    def ending(self) -> Ending | None:
+        """What it has recorded; None if it has not."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            if self._ending is None and (record := os.read(self._ours, 1 << 20)):
+                self._ending = msgspec.json.decode(record, type=Ending)
+        return self._ending
+
+
+class _Pipe:
+    """The pipe of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._theirs: int | None = None
+
+    def adopt(self) -> None:
+        """Takes the pipe from the environment, so that no process which this one starts can write to it."""
+        with contextlib.suppress(ValueError, OSError):
+            self._theirs = int(os.environ.pop(VARIABLE, ""))
+            os.set_inheritable(self._theirs, False)
+            os.set_blocking(self._theirs, False)
+            os.register_at_fork(after_in_child=self._drop)
+
+    def write(self, ending: Ending) -> None:
+        """Records how this process ends, if somebody wants to know. The first record counts: others follow from it."""
+        with self._lock:
+            theirs, self._theirs = self._theirs, None
+        if theirs is not None:
+            with contextlib.suppress(OSError):
+                os.write(theirs, msgspec.json.encode(_short(ending)))
+
+    def _drop(self) -> None:
+        self._theirs = None
+
+
+def _short(ending: Ending) -> Ending:
+    return msgspec.structs.replace(
+        ending,
+        problems=[*map(_text, ending.problems[:MAX_PROBLEMS])],
+        lost={process: _text(why) for process, why in ending.lost.items()},
+    )
+
+
+def _text(problem: str) -> str:
+    return problem[:MAX_PROBLEM_CHARS].encode(errors="backslashreplace").decode()
+
+
+_PIPE = _Pipe()
+adopt_pipe, write_ending = _PIPE.adopt, _PIPE.write

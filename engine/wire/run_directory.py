@@ -27,6 +27,7 @@ from .lock import Holder
 
 UNREADABLE = (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+MAX_HOST_BYTES = 1024
 MAX_STEM = 58
 """Characters of a name, so that a number can be appended."""
 
@@ -70,10 +71,6 @@ class RunDirectory:
     def log_of(self, process: int) -> Path:
         return self.path / f"engine-{process}.log" if process else self.log
 
-    def ending(self, process: int) -> Path:
-        """Returns the file in which a supervised process records how it ended."""
-        return self.path / f"ending-{process}.json"
-
     def beat(self, process: int) -> Path:
         """Returns the file in which a supervised process shows its supervisor that it runs. Raises UserError."""
         return self.socket.with_suffix(f".beat-{process}")
@@ -84,16 +81,23 @@ class RunDirectory:
         return (shared if shared.is_dir() else self.path) / "stacks.txt"
 
     @property
+    def supervisor(self) -> Holder | None:
+        """The supervisor of the run, which will start another engine if a process of the current one is lost."""
+        return lock.holder(self.supervisor_lock) if self.supervisor_lock.exists() else None
+
+    @property
     def is_supervised(self) -> bool:
-        """Whether a supervisor will start another engine if a process of the current one is lost."""
-        return self.supervisor_lock.exists() and lock.holder(self.supervisor_lock) is not None
+        return self.supervisor is not None
 
     @property
     def elsewhere(self) -> str:
         """Returns where a supervised run is shown, in words, if process 0 is on another host; empty if it is not."""
         if not self.shown_on.exists() or not self.is_supervised:
             return ""
-        return f"process 0 is on {self.shown_on.read_text()}: `shardtui attach {self.name}` there shows the run"
+        with contextlib.suppress(OSError):
+            host = read_regular(self.shown_on, MAX_HOST_BYTES).decode(errors="replace")
+            return f"process 0 is on {host}: `shardtui attach {self.name}` there shows the run"
+        return ""
 
     @property
     def config(self) -> RunConfig:

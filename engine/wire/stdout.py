@@ -7,6 +7,7 @@ from contextlib import redirect_stdout
 from msgspec import Struct
 
 from ..base.user_error import UserError
+from .ending import Ending, write_ending
 from .framing import encode_json
 
 
@@ -25,6 +26,7 @@ def answered(answer: Callable[..., Struct | Iterable[Struct] | int | None], *arg
             return 0
     except UserError as error:
         print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+        write_ending(Ending(kind="refused", problems=list(error.problems)))
         return 2
 
 

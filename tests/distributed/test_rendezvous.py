@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from shardtui.engine.spec.attempt import Supervision
+from shardtui.engine.supervision.boundary import Boundary
 from shardtui.engine.supervision.election import Election
 from shardtui.engine.supervision.engine import SAME_FAULTS
 from shardtui.engine.supervision.rendezvous import Decision, Heartbeat, Rendezvous
@@ -25,7 +26,7 @@ def heartbeat(rank: int, ready_for: int = 1, ending: Ending | None = None) -> He
 
 
 def rendezvous(folder: Path, rank: int = 0) -> Rendezvous:
-    return Rendezvous(folder, heartbeat(rank))
+    return Rendezvous(folder, heartbeat(rank), Boundary(lambda: 0).note)
 
 
 def write(folder: Path, found: Heartbeat) -> None:
@@ -70,7 +71,8 @@ def test_storage_that_is_gone_is_reported_once_and_used_again(
     shutil.rmtree(folder)
     own.update(ready_for=2)
     own.update(ready_for=3)
-    own.decide(Decision(number=1))
+    with pytest.raises(OSError):
+        own.decide(Decision(number=1))
     assert capsys.readouterr().err.count("other hosts do not see this one") == 1
     folder.mkdir()
     own.update(ready_for=4)

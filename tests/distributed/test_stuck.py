@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardtui.engine.base import processes
+from shardtui.engine.base.processes import STOPPED, is_stopped
 from shardtui.engine.base.stacks import DUMP_SIGNAL, append_stacks
 from shardtui.engine.supervision import engine
-from shardtui.engine.supervision.engine import SAME_FAULTS, STOPPED, ProcessHealth
+from shardtui.engine.supervision.engine import SAME_FAULTS, ProcessHealth
 
 from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
@@ -167,13 +169,13 @@ def problem_of(watched: ProcessHealth, seconds: float) -> str | None:
 def test_a_stopped_process_has_a_problem(
     tmp_path: Path, child: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "STOPPED_SECONDS", 0.1)
+    monkeypatch.setattr(processes, "STOPPED_SECONDS", 0.1)
     watched = ProcessHealth(child.pid, tmp_path / "beat")
     assert problem_of(watched, 0.3) is None
     child.send_signal(signal.SIGSTOP)
     assert problem_of(watched, 60) == STOPPED
     child.send_signal(signal.SIGCONT)
-    wait_for(lambda: not watched.is_stopped)
+    wait_for(lambda: not is_stopped(child.pid))
     assert problem_of(watched, 0.3) is None, "the time before does not count"
 
 

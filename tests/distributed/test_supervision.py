@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardtui.engine.base.processes import STOPPED
 from shardtui.engine.spec.attempt import Supervision
 from shardtui.engine.spec.config import Restart
-from shardtui.engine.supervision.engine import SAME_FAULTS, STOPPED, Retries
+from shardtui.engine.supervision.engine import SAME_FAULTS, Retries
 from shardtui.engine.supervision.supervisor import supervise
 from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.ending import Ending
@@ -209,5 +210,9 @@ def test_what_a_supervisor_does_needs_a_supervisor(home: Path) -> None:
 
 def test_a_signal_after_the_end_does_not_change_the_exit_code() -> None:
     lines = ("import os, signal", "from shardtui.engine.supervision.engine import SignalHandler")
-    late = ("with SignalHandler(): pass", "os.kill(os.getpid(), signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGINT)")
+    late = (
+        "with SignalHandler(None): pass",
+        "os.kill(os.getpid(), signal.SIGTERM)",
+        "os.kill(os.getpid(), signal.SIGINT)",
+    )
     assert subprocess.run([sys.executable, "-c", "\n".join((*lines, *late))], timeout=60).returncode == 0

@@ -3,12 +3,12 @@
 import argparse
 import asyncio
 import sys
-import time
 from statistics import median
 
 from msgspec import Struct
 
 from ...engine.base import formatting
+from ...engine.base.processes import Deadline
 from ...engine.base.user_error import UserError
 from ...engine.spec.config import Restart
 from ...engine.wire import run_directory
@@ -141,30 +141,26 @@ async def stop(client: EngineClient) -> int:
     """Stops a run and waits for its end; returns 1 if it did not stop in order. Raises UserError for external loops."""
     if watched := client.directory.watched:
         raise UserError(watched.refusal)
-    name, holder = client.directory.name, client.directory.holder()
-    while holder is None and client.directory.is_supervised:  # between two attempts
-        await asyncio.sleep(stopping.POLL_SECONDS)
-        holder = client.directory.holder()
-    if holder is None or not holder.is_alive:
-        print(f"run {name} has already ended")
+    run, holder = client.directory, client.directory.holder()
+    is_between = holder is None and run.is_supervised  # two attempts
+    if not is_between and not (holder and holder.is_alive):
+        print(f"run {run.name} has already ended")
         return FINE
     print("waiting for the current step to end", file=sys.stderr)
-    exit_limit_seconds = stopping.exit_limit_seconds(client.directory)
-    until = time.monotonic() + exit_limit_seconds
-    match await stopping.stop(client.directory, Stop(), lambda: time.monotonic() > until):
-        case "unreachable":
-            print(printable(f"run {name}: {stopping.unreachable_problem(client.directory)}"))
-            return FAILED
-        case "late":
-            await stopping.kill(client.directory)
-            print(
-                f"run {name}: still running {exit_limit_seconds:g} s after the request to stop: killed without saving"
-            )
-            return FAILED
-        case "ended":
-            pass
-    last = stopping.end_event(client.directory, holder) or EngineLost(reason=client.reason())
-    print(printable(f"run {name}: {last.line}"))
+    deadline = Deadline(stopping.exit_limit_seconds(run))
+    if is_between:
+        problem = await stopping.stop_supervisor(run, deadline)
+    else:
+        problem = await stopping.stop(run, Stop(), deadline, lambda: False)
+    if problem == stopping.UNREACHABLE:
+        print(printable(f"run {run.name}: {stopping.unreachable_problem(run)}"))
+        return FAILED
+    if problem:
+        end = "killed without saving" if await stopping.kill(run) else "it cannot be killed"
+        print(f"run {run.name}: {problem}: {end}")
+        return FAILED
+    last = stopping.end_event(run, holder and holder.pid) or EngineLost(reason=client.reason())
+    print(printable(f"run {run.name}: {last.line}"))
     return FINE if isinstance(last, EngineStopped) else FAILED
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 
+from ...engine.base.user_error import UserError
 from ...engine.wire import framing
 from ...engine.wire.commands import AnyCommand, Hello
 from ...engine.wire.events import AnyEvent
@@ -43,7 +44,7 @@ class Connection:
             if self.engine is None and time.monotonic() > until:
                 self.is_unreachable = True
                 return
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, UserError):  # UserError: the directory of the sockets is not safe to use
                 holder = self._directory.holder()  # perhaps an engine that was started at the same moment
                 if self.engine is None or (holder and holder.pid == self.engine.pid):
                     self._reader, self._writer = await asyncio.open_unix_connection(self._directory.socket)

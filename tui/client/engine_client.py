@@ -10,6 +10,7 @@ from tempfile import TemporaryFile
 from msgspec import Struct
 
 from ...engine.base.advice import advice
+from ...engine.base.processes import exit_words
 from ...engine.base.user_error import UserError
 from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart
@@ -31,8 +32,10 @@ from ...engine.wire.events import (
 from ...engine.wire.framing import mismatch
 from ...engine.wire.run_directory import RunDirectory
 from ..state.playback import Playback
+from ..terminal import FAILED, REFUSED
 from ..terminal.clean import clean, printable, warn
 from .connection import Connection
+from .engine_process import Answer
 from .exit_reason import exit_reason, last_log_line
 from .started_engine import StartedEngine
 from .stopping import unreachable_problem
@@ -50,13 +53,14 @@ def ask_engine(question: str, subject: Struct | str, *names: str) -> bytes:
         status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=log, check=False).returncode
         answer.seek(0)
         log.seek(0)
-        for line in log.read().decode(errors="replace").splitlines():
+        found = Answer(status, answer.read(), log.read().decode(errors="replace").splitlines())
+        for line in found.stderr:
             print(printable(line), file=sys.stderr)
-        if status < 0:
-            warn(exit_reason(status))
+        if status and not found.messages:
+            warn(exit_words(status) if found.stderr and status > 0 else exit_reason(status))
         if status:
-            raise SystemExit(max(status, 1))
-        return answer.read()
+            raise SystemExit(REFUSED if found.messages and status == REFUSED else FAILED)
+        return found.output
 
 
 class EngineClient:
@@ -177,8 +181,12 @@ class EngineClient:
             self._connection.send(command)
 
     async def request_stop(self) -> None:
+        """Asks the engine to stop, and kills its processes if they have not ended in time."""
         self._stop_requested = True
         await self.send(Stop())
+        if self._engine and (problem := await self._engine.wait_until_late()):
+            warn(f"run {self.directory.name}: {problem}: killed without saving")
+            self._engine.kill()
 
     async def _history_and_live(self, connection: Connection) -> AsyncIterator[list[AnyEvent]]:
         """Connects first, so that it misses no event that occurs while it reads the history."""

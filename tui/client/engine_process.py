@@ -11,11 +11,12 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
+from ...engine.base.processes import KILL_SECONDS, exit_words
 from ...engine.base.user_error import UserError
 from ...engine.planning.compilers import Turn
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.framing import encode_json
-from .exit_reason import exit_status_text, last_line
+from .exit_reason import last_line
 
 MAX_PROBLEM_CHARS = 400
 """Compilers quote whole programs in their errors."""
@@ -53,7 +54,7 @@ class Answer:
     def problems(self) -> list[str]:
         if self.messages:
             return self.messages
-        return [f"{exit_status_text(self.status)}: {last_line(self.stderr)[:MAX_PROBLEM_CHARS] or 'no output'}"]
+        return [f"{exit_words(self.status)}: {last_line(self.stderr)[:MAX_PROBLEM_CHARS] or 'no output'}"]
 
     def checked(self) -> "Answer":
         """Returns this answer. Raises UserError if the engine refused the request, and NoAnswer if it failed."""
@@ -124,7 +125,8 @@ async def _exit_status(process: Process) -> int:
     except BaseException as reason:
         _kill(process)
         if isinstance(reason, asyncio.CancelledError):
-            await process.wait()
+            with contextlib.suppress(TimeoutError):  # it waits in a system call on a device or storage that hangs
+                await asyncio.wait_for(process.wait(), KILL_SECONDS)
         raise
 
 

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
+from ...engine.base.processes import exit_words
 from ...engine.base.regular_file import open_regular
 
 FATAL = re.compile(r"F\d{4} |LLVM ERROR|terminate called|Fatal Python error")
@@ -13,19 +14,12 @@ MAX_LOG_BYTES = 1024 * 1024
 """Bytes at the end of a log that are searched."""
 
 
-def exit_status_text(status: int) -> str:
-    """Returns how a process ended. `status` is negative for a signal, as in `subprocess`."""
-    if status < 0:
-        return f"its process was ended by {signal.Signals(-status).name}"
-    return f"its process ended with status {status}"
-
-
-def exit_reason(status: int) -> str:
+def exit_reason(status: int | None) -> str:
     """Returns how a process ended that printed no reason."""
-    if status >= 0:
-        return f"{exit_status_text(status)} without a message"
+    if status is None or status >= 0:
+        return f"{exit_words(status)} without a message"
     hint = ", as the system does when memory runs out" if status == -signal.SIGKILL else ""
-    return f"{exit_status_text(status)}{hint}"
+    return f"{exit_words(status)}{hint}"
 
 
 def last_log_line(log: Path, begin: int) -> str:

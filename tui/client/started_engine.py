@@ -1,5 +1,6 @@
 """An engine that was started from here: its processes, how they end, and which events are older."""
 
+import asyncio
 import contextlib
 import signal
 import subprocess
@@ -9,19 +10,23 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ...engine.base.processes import Deadline, children, send_signal, wait_for
 from ...engine.base.regular_file import append_regular
 from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart
+from ...engine.wire.ending import RecordedProcess, unrecorded, worst
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader, last_seq
 from ...engine.wire.events import AnyEvent, EngineStarted, Failed
 from ...engine.wire.run_directory import RunDirectory
-from ..terminal import REFUSED
 from ..terminal.clean import printable
-from .exit_reason import exit_reason, last_log_line
+from .exit_reason import exit_reason
+from .stopping import POLL_SECONDS, exit_limit_seconds
 
 SUPERVISOR_SECONDS = 10.0
 """Time for a supervisor to end after its engine has refused the run."""
+LAST_MARGIN_SECONDS = 75.0
+"""Time on top of --stop-timeout for all processes to end. A supervisor ends its engine earlier than that."""
 
 
 class StartedEngine:
@@ -47,15 +52,30 @@ class StartedEngine:
 
     @property
     def is_alive(self) -> bool:
-        return self._processes[0].poll() is None
+        return not self._processes[0].has_ended
 
     @property
     def has_ended(self) -> bool:
-        return all(process.poll() is not None for process in self._processes)
+        return all(process.has_ended for process in self._processes)
 
     def kill(self) -> None:
-        for process in self._processes:
-            process.kill()
+        for pid in self._pids():
+            send_signal(pid, signal.SIGKILL)
+
+    async def wait_until_late(self) -> str:
+        """Waits for the end of all processes, after a request to stop. Returns why they are waited for no more; empty
+        once they have ended."""
+        deadline = Deadline(exit_limit_seconds(self._directory, LAST_MARGIN_SECONDS))
+        while pids := self._pids():
+            if problem := deadline.problem(pids):
+                return problem
+            await asyncio.sleep(POLL_SECONDS)
+        return ""
+
+    def _pids(self) -> list[int]:
+        """Returns the living processes, with those of a supervisor, which its end may not reach if they hang."""
+        own = [process.pid for process in self._processes if not process.has_ended]
+        return own + [child for pid in own if self.is_supervised for child in children(pid)]
 
     def is_old(self, event: AnyEvent) -> bool:
         return 0 < event.seq <= self._last_old_seq
@@ -64,8 +84,7 @@ class StartedEngine:
         if not self._is_new:
             return
         if self.is_supervised:  # its processes still write there until it has ended
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._processes[0].wait(SUPERVISOR_SECONDS)
+            wait_for(self._processes[0].popen, SUPERVISOR_SECONDS, then=self.kill)
         self._directory.discard()
 
     def refusal(self) -> Failed | None:
@@ -78,12 +97,13 @@ class StartedEngine:
                         self._last_old_seq = event.seq - 1
                         return None
                     rival = event.pid
-        if self._processes[0].poll() != REFUSED:
+        ending = self._processes[0].ending if self._processes[0].has_ended else None
+        if ending is None or ending.kind != "refused":
             return None
         self.kill()  # the other processes of this engine
         holder = self._directory.holder()
         if holder is None and not rival:
-            return _refusal(printable(last_log_line(self._directory.log, self.old_log_bytes)))
+            return _refusal(*map(printable, ending.problems))
         self._is_new = False
         name, who = self._directory.name, holder.description if holder else f"process {rival}"
         attach = f"`shardtui attach {name}` shows it"
@@ -91,15 +111,13 @@ class StartedEngine:
 
     def end(self) -> tuple[int, str]:
         """Returns which process exited first, and how: one that aborts after a killed one did so because of it."""
-        ends = [process.poll() or 0 for process in self._processes]
-        killed = (number for number, status in enumerate(ends) if status < 0 and status != -signal.SIGABRT)
-        first = next(killed, 0)
-        return first, exit_reason(ends[first])
+        statuses = [process.popen.poll() for process in self._processes]
+        killed = {number: unrecorded(status) for number, status in enumerate(statuses) if status and status < 0}
+        first = worst(killed)[0] if killed else 0
+        return first, exit_reason(statuses[first])
 
 
-def _start(
-    directory: RunDirectory, restart: Restart, supervision: Supervision | None
-) -> list["subprocess.Popen[bytes]"]:
+def _start(directory: RunDirectory, restart: Restart, supervision: Supervision | None) -> list[RecordedProcess]:
     if supervision:
         return [_process("supervise", directory, directory.log, restart, supervision)]
     count = (restart.config or directory.config).processes
@@ -109,9 +127,9 @@ def _start(
     ]
 
 
-def _process(question: str, directory: RunDirectory, log: Path, *how: Struct) -> "subprocess.Popen[bytes]":
+def _process(question: str, directory: RunDirectory, log: Path, *how: Struct) -> RecordedProcess:
     with append_regular(log) as file:
-        return subprocess.Popen(
+        return RecordedProcess(
             engine_command(question, str(directory.path), *how),
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -120,8 +138,8 @@ def _process(question: str, directory: RunDirectory, log: Path, *how: Struct) ->
         )
 
 
-def _refusal(problem: str) -> Failed:
-    return Failed(problems=[problem], refused=True, time=time.time())
+def _refusal(*problems: str) -> Failed:
+    return Failed(problems=list(problems), refused=True, time=time.time())
 
 
 def _size(path: Path) -> int:

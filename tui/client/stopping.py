@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
+from ...engine.base.processes import KILL_SECONDS, Deadline, children, send_signal
 from ...engine.base.user_error import UserError
 from ...engine.spec.config import STOP_SECONDS
 from ...engine.wire import framing
@@ -24,48 +24,71 @@ CONNECT_SECONDS = 10.0
 """Time for an engine that was not started from here to listen."""
 STOP_MARGIN_SECONDS = 15.0
 """Time on top of --stop-timeout for an engine to end by itself."""
-KILL_SECONDS = 5.0
-"""Time for the lock of a killed engine to become free."""
 POLL_SECONDS = 0.1
-
-End = Literal["ended", "late", "unreachable"]
-"""How a stop ended: the engine has ended, it took too long, or it does not listen."""
+UNREACHABLE = "unreachable"
 
 
-def exit_limit_seconds(directory: RunDirectory) -> float:
+def exit_limit_seconds(directory: RunDirectory, margin: float | None = None) -> float:
     """Returns the seconds in which an engine ends after a stop request, unless it holds the GIL; infinite if
     unlimited."""
     limit = STOP_SECONDS
     with contextlib.suppress(UserError):  # of a run.json that cannot be read
         limit = directory.config.stop_seconds
-    return math.inf if limit is None else limit + STOP_MARGIN_SECONDS
+    return math.inf if limit is None else limit + (STOP_MARGIN_SECONDS if margin is None else margin)
 
 
-async def stop(directory: RunDirectory, command: Stop, is_late: Callable[[], bool]) -> End:
-    """Asks the engine to stop till its lock is free, it `is_late` or unreachable. Crowded engines drop connections."""
+def processes(directory: RunDirectory) -> list[int]:
+    """Returns the processes of a run on this machine: its supervisor with what that started, and its engine."""
+    supervisor, engine = directory.supervisor, directory.holder()
+    of_supervisor = [supervisor.pid, *children(supervisor.pid)] if supervisor and supervisor.is_here else []
+    return of_supervisor + ([engine.pid] if engine and engine.is_here and engine.pid not in of_supervisor else [])
+
+
+async def stop(directory: RunDirectory, command: Stop, deadline: Deadline, is_late: Callable[[], bool]) -> str:
+    """Asks the engine to stop till its lock is free: over its socket, else by a signal to the process that the lock
+    names. Crowded engines drop connections. Returns why it is waited for no more: `UNREACHABLE`, or a problem; empty
+    once it has ended."""
     holder = directory.holder()
     unreachable_at = time.monotonic() + CONNECT_SECONDS
+
+    def problem() -> str:
+        return deadline.problem(processes(directory)) or ("no progress" if is_late() else "")
+
     while holder and holder.is_alive and directory.holder() == holder:
-        if await _sends_stop(directory, holder, command, is_late):
+        if await _sends_stop(directory, holder, command, problem):
             unreachable_at = math.inf
-        if is_late():
-            return "late"
+        if found := problem():
+            return found
         if time.monotonic() > unreachable_at:
-            return "unreachable"
+            if not holder.is_here:
+                return UNREACHABLE
+            send_signal(holder.pid, signal.SIGTERM)
+            unreachable_at = math.inf
         await asyncio.sleep(POLL_SECONDS)
-    return "ended"
+    return ""
 
 
-async def _sends_stop(directory: RunDirectory, holder: Holder, command: Stop, is_late: Callable[[], bool]) -> bool:
+async def stop_supervisor(directory: RunDirectory, deadline: Deadline) -> str:
+    """Ends a supervisor between two attempts, by a signal. Returns as `stop` does."""
+    if (supervisor := directory.supervisor) and supervisor.is_here:
+        send_signal(supervisor.pid, signal.SIGTERM)
+    while directory.is_supervised:
+        if problem := deadline.problem(processes(directory)):
+            return problem
+        await asyncio.sleep(POLL_SECONDS)
+    return ""
+
+
+async def _sends_stop(directory: RunDirectory, holder: Holder, command: Stop, problem: Callable[[], str]) -> bool:
     """Sends the command over one connection, and waits for its end. Returns False if no engine listens."""
     try:
         reader, writer = await asyncio.open_unix_connection(directory.socket)
-    except OSError:
+    except (OSError, UserError):
         return False
     writer.write(framing.frame(command))
     reading = asyncio.ensure_future(_drain(reader))
     try:
-        while not reading.done() and directory.holder() == holder and not is_late():
+        while not reading.done() and directory.holder() == holder and not problem():
             await asyncio.wait([reading], timeout=POLL_SECONDS)
     finally:
         reading.cancel()
@@ -79,33 +102,38 @@ async def _drain(reader: asyncio.StreamReader) -> None:
             pass
 
 
-async def kill(directory: RunDirectory) -> None:
-    """Kills the engine if it is a process of this machine, and waits until its lock is free."""
-    if (holder := directory.holder()) and holder.is_here:
-        with contextlib.suppress(OSError):
-            os.kill(holder.pid, signal.SIGKILL)
+async def kill(directory: RunDirectory) -> bool:
+    """Kills the run's processes on this machine. Returns whether its lock is free in time."""
+    for pid in processes(directory):  # the supervisor first: it would start another engine
+        send_signal(pid, signal.SIGKILL)
     until = time.monotonic() + KILL_SECONDS
     while directory.holder() and time.monotonic() < until:
         await asyncio.sleep(POLL_SECONDS)
+    return directory.holder() is None
 
 
-def end_event(directory: RunDirectory, holder: Holder) -> EngineStopped | Failed | None:
-    """Returns the event with which the engine that held the lock ended; None if the history has none."""
-    is_from_holder, last = False, None
+def end_event(directory: RunDirectory, pid: int | None) -> EngineStopped | Failed | None:
+    """Returns the event with which the engine of this pid ended, or the last one; None if the history has none."""
+    is_wanted, last = pid is None, None
     with contextlib.suppress(FileNotFoundError, UserError):
         for event in chain.from_iterable(LogReader(directory.events).read()):
             if isinstance(event, EngineStarted):
-                is_from_holder = event.pid == holder.pid
-            elif is_from_holder and isinstance(event, EngineStopped | Failed):
+                is_wanted = pid in (None, event.pid)
+            elif is_wanted and isinstance(event, EngineStopped | Failed):
                 last = event
     return last
 
 
 def unreachable_problem(directory: RunDirectory) -> str:
     holder = directory.holder()
+    who = holder.description if holder else "an engine"
+    try:
+        path = directory.socket
+    except UserError as error:
+        return f"{who} owns the run, but its socket cannot be used: {error}"
     return (
-        f"{holder.description if holder else 'an engine'} owns the run, but does not listen at {directory.socket}: set "
-        "SHARDTUI_RUNTIME_DIR to the value with which it was started"
+        f"{who} owns the run, but does not listen at {path}: set SHARDTUI_RUNTIME_DIR to the value with which it was "
+        "started"
     )
 
 

@@ -1,5 +1,6 @@
 """A dialog shown while the engine saves and exits, before a new one resumes the run."""
 
+import math
 import time
 from typing import ClassVar, Literal
 
@@ -10,9 +11,10 @@ from textual.containers import Vertical
 from textual.widgets import Label
 
 from ...engine.base import formatting
+from ...engine.base.processes import Deadline
 from ...engine.wire.commands import Stop
 from ...engine.wire.run_directory import RunDirectory
-from ..client.stopping import Activity, End, exit_limit_seconds, kill, stop
+from ..client.stopping import Activity, exit_limit_seconds, kill, stop
 from .dialog import Dialog
 
 POLL_SECONDS = 0.5
@@ -71,8 +73,8 @@ class Restarting(Dialog[Literal["ended", "detach"]]):
     @work
     async def wait_for_end(self) -> None:
         """Waits for as long as the engine is active, however long a save takes; then kills it."""
-        end: End = await stop(self.directory, Stop(unhurried=self.has_trained), self.has_stalled)
-        if end != "ended":
+        command = Stop(unhurried=self.has_trained)
+        if await stop(self.directory, command, Deadline(math.inf), self.has_stalled):
             await kill(self.directory)
         self.dismiss("ended")
 

@@ -1,0 +1,118 @@
+"""Ends of processes: the words for an exit status, and how long one that was asked to end is waited for."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+STOPPED_SECONDS = 4.0
+"""A process that a signal has stopped for so long does not go on by itself; the others of its run soon miss it."""
+KILL_SECONDS = 5.0
+"""Time for a killed process to be gone: it takes longer only in a system call on storage or a device that hangs."""
+LONGEST_POLL_SECONDS = 1.0
+"""More time between two looks does not count: the process that looks was stopped itself."""
+POLL_SECONDS = 0.05
+STOPPED = "stopped by a signal, such as SIGSTOP"
+
+
+def exit_words(status: int | None) -> str:
+    """Returns how a process ended: words alone, since only an `Ending` says what an end means. `status`: as in
+    `subprocess`, negative for a signal, None if unknown."""
+    if status is None:
+        return "its process has ended"
+    if status >= 0:
+        return f"its process ended with status {status}"
+    return f"its process was ended by {_signal_name(-status)}"
+
+
+def _signal_name(number: int) -> str:
+    if signal.SIGRTMIN < number < signal.SIGRTMAX:  # `Signals` has no names for these
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process (proc_pid_stat(5)); a debugger does not count."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False
+
+
+def children(pid: int) -> list[int]:
+    """Returns the children of a process; none if it has ended."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += map(int, path.read_text().split())
+    return found
+
+
+class Clock:
+    """Counts the seconds between two polls, at most `longest`."""
+
+    def __init__(self, longest: float = LONGEST_POLL_SECONDS) -> None:
+        self._longest, self._looked = longest, time.monotonic()
+
+    def passed(self) -> float:
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, self._longest), now
+        return passed
+
+
+class StopClock:
+    """Counts for how long a signal has stopped a process, until it goes on. To be polled."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._clock = pid, Clock()
+        self._seconds = 0.0
+
+    def is_over(self) -> bool:
+        passed = self._clock.passed()
+        self._seconds = self._seconds + passed if is_stopped(self._pid) else 0.0
+        return self._seconds >= STOPPED_SECONDS
+
+
+class Deadline:
+    """Limits how long processes that were asked to end are waited for.
+
+    One that a signal has stopped cannot end: it is continued once, then waited for no longer than `STOPPED_SECONDS`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._clock = seconds, Clock()
+        self._passed = 0.0
+        self._stopped: dict[int, StopClock] = {}
+
+    def problem(self, pids: Iterable[int]) -> str:
+        """Returns why these are waited for no more; empty while they are. To be polled."""
+        self._passed += self._clock.passed()
+        for pid in pids:
+            if pid not in self._stopped:
+                self._stopped[pid] = StopClock(pid)
+                send_signal(pid, signal.SIGCONT)
+            elif self._stopped[pid].is_over():
+                return f"process {pid} was {STOPPED}, again after it was continued"
+        return f"still running {self._seconds:g} s after the request to stop" if self._passed > self._seconds else ""
+
+
+def wait_for(process: "subprocess.Popen[bytes]", seconds: float, then: Callable[[], object]) -> bool:
+    """Waits for a child until a `Deadline`, calls `then`, such as its `kill`, and waits again. Returns whether it has
+    ended."""
+    for limit in (seconds, KILL_SECONDS):
+        deadline = Deadline(limit)
+        while process.poll() is None and not deadline.problem([process.pid]):
+            time.sleep(POLL_SECONDS)
+        if process.poll() is not None:
+            break
+        then()
+    return process.poll() is not None
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Sends a signal to a process that may be gone, or another user's."""
+    with contextlib.suppress(OSError):
+        os.kill(pid, number)
