@@ -1,9 +1,10 @@
-"""A model of the user's, whose `batch` is slow or hangs on one process if a file tells it to."""
+"""A model of the user's, whose `batch` is slow, hangs or ends one process if a file tells it to."""
 
 from pathlib import Path
 
 MODEL = """
 import ctypes
+import os
 import pathlib
 import time
 
@@ -44,6 +45,8 @@ def batch(step, batch_size):
 
 
 def hang(how):
+    if "exit" in how:
+        os._exit(int(how.split("-")[1].removeprefix("exit")))
     if "native" in how:
         mutex, native = ctypes.create_string_buffer(64), ctypes.PyDLL(None)  # keeps the lock of the interpreter
         native.pthread_mutex_lock(mutex)
@@ -70,6 +73,10 @@ class HangingModel:
 
     def hang_always(self, process: int, step: int) -> None:
         (self._folder / f"hang-sleep-{process}-{step}").touch()
+
+    def exit_once(self, process: int, status: int) -> None:
+        """Makes a process end with this status in its next batch, as a library may do."""
+        (self._folder / f"hang-exit{status}-{process}-now").touch()
 
     def be_slow(self, process: int, step: int, seconds: float) -> None:
         (self._folder / f"slow-{process}-{step}").write_text(str(seconds))

@@ -5,7 +5,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from ..base.advice import problems_in
@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 
 def say(text: str) -> None:
-    print(f"shardtui: {text}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # the log may be on a disk that is full
+        print(f"shardtui: {text}", file=sys.stderr, flush=True)
 
 
 class Boundary:
@@ -44,7 +45,7 @@ class Boundary:
         except Exception as error:
             problem = f"{words(error)}: tried again until it works"
             if not isinstance(error, OSError | UserError) and self._said.get(about) != problem:
-                traceback.print_exc()
+                say(traceback.format_exc())
             self.note(about, problem)
 
     def retried(self, about: str, action: Callable[[], T]) -> T | None:

@@ -9,6 +9,8 @@ clocks are compared: a supervisor is present while others see its beats change.
 import contextlib
 import errno
 import math
+import os
+import re
 import shutil
 import threading
 import time
@@ -31,6 +33,7 @@ BEAT_SECONDS = 1.0
 LOST_SECONDS = 10.0
 """A supervisor whose beats do not change for so long is lost, and its host with it."""
 DECISION = "decision.json"
+HOST_FILE = re.compile(r"host-\d+\.json")
 MAX_FILE_BYTES = 1024 * 1024
 """Bytes of a file in the folder that are read at most."""
 T = TypeVar("T")
@@ -81,9 +84,9 @@ class Rendezvous:
         self._folder, self._note = folder, note
         self._lock = threading.Lock()
         self.own = own
-        self._seen: dict[int, tuple[str, int, float]] = {}
-        """Token and beat of each rank, and for how many seconds they have not changed; infinite if they never did since
-        this process began."""
+        self._seen: dict[int, tuple[Heartbeat, float]] = {}
+        """The last heartbeat of each rank, and for how many seconds its beat has not changed; infinite if it never did
+        since this process began."""
         self._rival: Heartbeat | None = None
         self._clock, self._newest = Clock(LOST_SECONDS / 2), 0
         try:
@@ -107,13 +110,16 @@ class Rendezvous:
 
     def present(self) -> dict[int, Heartbeat]:
         """Returns the supervisors whose beats change, by rank. Raises OSError if the folder cannot be read."""
-        passed, found = self._clock.passed(), {self.own.rank: self.own}
-        for other in self._others():
-            token, beat, silent = self._seen.get(other.rank, (other.token, other.beat, math.inf))
-            silent = silent + passed if (token, beat) == (other.token, other.beat) else 0.0
-            self._seen[other.rank] = other.token, other.beat, silent
+        read, found = self._others(), {self.own.rank: self.own}
+        passed = self._clock.passed()  # not while the folder could not be read: then nobody was silent
+        for rank in read.keys() | self._seen.keys():
+            last, silent = self._seen.get(rank, (read.get(rank), math.inf))
+            other = read.get(rank) or last
+            assert other
+            silent = silent + passed if last and (other.token, other.beat) == (last.token, last.beat) else 0.0
+            self._seen[rank] = other, silent
             if silent < LOST_SECONDS:
-                found[other.rank] = other
+                found[rank] = other
         return dict(sorted(found.items()))
 
     def newest(self) -> int:
@@ -146,9 +152,10 @@ class Rendezvous:
                 "or give each host its own"
             )
 
-    def _others(self) -> list[Heartbeat]:
-        found = (self._read(path, Heartbeat) for path in sorted(self._folder.glob("host-*.json")))
-        return [other for other in found if other and other.rank != self.own.rank]
+    def _others(self) -> dict[int, Heartbeat]:
+        names = sorted(name for name in os.listdir(self._folder) if HOST_FILE.fullmatch(name))  # noqa: PTH208 # raises
+        found = (self._read(self._folder / name, Heartbeat) for name in names)
+        return {other.rank: other for other in found if other and other.rank != self.own.rank}
 
     def _beat(self) -> None:
         while True:

@@ -17,7 +17,7 @@ from ..wire.engine_command import engine_command
 from ..wire.event_log import EventLog, deciding_events
 from ..wire.events import Failed, StepsDone
 from ..wire.run_directory import RunDirectory
-from .boundary import Boundary, say
+from .boundary import Boundary, say, words
 from .engine import Engine, Retries, SignalHandler
 
 POLL_SECONDS = 0.05
@@ -48,9 +48,8 @@ class Supervisor:
             if ending.kind == "refused" and attempt.number == 1:
                 write_ending(ending)
                 return 2
-            if self._boundary.is_blocked(ending) and not self._signals.count:
-                continue
-            following = self._next(attempt, process, ending)
+            is_blocked = self._boundary.is_blocked(ending) and not self._signals.count
+            following = self._again(attempt, process, ending) if is_blocked else self._next(attempt, process, ending)
             if isinstance(following, str):
                 give_up(self._directory, following)
                 return 1
@@ -58,7 +57,8 @@ class Supervisor:
             resumes = (
                 f"attempt {attempt.number} resumes from the newest checkpoint, or from the start if there is none yet"
             )
-            say(f"process {process} was lost: {ending.why}: {resumes}")
+            if not is_blocked:
+                say(f"process {process} was lost: {ending.why}: {resumes}")
 
     def _next(self, attempt: Attempt, process: int, ending: Ending) -> Attempt | str:
         """Returns the next attempt, or why there is none. `process`: the one that ended the last attempt."""
@@ -75,32 +75,26 @@ class Supervisor:
             return f"{ending.why}; --min-processes {self._least} allows no fewer" if ending.fits else ending.why
         elif problem := self._retries.problem:
             return problem
-        return msgspec.structs.replace(
-            attempt,
-            number=attempt.number + 1,
-            processes=count if count >= self._least else attempt.processes,
-            lost=LostProcess(process, ending.why),
-        )
+        return self._again(attempt, process, ending, processes=count if count >= self._least else attempt.processes)
+
+    def _again(self, attempt: Attempt, process: int, ending: Ending, **changes: object) -> Attempt:
+        lost = LostProcess(process, ending.why)
+        return msgspec.structs.replace(attempt, number=attempt.number + 1, lost=lost, **changes)
 
     def _without(self, attempt: Attempt, ending: Ending) -> Attempt | None:
         """Returns the next attempt without the devices that were wrong; None if there are none, or all are needed. One
         process goes on with its other devices; of several, those with such a device are left out."""
-        lost = [LostProcess(process, ending.why) for process in ending.wrong]
-        count = attempt.processes - len(lost)
-        if not lost or 1 < attempt.processes > count < self._least:
+        wrong = list(ending.wrong)
+        count = attempt.processes - len(wrong)
+        if not wrong or 1 < attempt.processes > count < self._least:
             return None
         left_out = tuple(ending.wrong[0]) if attempt.processes == 1 else ()
-        return msgspec.structs.replace(
-            attempt,
-            number=attempt.number + 1,
-            processes=max(count, 1),
-            lost=lost[0],
-            left_out=(*attempt.left_out, *left_out),
-        )
+        left_out = (*attempt.left_out, *left_out)
+        return self._again(attempt, wrong[0], ending, processes=max(count, 1), left_out=left_out)
 
     def _run_attempt(self, attempt: Attempt) -> dict[int, Ending]:
         if attempt.number == 1:
-            engine = self._started(attempt)
+            engine = self._started_first(attempt)
         else:
             engine = self._boundary.retried("start", lambda: self._started(attempt))
         if engine is None:
@@ -111,6 +105,13 @@ class Supervisor:
                 if endings := engine.ended():
                     return endings
             time.sleep(POLL_SECONDS)
+
+    def _started_first(self, attempt: Attempt) -> Engine:
+        """Raises UserError if the run cannot begin."""
+        try:
+            return self._started(attempt)
+        except OSError as error:
+            raise UserError(words(error)) from error
 
     def _started(self, attempt: Attempt) -> Engine:
         restart = msgspec.structs.replace(self._restart, attempt=attempt)

@@ -1,5 +1,6 @@
 """The process that owns a run: it holds the run's lock, trains, serves viewers and records how the run ended."""
 
+import errno
 import os
 import sys
 import threading
@@ -29,6 +30,7 @@ from .watchdog import HangWatch, Watchdog
 
 LOCK_POLL_SECONDS = 1.0
 FLUSH_SECONDS = 0.2
+FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def end_with_supervisor(restart: Restart) -> None:
@@ -77,8 +79,8 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         server = Server(directory.socket, inbox.put)
         log = EventLog(directory.events, server.publish)
     except (UserError, OSError) as error:
-        print(error, file=sys.stderr)
         write_ending(Ending(kind="blocked" if restart.is_again else "refused", problems=problems_in(error)))
+        print(error, file=sys.stderr)
         return 2
     detach_in_children(lambda: [lock.fileno(), log.descriptor, *server.descriptors])
     config = restart.config or directory.config
@@ -144,6 +146,8 @@ def _train(
 def ending_of(error: Exception, done: int) -> Ending:
     """Returns the ending that an exception after `done` steps means."""
     kind = "lost" if isinstance(error, NotMet) else "refused" if isinstance(error, UserError) else "failed"
+    if isinstance(error, OSError) and error.errno in FULL:
+        kind = "blocked"
     fits = error.processes if isinstance(error, Unfit) else None
     wrong = error.devices if isinstance(error, WrongDevices) else {}
     return Ending(kind=kind, step=done, problems=problems_in(error), fits=fits, wrong=wrong)

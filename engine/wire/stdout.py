@@ -25,8 +25,8 @@ def answered(answer: Callable[..., Struct | Iterable[Struct] | int | None], *arg
                 print_answer(each)
             return 0
     except UserError as error:
-        print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         write_ending(Ending(kind="refused", problems=list(error.problems)))
+        print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
         return 2
 
 

@@ -151,7 +151,7 @@ class Living:
 
 
 @contextmanager
-def _disk(folder: Path, size: str) -> Iterator[Path]:
+def mounted(folder: Path, size: str) -> Iterator[Path]:
     """Mounts a file system of this size."""
     disk = folder / "disk"
     disk.mkdir()
@@ -221,7 +221,7 @@ def last_loss_not_finite(folder: Path) -> None:
 
 def disk_full(folder: Path) -> None:
     """disk full while saving"""
-    with _disk(folder, "128k") as disk:
+    with mounted(folder, "128k") as disk:
         result = _train(
             "--steps=8", "--checkpoint-every=4", f"--checkpoint-dir={disk}", f"--run={folder.name}", *SETTINGS
         )
@@ -234,7 +234,7 @@ def disk_full(folder: Path) -> None:
 
 def disk_read_only(folder: Path) -> None:
     """checkpoints' disk becomes read-only"""
-    with _disk(folder, "64m") as disk:
+    with mounted(folder, "64m") as disk:
         living = Living(folder, f"--checkpoint-dir={disk}")
         living.until("StepDone")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
@@ -246,7 +246,7 @@ def disk_read_only(folder: Path) -> None:
 
 def full_disk_for_events(folder: Path) -> None:
     """disk full for the run directory"""
-    with _disk(folder, "64k") as disk:
+    with mounted(folder, "64k") as disk:
         result = _train("--steps=8", f"--run={folder.name}", *SETTINGS, XDG_STATE_HOME=str(disk))
     _assert_completed(result, 8)
     _message(result, 1, "the disk is full", "free some space")

@@ -19,10 +19,10 @@ TOLERANCE = 1e-5
 Event = dict[str, Any]
 
 
-def started(*options: str) -> "subprocess.Popen[str]":
+def started(*options: str, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
     """Starts `train`, which prints its events."""
     command = [*SHARDTUI, "train", "--json", *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
 
 
 def events(process: "subprocess.Popen[str]") -> Iterator[Event]:

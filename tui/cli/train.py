@@ -142,16 +142,13 @@ async def stop(client: EngineClient) -> int:
     if watched := client.directory.watched:
         raise UserError(watched.refusal)
     run, holder = client.directory, client.directory.holder()
-    is_between = holder is None and run.is_supervised  # two attempts
-    if not is_between and not (holder and holder.is_alive):
+    if not run.is_supervised and not (holder and holder.is_alive):
         print(f"run {run.name} has already ended")
         return FINE
     print("waiting for the current step to end", file=sys.stderr)
     deadline = Deadline(stopping.exit_limit_seconds(run))
-    if is_between:
-        problem = await stopping.stop_supervisor(run, deadline)
-    else:
-        problem = await stopping.stop(run, Stop(), deadline, lambda: False)
+    problem = await stopping.stop(run, Stop(), deadline, lambda: False)
+    problem = problem or await stopping.stop_supervisor(run, deadline)
     if problem == stopping.UNREACHABLE:
         print(printable(f"run {run.name}: {stopping.unreachable_problem(run)}"))
         return FAILED

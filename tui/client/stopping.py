@@ -69,7 +69,8 @@ async def stop(directory: RunDirectory, command: Stop, deadline: Deadline, is_la
 
 
 async def stop_supervisor(directory: RunDirectory, deadline: Deadline) -> str:
-    """Ends a supervisor between two attempts, by a signal. Returns as `stop` does."""
+    """Ends the supervisor, if there is one, by a signal: it may be between two attempts, or about to start another one.
+    Returns as `stop` does."""
     if (supervisor := directory.supervisor) and supervisor.is_here:
         send_signal(supervisor.pid, signal.SIGTERM)
     while directory.is_supervised:
