@@ -8,11 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.attempt import Supervision
 from shardtui.engine.supervision.boundary import Boundary
 from shardtui.engine.supervision.election import Election
 from shardtui.engine.supervision.engine import SAME_FAULTS
-from shardtui.engine.supervision.rendezvous import Decision, Heartbeat, Rendezvous
+from shardtui.engine.supervision.rendezvous import LOST_SECONDS, MAX_FILE_BYTES, Decision, Heartbeat, Rendezvous
 from shardtui.engine.wire.ending import Ending
 
 KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
@@ -77,6 +78,49 @@ def test_storage_that_is_gone_is_reported_once_and_used_again(
     folder.mkdir()
     own.update(ready_for=4)
     assert msgspec.json.decode((folder / "host-0.json").read_bytes(), type=Heartbeat).ready_for == 4
+
+
+def test_what_is_no_file_of_a_supervisor_is_reported_once_and_ignored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = rendezvous(tmp_path)
+    os.mkfifo(tmp_path / "host-1.json")
+    (tmp_path / "host-2.json").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
+    (tmp_path / "host-3.json").write_text("[" * 100_000)
+    (tmp_path / "attempt-x").touch()
+    for beat in range(3):
+        write(tmp_path, msgspec.structs.replace(heartbeat(4), beat=beat))
+        found = own.present()
+    assert (list(found), own.newest()) == ([0, 4], 0)
+    said = capsys.readouterr().err
+    whys = {"host-1.json: a FIFO": 1, "host-2.json: larger": 1, "host-3.json: not written by a supervisor": 1}
+    assert {why: said.count(why) for why in whys} == whys
+
+
+def test_nobody_is_silent_while_the_folder_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, now = tmp_path / "supervisors", 0.0
+    own = rendezvous(folder)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for beat in range(2):
+        write(folder, msgspec.structs.replace(heartbeat(1), beat=beat))
+        own.present()
+    folder.rename(tmp_path / "away")
+    now += 100
+    with pytest.raises(FileNotFoundError):
+        own.present()
+    (tmp_path / "away").rename(folder)
+    assert list(own.present()) == [0, 1]
+    now += LOST_SECONDS
+    assert list(own.present()) == [0]
+
+
+def test_of_two_supervisors_of_one_number_the_one_that_began_later_is_refused(tmp_path: Path) -> None:
+    first = rendezvous(tmp_path)
+    first.update(ready_for=1)
+    own = msgspec.structs.replace(heartbeat(0), token="other")
+    with pytest.raises(UserError, match="--process-id 0: the supervisor of h has this number already"):
+        Rendezvous(tmp_path, own, Boundary(lambda: 0).note)
+    first.refuse_rival()
 
 
 class Hosts:

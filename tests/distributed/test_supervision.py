@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ import pytest
 from shardtui.engine.base.processes import STOPPED
 from shardtui.engine.spec.attempt import Supervision
 from shardtui.engine.spec.config import Restart
-from shardtui.engine.supervision.engine import SAME_FAULTS, Retries
+from shardtui.engine.supervision.boundary import Boundary
+from shardtui.engine.supervision.engine import SAME_FAULTS, Engine, Retries
 from shardtui.engine.supervision.supervisor import supervise
 from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.ending import Ending
 
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
-from .test_hosts import named
+from .test_hosts import named, wait_for
 
 FOUND = "Persistent compilation cache hit for 'jit_train_step'"
 KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
@@ -194,6 +195,47 @@ def test_restarts_are_limited() -> None:
     retries = Retries(2)
     assert [problem_after(retries, 0, step) for step in (1, 2)] == ["", ""]
     assert "restarted 2 times within an hour" in problem_after(retries, 0, 3)
+
+
+HARMLESS = {getattr(signal, f"SIG{name}") for name in ["CHLD", "CONT", "URG", "WINCH", "STOP", "TSTP", "TTIN", "TTOU"]}
+"""They do not end a process."""
+
+
+def endings_of(home: Path, programs: Sequence[str]) -> list[Ending]:
+    """Returns how an engine ends whose only process runs each of the shell's programs."""
+    directory, found = run_directory.create(tiny_config(run="ends")), list[Ending]()
+    for program in programs:
+        engine = Engine(directory, {0: ["sh", "-c", program]}, {}, home / "stacks.txt")
+        found += wait_for(engine.ended).values()
+    return found
+
+
+def test_an_end_without_a_record_is_lost_whatever_its_status(home: Path) -> None:
+    """No signal and no exit status means that the run was refused, or is over."""
+    signals = [f"kill -{number} $$" for number in range(1, 65) if number not in HARMLESS]
+    found = endings_of(home, [*signals, *(f"exit {status}" for status in range(0, 256, 5)), "exit 2"])
+    assert {ending.kind for ending in found} == {"killed", "lost"}
+    assert all("its process " in ending.why for ending in found)
+
+
+def test_an_engine_that_cannot_begin_is_tried_again_without_end(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said once, and signals are answered meanwhile."""
+    count = 0
+
+    def start() -> str:
+        nonlocal count
+        count += 1
+        if count < 3:
+            raise PermissionError(13, "Permission denied", "/run/sockets")
+        if count == 3:
+            raise ValueError("not foreseen")
+        return "started"
+
+    assert Boundary(lambda: 0).retried("start", start) == "started"
+    said = capsys.readouterr().err
+    assert said.count("/run/sockets: Permission denied: tried again until it works") == 1
+    assert said.count("ValueError: not foreseen: tried again") == 1
+    assert Boundary(lambda: count > 4).retried("start", lambda: [start()][1]) is None
 
 
 def test_a_second_supervisor_is_refused(home: Path) -> None:

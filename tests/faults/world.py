@@ -38,7 +38,7 @@ os.link = link
 
 def run(times: int) -> Iterator[Row]:
     """Yields a row for each fault."""
-    for fault in (no_links, fifo, storage_gone, runtime_gone, runtime_open):
+    for fault in (no_links, fifo, storage_gone, two_launchers, runtime_gone, runtime_open):
         wrong: list[str] = []
         notes: list[str] = []
         for _ in range(times):
@@ -91,6 +91,21 @@ def storage_gone(folder: Path) -> str:
         said = [hosts.said(rank).count("other hosts do not see this one") for rank in (0, 1)]
         assert said == [1, 1], f"reported {said} times"
         return f"reported once, no attempt lost; ended {_ended(hosts, ANSWER_SECONDS):.1f} s after SIGTERM"
+
+
+def two_launchers(folder: Path) -> str:
+    """two launchers start the same run on two hosts each, at the same moment"""
+    with _hosts(folder, 2) as first, _hosts(folder, 2, home=2) as second:
+        both = [first.supervisors, second.supervisors]
+        _until(lambda: _steps(first.shared_history()), first, "a step")
+        for rank in (0, 1):
+            pair = [each[rank] for each in both]
+            _until(lambda pair=pair: any(each.poll() is not None for each in pair), first, "one refused")
+            codes = [each.poll() for each in pair]
+            assert sorted(codes, key=str) == [2, None], f"exit codes {codes}: {first.said(rank)[-500:]}"
+        steps = _steps(first.shared_history())
+        _until(lambda: _steps(first.shared_history()) > steps, first, "another step")
+        return "one of each number refused, the others trained"
 
 
 def runtime_gone(folder: Path) -> str:
@@ -150,13 +165,13 @@ def _trains(folder: Path) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
 
 
 @contextmanager
-def _hosts(folder: Path, starts: int, count: int = 0, **environment: str) -> Iterator[Hosts]:
+def _hosts(folder: Path, starts: int, count: int = 0, home: int = 0, **environment: str) -> Iterator[Hosts]:
     kept = dict(os.environ)
     os.environ |= environment
     hosts = Hosts(folder, count or starts, "--checkpoint-every=100", "--steps=10000000")
     try:
         for rank in range(starts):
-            hosts.start(rank)
+            hosts.start(rank, home + rank)
         yield hosts
     finally:
         os.environ.clear()

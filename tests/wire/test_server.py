@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from shardtui.engine.base.processes import Deadline
 from shardtui.engine.wire import framing
 from shardtui.engine.wire import server as server_module
 from shardtui.engine.wire.commands import AnyCommand, Hello, Pause, PreviewPreset, Stop
@@ -23,6 +24,9 @@ from shardtui.engine.wire.events import CommandRefused, Paused, PresetPreviewed,
 from shardtui.engine.wire.framing import frame
 from shardtui.engine.wire.run_directory import find
 from shardtui.engine.wire.server import MAX_GUESTS, MAX_VIEWERS, Answer, Server
+from shardtui.tui.cli.train import stop
+from shardtui.tui.client import stopping
+from shardtui.tui.client.engine_client import EngineClient
 
 from ..conftest import SETTINGS
 from ..tui.test_cli import run, started
@@ -100,16 +104,35 @@ def test_a_run_can_be_stopped_during_a_flood_of_connections(training: Run) -> No
     assert (stopped.returncode, training.ends()) == (0, 0), stopped
 
 
-def test_stop_fails_if_the_run_is_killed_meanwhile(training: Run) -> None:
-    """The engine is suspended, so that it cannot handle the command."""
-    os.kill(training.engine, signal.SIGSTOP)
-    stopping = started("stop", "mine")
-    assert stopping.stderr.readline() == "waiting for the current step to end\n"
-    with pytest.raises(subprocess.TimeoutExpired):
-        stopping.wait(0.2)
-    os.kill(training.engine, signal.SIGKILL)
-    assert "its process ended without a message" in stopping.communicate(timeout=30)[0]
-    assert stopping.returncode == 1
+def test_a_run_that_is_suspended_is_continued_by_stop_and_saved(training: Run) -> None:
+    """Its engine could not handle the command."""
+    holder = find("mine").holder()
+    assert holder
+    os.kill(holder.pid, signal.SIGSTOP)
+    stopped = run("stop", "mine")
+    assert (stopped.returncode, training.ends()) == (0, 0), stopped
+
+
+def test_stop_fails_if_the_run_is_killed_meanwhile(training: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    holder = find("mine").holder()
+    assert holder
+    os.kill(holder.pid, signal.SIGSTOP)
+
+    async def stopped() -> int:
+        task = asyncio.create_task(stop(EngineClient(find("mine"))))
+        await asyncio.sleep(0)
+        os.kill(holder.pid, signal.SIGKILL)
+        return await task
+
+    assert asyncio.run(stopped()) == 1
+    assert "its process ended without a message" in capsys.readouterr().out
+
+
+def test_a_run_whose_socket_is_gone_is_stopped_by_a_signal(training: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "CONNECT_SECONDS", 0.1)
+    Path(training.socket).unlink()
+    assert asyncio.run(stopping.stop(find("mine"), Stop(), Deadline(240), lambda: False)) == ""
+    assert training.ends() == 0
 
 
 @pytest.fixture

@@ -1,0 +1,67 @@
+"""Words for every exit status, and a wait for a process that ends by itself, late, or not while it is stopped."""
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from shardtui.engine.base import processes
+from shardtui.engine.base.processes import Deadline, exit_words, is_stopped, wait_for
+
+from ..distributed.test_hosts import wait_for as wait_until
+
+
+def test_every_exit_status_has_words() -> None:
+    assert exit_words(0) == "its process ended with status 0"
+    assert exit_words(None) == "its process has ended"
+    named = [exit_words(-number).rpartition(" ")[2] for number in (9, 32, 34, 40, 64, 65)]
+    assert named == ["SIGKILL", "32", "SIGRTMIN", "SIGRTMIN+6", "SIGRTMAX", "65"]
+    assert len({exit_words(status) for status in range(-300, 300)}) == 600
+
+
+@contextmanager
+def sleeping() -> "Iterator[subprocess.Popen[bytes]]":
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def stopped_always(pid: int) -> Iterator[None]:
+    is_over = threading.Event()
+
+    def stop() -> None:
+        while not is_over.wait(0.001):
+            os.kill(pid, signal.SIGSTOP)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    yield
+    is_over.set()
+    thread.join()
+
+
+def test_a_stopped_process_is_continued_once_then_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "STOPPED_SECONDS", 0.2)
+    with sleeping() as process:
+        deadline = Deadline(1000)
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_stopped(process.pid))
+        assert deadline.problem([process.pid]) == ""
+        wait_until(lambda: not is_stopped(process.pid))
+        with stopped_always(process.pid):
+            wait_until(lambda: deadline.problem([process.pid]))
+        assert "stopped by a signal" in deadline.problem([process.pid])
+        assert wait_for(process, 0.1, then=process.kill)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_process_that_ends_in_time_is_not_killed() -> None:
+    with subprocess.Popen(["sleep", "0.01"]) as process:
+        assert wait_for(process, 1000, then=process.kill)
+    assert process.returncode == 0
