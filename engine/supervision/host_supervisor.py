@@ -89,6 +89,8 @@ class HostSupervisor:
                 if ending.is_orderly and (self._signals.count or not makes_room):
                     self._rendezvous.update(is_done=True)
                     return 0
+                if ending.kind == "late" and makes_room and not self._signals.count:  # nobody asked for the run's end
+                    ending = msgspec.structs.replace(ending, kind="failed")
                 self._boundary.is_blocked(ending)
 
     def _awaited(self, number: int) -> Decision | None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.attempt import Supervision
+from shardtui.engine.supervision import rendezvous as rendezvous_module
 from shardtui.engine.supervision.boundary import Boundary
 from shardtui.engine.supervision.election import Election
 from shardtui.engine.supervision.engine import SAME_FAULTS
@@ -114,7 +115,10 @@ def test_nobody_is_silent_while_the_folder_cannot_be_read(tmp_path: Path, monkey
     assert list(own.present()) == [0]
 
 
-def test_of_two_supervisors_of_one_number_the_one_that_began_later_is_refused(tmp_path: Path) -> None:
+def test_of_two_supervisors_of_one_number_the_one_that_began_later_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendezvous_module, "BEAT_SECONDS", 0.2)
     first = rendezvous(tmp_path)
     first.update(ready_for=1)
     own = msgspec.structs.replace(heartbeat(0), token="other")

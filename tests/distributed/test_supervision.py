@@ -14,6 +14,7 @@ import pytest
 from shardtui.engine.base.processes import STOPPED
 from shardtui.engine.spec.attempt import Supervision
 from shardtui.engine.spec.config import Restart
+from shardtui.engine.supervision import boundary
 from shardtui.engine.supervision.boundary import Boundary
 from shardtui.engine.supervision.engine import SAME_FAULTS, Engine, Retries
 from shardtui.engine.supervision.supervisor import supervise
@@ -218,8 +219,11 @@ def test_an_end_without_a_record_is_lost_whatever_its_status(home: Path) -> None
     assert all("its process " in ending.why for ending in found)
 
 
-def test_an_engine_that_cannot_begin_is_tried_again_without_end(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_cannot_begin_is_tried_again_without_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is said once, and signals are answered meanwhile."""
+    monkeypatch.setattr(boundary, "FIRST_PAUSE_SECONDS", 0.01)
     count = 0
 
     def start() -> str:
