@@ -1,16 +1,6 @@
 """What Linux says of processes."""
 
-from contextlib import suppress
 from pathlib import Path
-
-
-def children(pid: int) -> list[int]:
-    """Returns the processes that a process has started and not waited for; none if it has ended."""
-    found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # the thread has ended
-            found += map(int, path.read_text().split())
-    return found
 
 
 def is_alive(pid: int) -> bool:

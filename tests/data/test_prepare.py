@@ -13,6 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
+from shardtui.engine.base.processes import children
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.data import documents, prepare, record_files
 from shardtui.engine.data.source import read_corpus
@@ -24,7 +25,7 @@ from shardtui.tui.cli.run_config import new_config
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from ..conftest import SHARDTUI, tiny_config, tiny_model
-from ..processes import children, is_alive
+from ..processes import is_alive
 from ..schemas import checked
 
 TEXTS = [f"Text {n}: what is split\ncomes together, élan {n * n}.\n" for n in range(400)]

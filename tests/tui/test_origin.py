@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from shardtui.engine.base.processes import children
 from shardtui.engine.explain.explanation import StepRequest
 from shardtui.engine.wire.events import Inspection
 from shardtui.engine.wire.framing import encode_json
@@ -17,7 +18,6 @@ from shardtui.tui.terminal.export import screen_text
 from textual.pilot import Pilot
 
 from ..conftest import TINY, tiny_config
-from ..processes import children
 from . import recordings
 from .test_app import finished, until
 from .test_views import press, put_on_finding, record_inspections

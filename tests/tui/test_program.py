@@ -4,10 +4,11 @@ import time
 from pathlib import Path
 
 import pytest
+from shardtui.engine.base.processes import children
 from shardtui.engine.explain.explanation import CompiledProgram, Explanation, Link, Rematerialization, ValueOrigin
 from shardtui.tui.state.program_findings import program_findings
 
-from ..processes import children, is_alive
+from ..processes import is_alive
 from ..terminal import Terminal
 
 PROGRAM = """
