@@ -95,7 +95,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             last = (event.seq, event.time) if event.seq else last
             if client.is_old(event):
                 continue
-            if isinstance(event, EngineStarted):  # the supervisor recovered from what ended the one before
+            if isinstance(event, EngineStarted | EngineReady):  # the supervisor recovered; a full disk may lose one
                 code = FINE
             with audience.reads():
                 report(event, state)
