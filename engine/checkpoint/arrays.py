@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 from jax.sharding import SingleDeviceSharding
 
@@ -33,11 +34,25 @@ def load_arrays(checkpoint: epath.Path, abstract: TrainState) -> TrainState:
     """Loads the state with the shardings of `abstract`, whichever it was saved with."""
     from orbax.checkpoint import v1 as ocp
 
-    return abstract._replace(**ocp.load(checkpoint / "arrays", _fields(abstract)))
+    loaded = abstract._replace(**ocp.load(checkpoint / "arrays", _fields(abstract)))
+    return jax.tree.map(lambda leaf, found: found if leaf.size else _empty(leaf), abstract, loaded)
 
 
 def _fields(state: TrainState) -> dict[str, Any]:
-    return {name: tree for name, tree in state._asdict().items() if jax.tree.leaves(tree)}
+    """Returns the trees without empty arrays, which Orbax refuses."""
+    stored = jax.tree.map(lambda leaf: leaf if leaf.size else None, state)
+    return {name: tree for name, tree in stored._asdict().items() if jax.tree.leaves(tree)}
+
+
+def _empty(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    return jax.make_array_from_callback(
+        leaf.shape, leaf.sharding, lambda index: np.zeros(leaf.shape, leaf.dtype)[index]
+    )
+
+
+def small(abstract: TrainState) -> TrainState:
+    """Returns arrays of one element with the names and types of the state's."""
+    return jax.tree.map(lambda leaf: np.zeros((1,) * len(leaf.shape), leaf.dtype), abstract)
 
 
 def stored_arrays(checkpoint: epath.Path) -> list[tuple[KeyPath, jax.Array]]:

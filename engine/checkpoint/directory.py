@@ -1,14 +1,11 @@
 """The checkpoints of a run: each is a directory `STEP/` with Orbax's `arrays/` and a manifest.
 
 A checkpoint is written under a temporary name and committed by renaming it. So a committed one that differs from its
-manifest was damaged afterwards: it is set aside by renaming, never deleted.
+manifest was damaged afterwards: it is set aside by renaming, never deleted. One that cannot be read is left alone.
 """
 
 import contextlib
-import errno
-import itertools
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,108 +16,55 @@ import jax
 from etils import epath
 
 from ..base.advice import problems_in
-from ..base.atomic_write import sync_directory
 from ..base.user_error import UserError
-from ..distributed.outcomes import Damaged
+from ..distributed.outcomes import Damaged, Unreadable
 from ..models.task import Task
 from ..program.digest import digests, joined
 from ..spec.config import RunConfig
 from ..wire.checkpoints import CheckedInfo, CheckpointInfo, Verification
 from ..wire.run_directory import RunDirectory
 from .arrays import stored_arrays, stored_names
-from .manifest import FILE_NAME, Manifest, check_files, is_local, read_manifest
+from .manifest import FILE_NAME, Manifest, check_files, read_manifest
+from .reading import names_in
 
 STEP = re.compile(r"0|[1-9][0-9]{0,11}")
-SAVING, DELETING = "saving-", "deleting-"
-DELETE_TRIES, DELETE_PAUSE = 20, 0.05
-"""Tries to delete a directory in which Orbax still writes, and seconds between them."""
-DAMAGED, ROLLED_BACK = "damaged", "rolled-back"
 Digester = Callable[[Any], jax.Array]
 """`digest.digests`, compiled before or at the first call."""
 
 
 @dataclass(frozen=True)
 class CheckpointDirectory:
-    """The directory of a run's checkpoints: on this machine, or on any filesystem that `epath` supports."""
+    """The directory of a run's checkpoints, to be read: on this machine, or on any filesystem that `epath` supports."""
 
     root: epath.Path
     run: Path | None = None
     """The run's directory if it contains `root`, else None. If it was removed, nothing is saved."""
 
-    def prepare(self) -> None:
-        """Creates the directory, and deletes unfinished checkpoints of a killed engine."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        self.clear()
-
-    def identity(self) -> tuple[int, int] | None:
-        """Returns device and inode of the run's directory; None if it was removed, or if `run` is None."""
-        try:
-            status = self.run.stat() if self.run else None
-        except OSError:
-            return None
-        return (status.st_dev, status.st_ino) if status else None
-
-    def clear(self) -> None:
-        """Deletes unfinished checkpoints, if nothing is being saved. After a failed save, Orbax may still write for a
-        moment, so several tries may be needed."""
-        for path in self.root.iterdir():
-            if path.name.startswith((SAVING, DELETING)):
-                _delete(path)
-
     def path(self, step: int) -> epath.Path:
         return self.root / str(step)
-
-    def unfinished(self, step: int) -> epath.Path:
-        return self.root / f"{SAVING}{step}"
-
-    def commit(self, step: int) -> None:
-        self.unfinished(step).rename(self.path(step))
-        if is_local(self.root):
-            sync_directory(Path(self.root))
 
     @property
     def presets(self) -> epath.Path:
         """Returns the directory of presets that were created in a run of several processes."""
         return self.root / "presets"
 
+    def names(self) -> list[str]:
+        """Raises Unreadable, which is not the same as an empty directory: a run would begin anew."""
+        return names_in(self.root) or []
+
     def steps(self) -> list[int]:
-        if not self.root.exists():
-            return []
-        return sorted(int(path.name) for path in self.root.iterdir() if STEP.fullmatch(path.name))
+        return sorted(int(name) for name in self.names() if STEP.fullmatch(name))
 
     def aside(self) -> list[str]:
-        names = [path.name for path in self.root.iterdir()] if self.root.exists() else []
-        return sorted(name for name in names if STEP.fullmatch(name.partition(".")[0]) and "." in name)
-
-    def set_aside(self, step: int, why: str) -> str:
-        """Renames a checkpoint to `STEP.why`, or `STEP.why-2`, …, and returns the new name."""
-        names = itertools.chain([f"{step}.{why}"], (f"{step}.{why}-{n}" for n in itertools.count(2)))
-        name = next(name for name in names if not (self.root / name).exists())
-        self.path(step).rename(self.root / name)
-        return name
-
-    def delete(self, step: int) -> None:
-        """Deletes a checkpoint. Renames it first, so that a kill leaves nothing that looks damaged."""
-        self.path(step).rename(self.root / f"{DELETING}{step}").rmtree()
+        return sorted(name for name in self.names() if STEP.fullmatch(name.partition(".")[0]) and "." in name)
 
     def checked(self, step: int) -> Manifest:
-        """Compares every file with the manifest, and returns the manifest. Raises Damaged."""
+        """Compares every file with the manifest, and returns the manifest. Raises Damaged and Unreadable."""
         manifest = read_manifest(self.path(step))
         if manifest.step != step:
             raise Damaged(f"its manifest names step {manifest.step:,}")
         check_files(self.path(step), manifest)
         return manifest
-
-
-def _delete(path: epath.Path) -> None:
-    for _ in range(DELETE_TRIES):
-        try:
-            return path.rmtree()
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
-                raise
-        time.sleep(DELETE_PAUSE)
-    return path.rmtree()
 
 
 def state_names(task: Task) -> list[str]:
@@ -135,6 +79,11 @@ def array_types(task: Task) -> dict[str, str]:
 
 def _type(array: Any) -> str:
     return f"{array.dtype} [{', '.join(map(str, array.shape))}]"
+
+
+def is_empty(kind: str) -> bool:
+    """Returns whether an array of this type has no elements: such ones are not stored."""
+    return "0" in re.findall(r"\d+", kind.partition("[")[2])
 
 
 def check_digests(arrays: Any, names: Sequence[str], manifest: Manifest, digester: Digester) -> None:
@@ -160,8 +109,8 @@ def verify(directory: CheckpointDirectory, config: RunConfig) -> Verification:
     UserError if the directory cannot be read."""
     try:
         steps, aside = directory.steps(), directory.aside()
-    except OSError as error:
-        raise UserError(f"{directory.root}: cannot be read: {error.strerror or error}") from error
+    except Unreadable as error:
+        raise UserError(*error.problems) from error
     return Verification(
         directory=str(directory.root),
         checkpoints=[_verified(directory, step, config) for step in steps],
@@ -177,21 +126,23 @@ def _verified(directory: CheckpointDirectory, step: int, config: RunConfig) -> C
         if models := manifest.other_model(config):
             raise Damaged(f"{FILE_NAME}: the model is {models[1]}, {models[0]} in run.json")
         _check_arrays(directory.path(step), manifest)
-    except Damaged as error:
+    except (Damaged, Unreadable) as error:
         described = manifest.describe() if manifest else None
         return CheckedInfo(step=step, checkpoint=described, problems=list(error.problems))
     return CheckedInfo(step=step, checkpoint=manifest.describe(), problems=[])
 
 
 def _check_arrays(checkpoint: epath.Path, manifest: Manifest) -> None:
-    """Loads all arrays on one device and compares them with the manifest. Raises Damaged."""
+    """Loads all arrays on one device and compares them with the manifest. Raises Damaged, and Unreadable if Orbax
+    fails, although all files are as they were written."""
     try:
         stored = stored_arrays(checkpoint)
     except Exception as error:
-        raise Damaged(f"arrays: {problems_in(error)[0]}") from error
+        raise Unreadable(f"arrays: cannot be loaded from intact files: {problems_in(error)[0]}") from error
     found = stored_names([path for path, _ in stored], manifest.digests)
     names = [name for name in found if name]
-    problems = [f"{name}: missing from the arrays" for name in manifest.digests if name not in names]
+    expected = [name for name in manifest.digests if not is_empty(manifest.arrays.get(name, ""))]
+    problems = [f"{name}: missing from the arrays" for name in expected if name not in names]
     problems += [f"{name}: more than one array has this name" for name, count in Counter(names).items() if count > 1]
     for (path, array), name in zip(stored, found, strict=True):
         written = manifest.arrays.get(name) if name else None
@@ -205,18 +156,9 @@ def _check_arrays(checkpoint: epath.Path, manifest: Manifest) -> None:
 
 
 def kept(directory: CheckpointDirectory) -> list[CheckpointInfo]:
-    """Returns all checkpoints, oldest first, except those with a damaged manifest."""
+    """Returns all checkpoints, oldest first, except those with a damaged manifest. Raises Unreadable."""
     found: list[CheckpointInfo] = []
     for step in directory.steps():
         with contextlib.suppress(Damaged):
             found.append(read_manifest(directory.path(step)).describe())
     return found
-
-
-def prune(directory: CheckpointDirectory, newest: int) -> None:
-    """Deletes all checkpoints except the `newest` ones and the best one."""
-    found = kept(directory)
-    best = min(found, key=lambda info: info.rank)
-    for info in found[:-newest]:
-        if info is not best:
-            directory.delete(info.step)

@@ -16,7 +16,7 @@ from etils import epath
 
 from ..base.atomic_write import sync_directory
 from ..base.user_error import UserError
-from ..distributed.outcomes import Damaged
+from ..distributed.outcomes import Damaged, Unreadable
 from ..program.weights import by_parameter, mapped, parts_in
 from ..spec.config import ModelConfig, RunConfig
 from ..spec.hf_config import NAME, read_config
@@ -27,7 +27,7 @@ from ..spec.prepared import TOKENIZER
 from ..spec.safetensors import INDEX, SIZES, Stored, stored_tensors
 from ..wire.run_directory import RunDirectory
 from .directory import CheckpointDirectory
-from .manifest import is_local
+from .reading import is_local
 
 MOST_BYTES = 5_000_000_000
 """Size of a file, unless one tensor is larger, as by transformers."""
@@ -86,7 +86,10 @@ def _table(config: RunConfig, model: ModelConfig) -> Table:
 
 def _intact(checkpoints: CheckpointDirectory, step: int | None, run: str) -> int:
     """Returns the step of the newest checkpoint whose files are as they were written, or `step`."""
-    known = checkpoints.steps()
+    try:
+        known = checkpoints.steps()
+    except Unreadable as error:
+        raise UserError(*error.problems) from error
     if not known or step not in (None, *known):
         there = f"there are {', '.join(map(str, known))}" if known else "it has none: save one with c, or end the run"
         raise UserError(f"run {run}: no checkpoint{'' if step is None else f' of step {step}'}: {there}")
@@ -94,7 +97,7 @@ def _intact(checkpoints: CheckpointDirectory, step: int | None, run: str) -> int
     for candidate in reversed(known) if step is None else [step]:
         try:
             checkpoints.checked(candidate)
-        except Damaged as error:
+        except (Damaged, Unreadable) as error:
             problems += [f"checkpoint {candidate}: {problem}" for problem in error.problems]
         else:
             return candidate

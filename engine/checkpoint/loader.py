@@ -9,13 +9,14 @@ from msgspec import Struct
 
 from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
-from ..distributed.outcomes import Damaged
+from ..distributed.outcomes import Damaged, Failure
 from ..models.task import Task, TrainState
 from ..program.program import Program
 from ..wire.events import CheckpointDamaged, CheckpointsKept, Event, Restored
 from .arrays import load_arrays
-from .directory import DAMAGED, ROLLED_BACK, CheckpointDirectory, check_digests, kept, state_names
+from .directory import check_digests, kept, state_names
 from .manifest import Manifest, manifest_digest, read_manifest
+from .owned_directory import DAMAGED, ROLLED_BACK, OwnedDirectory
 
 
 class Chosen(Struct, frozen=True):
@@ -31,13 +32,14 @@ class Loader:
     """Loads checkpoints while nothing is being saved."""
 
     def __init__(
-        self, directory: CheckpointDirectory, task: Task, cluster: Cluster, publish: Callable[[Event], None]
+        self, directory: OwnedDirectory, task: Task, cluster: Cluster, publish: Callable[[Event], None]
     ) -> None:
         self._directory, self._task, self._cluster, self._publish = directory, task, cluster, publish
 
     def newest(self, step: int | None = None) -> Manifest | None:
         """Returns the manifest of the newest good checkpoint, or of `step`; None if there are no checkpoints. Sets
-        damaged ones aside. Raises UserError if there are checkpoints but no good one, or none of `step`."""
+        damaged ones aside. Raises UserError if there are checkpoints but no good one, or none of `step`; Failure if one
+        cannot be read, which may be good."""
         chosen = self._cluster.broadcast(lambda: self._newest(step), Chosen | None)
         return self._cluster.run_on_all(lambda: self._manifest(chosen)) if chosen else None
 
@@ -50,7 +52,8 @@ class Loader:
         try:
             state, manifest = self._loaded(chosen, program)
         except Damaged as error:
-            self._cluster.broadcast(partial(self._set_aside, step, error), None)
+            if not self._cluster.broadcast(partial(self._set_aside, step, error), str):
+                raise Failure(*error.problems) from error  # it would be chosen again
             raise
         rolled_back = self._cluster.broadcast(lambda: self._roll_back(step), list[int])
         return state, Restored(
@@ -75,8 +78,11 @@ class Loader:
         return state, manifest
 
     def _manifest(self, chosen: Chosen) -> Manifest:
-        """Reads the manifest. Raises Damaged if it is not the one that process 0 read."""
-        return read_manifest(self._directory.path(chosen.step), chosen.sha256)
+        """Reads the manifest. Raises Failure if it is not the one that process 0 has read and checked."""
+        try:
+            return read_manifest(self._directory.path(chosen.step), chosen.sha256)
+        except Damaged as error:
+            raise Failure(*error.problems) from error
 
     def _newest(self, step: int | None) -> Chosen | None:
         found = self._directory.steps()
@@ -113,9 +119,11 @@ class Loader:
         known = ", ".join(map(str, self._directory.steps())) or "none"
         return UserError(f"no intact checkpoint of step {step}: there are {known}")
 
-    def _set_aside(self, step: int, error: Damaged) -> None:
+    def _set_aside(self, step: int, error: Damaged) -> str:
+        """Returns the checkpoint's new name; empty if it could not be renamed."""
         name = ""
         with contextlib.suppress(OSError):  # a read-only directory: the checkpoint is skipped all the same
             name = self._directory.set_aside(step, DAMAGED)
         self._publish(CheckpointDamaged(step=step, problems=list(error.problems), set_aside=name))
         self._publish(CheckpointsKept(checkpoints=kept(self._directory)))
+        return name

@@ -3,23 +3,24 @@
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from io import BufferedReader
-from pathlib import Path
-from typing import cast
 
 import msgspec
 from etils import epath
 from msgspec import Struct
 
 from ..base import formatting
-from ..base.regular_file import open_regular
-from ..distributed.outcomes import Damaged
+from ..distributed.outcomes import Damaged, Unreadable
 from ..spec.config import Restart, RunConfig, UserModel
 from ..wire.checkpoints import CheckpointInfo
 from ..wire.descriptions import CorpusInfo
+from .reading import is_local, patiently, read_file, short_name
 
 FILE_NAME = "checkpoint.json"
+SCHEMA = 1
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class FileDigest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,7 +31,7 @@ class FileDigest(Struct, frozen=True, forbid_unknown_fields=True):
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of `checkpoint.json`, which also has the manifest's own digest."""
 
-    schema: int = 1
+    schema: int = SCHEMA
     step: int
     time: float
     preset: str
@@ -120,7 +121,7 @@ def _difference(arrays: dict[str, str], before: dict[str, str]) -> str:
     return f"the model's arrays differ from the checkpoint's: {formatting.listed(changes, 2, '; ')}"
 
 
-class _Sealed(Struct, forbid_unknown_fields=True):
+class _Sealed(Struct):
     sha256: str
     manifest: msgspec.Raw
 
@@ -136,14 +137,24 @@ def write_manifest(manifest: Manifest, checkpoint: epath.Path) -> None:
 
 
 def read_manifest(checkpoint: epath.Path, expected: str | None = None) -> Manifest:
-    """Reads the manifest. Raises Damaged if it is missing or damaged, or if its digest is not `expected`."""
+    """Reads the manifest. Raises Damaged if it is missing or damaged, or if its digest is not `expected`; Unreadable if
+    it cannot be read, or was written by another version."""
     sealed = _sealed(checkpoint)
     if expected not in (None, sealed.sha256):
         raise Damaged(f"{FILE_NAME}: differs from the one that process 0 reads: all hosts must share the directory")
     try:
-        return msgspec.json.decode(sealed.manifest, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"{FILE_NAME}: changed since it was written: {error}") from error
+        manifest = msgspec.json.decode(sealed.manifest, type=Manifest)
+    except UNDECODABLE as error:
+        raise _of_another_version(str(error)) from error
+    if manifest.schema != SCHEMA:
+        raise _of_another_version(f"schema {manifest.schema}, known is {SCHEMA}")
+    return manifest
+
+
+def _of_another_version(why: str) -> Unreadable:
+    return Unreadable(
+        f"{FILE_NAME}: intact, but another version of shardtui wrote it ({why}): resume with that version"
+    )
 
 
 def manifest_digest(checkpoint: epath.Path) -> str:
@@ -151,82 +162,75 @@ def manifest_digest(checkpoint: epath.Path) -> str:
 
 
 def _sealed(checkpoint: epath.Path) -> _Sealed:
+    data = read_file(checkpoint, checkpoint / FILE_NAME, BufferedReader.read)
     try:
-        with _opened(checkpoint / FILE_NAME) as file:
-            sealed = msgspec.json.decode(file.read(), type=_Sealed)
-        if hashlib.sha256(sealed.manifest).hexdigest() != sealed.sha256:
-            raise Damaged(f"{FILE_NAME}: changed since it was written")
-        return sealed
-    except OSError as error:
-        raise Damaged(f"{FILE_NAME}: {error.strerror or error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        sealed = msgspec.json.decode(data, type=_Sealed)
+    except UNDECODABLE as error:
         raise Damaged(f"{FILE_NAME}: changed since it was written: {error}") from error
+    if hashlib.sha256(sealed.manifest).hexdigest() != sealed.sha256:
+        raise Damaged(f"{FILE_NAME}: changed since it was written")
+    return sealed
 
 
 def file_digests(checkpoint: epath.Path) -> dict[str, FileDigest]:
     """Syncs every file below `checkpoint` except the manifest to disk, and returns their digests by relative path."""
     return {
-        str(path.relative_to(checkpoint)): _file_digest(path)
-        for path in sorted(_files_below(checkpoint))
+        str(path.relative_to(checkpoint)): read_file(checkpoint, path, _file_digest)
+        for path, _ in sorted(_files_below(checkpoint))
         if path.name != FILE_NAME
     }
 
 
-def _files_below(directory: epath.Path) -> Iterator[epath.Path]:
+def _files_below(directory: epath.Path) -> Iterator[tuple[epath.Path, int]]:
+    """Yields each file with its mode, whose type is that of a regular file in a remote file system."""
     for path in directory.iterdir():
-        if path.is_dir():
+        mode = _mode(path)
+        if stat.S_ISDIR(mode):
             yield from _files_below(path)
         else:
-            yield path
+            yield path, mode
 
 
 def check_files(checkpoint: epath.Path, manifest: Manifest) -> None:
-    """Reads every file. Raises Damaged with each one that differs from what was written or cannot be read."""
+    """Reads every file. Raises Damaged with each one that differs from what was written, Unreadable for the first one
+    that cannot be read."""
     problems = [
-        problem for name, written in manifest.files.items() if (problem := _problem(checkpoint / name, written))
+        problem
+        for name, written in manifest.files.items()
+        if (problem := _problem(checkpoint / name, checkpoint, written))
     ]
     problems += [
-        f"{_short(path)}: not a regular file"
-        for path in _files_below(checkpoint)
-        if str(path.relative_to(checkpoint)) not in manifest.files and not _is_regular(path)
+        f"{short_name(path)}: not a regular file"
+        for path, mode in patiently(checkpoint, lambda: list(_files_below(checkpoint)))
+        if str(path.relative_to(checkpoint)) not in manifest.files and not stat.S_ISREG(mode)
     ]
     if problems:
         raise Damaged(*problems)
 
 
-def _problem(path: epath.Path, written: FileDigest) -> str | None:
-    name = _short(path)
+def _problem(path: epath.Path, checkpoint: epath.Path, written: FileDigest) -> str | None:
     try:
-        found = _file_digest(path)
-    except OSError as error:
-        return f"{name}: {error.strerror or error}"
+        found = read_file(checkpoint, path, _file_digest)
+    except Damaged as error:
+        return error.problems[0]
+    short = short_name(path)
     if found.bytes != written.bytes:
-        return f"{name}: {found.bytes:,} bytes, {written.bytes:,} when written"
-    return None if found == written else f"{name}: its content has changed since it was written"
+        return f"{short}: {found.bytes:,} bytes, {written.bytes:,} when written"
+    return None if found == written else f"{short}: its content has changed since it was written"
 
 
-def _short(path: epath.Path) -> str:
-    return f"{path.parent.name}/{path.name}"
+def _file_digest(file: BufferedReader) -> FileDigest:
+    digest = hashlib.file_digest(file, "sha256")
+    _sync(file)
+    return FileDigest(file.tell(), digest.hexdigest())
 
 
-def _file_digest(path: epath.Path) -> FileDigest:
-    with _opened(path) as file:
-        digest = hashlib.file_digest(file, "sha256")
-        _sync(file)
-        return FileDigest(file.tell(), digest.hexdigest())
-
-
-def _opened(path: epath.Path) -> BufferedReader:
-    return open_regular(os.fspath(path)) if is_local(path) else cast(BufferedReader, path.open("rb"))
-
-
-def _is_regular(path: epath.Path) -> bool:
-    """Returns True for a regular file; a remote filesystem has no other files."""
-    return not is_local(path) or Path(path).is_file()
-
-
-def is_local(path: epath.Path) -> bool:
-    return "://" not in os.fspath(path)
+def _mode(path: epath.Path) -> int:
+    """Returns the file's type; a remote file system has only directories and regular files. Raises OSError, unlike
+    `is_dir`, which returns False then."""
+    if is_local(path):
+        return os.stat(path).st_mode  # noqa: PTH116 # epath's looks up the owner, too
+    return stat.S_IFDIR if path.is_dir() else stat.S_IFREG
 
 
 def _sync(file: object) -> None:

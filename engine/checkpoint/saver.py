@@ -2,8 +2,8 @@
 
 import contextlib
 import hashlib
-import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,18 +15,19 @@ import msgspec
 from ..base.advice import problems_in
 from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
-from ..distributed.outcomes import UNSUCCESSFUL
+from ..distributed.outcomes import UNSUCCESSFUL, Failure, Unreadable
 from ..models.task import Task, TrainState
 from ..program.digest import joined
 from ..program.program import Program
-from ..spec.config import RunConfig
+from ..spec.config import RunConfig, UserModel
 from ..wire.checkpoints import CheckpointInfo
 from ..wire.descriptions import CorpusInfo
 from ..wire.events import CheckpointFailed, CheckpointSaved, CheckpointSaving, CheckpointsKept, Event, Restored
-from .arrays import save_arrays
-from .directory import SAVING, CheckpointDirectory, array_types, kept, prune, state_names
+from .arrays import save_arrays, small
+from .directory import CheckpointDirectory, array_types, kept, state_names
 from .loader import Loader
 from .manifest import Manifest, file_digests, write_manifest
+from .owned_directory import OwnedDirectory
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Saving:
     """A save in the background."""
 
     step: int
-    written: Future[tuple[CheckpointSaved, CheckpointsKept] | None]
+    written: Future[list[Event]]
     """The events to publish once it is written, in process 0."""
 
 
@@ -54,17 +55,38 @@ class Saver:
         cluster: Cluster,
         publish: Callable[[Event], None],
         wake: Callable[[], None],
+        refusal: type[UserError] | type[Failure] = UserError,
     ) -> None:
-        """`wake` is called in another thread once a save has ended. Raises UserError if nothing can be saved."""
-        self._directory, self._config, self._task, self._corpus = directory, config, task, corpus
+        """Takes the directory's lease. `wake` is called in another thread once a save has ended. Raises UserError if
+        nothing can be saved, `refusal` if another run saves there."""
+        self._config, self._task, self._corpus = config, task, corpus
         self._devices, self._cluster, self._publish, self._wake = devices, cluster, publish, wake
         self._saving: Saving | None = None
         self._saved_at = time.monotonic()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
-        self._loader = Loader(directory, task, cluster, publish)
+        self._directory = OwnedDirectory.take(directory, cluster, refusal)
+        self._loader = Loader(self._directory, task, cluster, publish)
         self.presets = SharedPresets(directory)
-        prepare_shared(directory, cluster)
-        self._identity = directory.identity()
+        self._identity = self._directory.identity()
+        self._kept: list[CheckpointInfo] = []
+        self._has_told = False
+        """Whether the loss of the lease was reported."""
+        if isinstance(config.model, UserModel):  # the arrays of the built-in ones are known
+            self._try()
+
+    def _try(self) -> None:
+        """Saves small arrays with the names and types of the state's. Raises UserError if they cannot be saved."""
+        trial, names = self._directory.unfinished(0), state_names(self._task)
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise UserError(f"several of the model's arrays are called {twice[0]}, so they cannot be saved: rename one")
+        try:
+            self._cluster.run_on_all(lambda: save_arrays(trial, small(self._task.abstract_state)).result())
+        except Failure as error:
+            types = sorted({str(leaf.dtype) for leaf in jax.tree.leaves(self._task.abstract_state)})
+            why = f"the model's arrays, of {', '.join(types)}, cannot be saved"
+            raise UserError(*(f"{why}: {problem}" for problem in error.problems)) from error
+        finally:
+            self._cluster.broadcast(self._directory.clear, None)
 
     def is_due(self, step: int) -> bool:
         every = self._config.checkpoints.every_steps
@@ -94,6 +116,7 @@ class Saver:
             raise UserError(
                 f"{self._directory.run}: the run's directory was removed or replaced: nothing more can be saved there"
             )
+        self._directory.check_lease()
         return step not in self._directory.steps()
 
     def _begin(
@@ -129,30 +152,43 @@ class Saver:
             files={},
         )
 
-    def _write(self, copied: Any, manifest: Manifest, began: float) -> tuple[CheckpointSaved, CheckpointsKept] | None:
+    def _write(self, copied: Any, manifest: Manifest, began: float) -> list[Event]:
         """Commits a checkpoint in process 0, in the background, once Orbax says that all processes have written."""
         copied.result()
         if self._cluster.process:
-            return None
+            return []
         unfinished = self._directory.unfinished(manifest.step)
         manifest = msgspec.structs.replace(manifest, files=file_digests(unfinished))
         write_manifest(manifest, unfinished)
         self._directory.commit(manifest.step)
-        with contextlib.suppress(OSError):  # the save succeeded; the next one deletes what is left
-            prune(self._directory, self._config.checkpoints.keep)
+        with contextlib.suppress(OSError, Failure):  # the save succeeded; the next one deletes what is left
+            self._directory.prune(self._config.checkpoints.keep)
         seconds = time.perf_counter() - began
         saved = CheckpointSaved(step=manifest.step, bytes=manifest.bytes, arrays=len(manifest.digests), seconds=seconds)
-        return saved, CheckpointsKept(checkpoints=self.kept())
+        return [saved, CheckpointsKept(checkpoints=self.kept())]
 
     def kept(self) -> list[CheckpointInfo]:
-        return kept(self._directory)
+        """Returns the checkpoints that there are, or those last seen if they cannot be read now."""
+        with contextlib.suppress(Unreadable):
+            self._kept = kept(self._directory)
+        return self._kept
 
     def report_kept(self) -> None:
         self._publish(CheckpointsKept(checkpoints=self.kept()))
 
-    def report(self) -> None:
+    def report(self, step: int) -> None:
+        """Publishes the result of a save that has ended, and once that the lease was lost."""
         if self._saving is not None and self._saving.written.done():
             self.finish()
+        if self._directory.lease and self._directory.lease.lost and not self._has_told:
+            self._failed(step, [self._directory.lease.lost])
+
+    def close(self) -> None:
+        """Gives the lease back; nothing is saved any more."""
+        self.finish()
+        if self._directory.lease:
+            self._has_told = True
+            self._directory.lease.release()
 
     def finish(self) -> None:
         """Waits for a running save and publishes its result."""
@@ -164,12 +200,13 @@ class Saver:
         except Exception as error:
             self._failed(saving.step, problems_in(error))
         else:
-            for receipt in receipts or ():
+            for receipt in receipts:
                 self._publish(receipt)
 
     def _failed(self, step: int, problems: list[str]) -> None:
-        if self._cluster.process == 0 and self._directory.identity() == self._identity:
-            with contextlib.suppress(OSError):  # Orbax may still write there: the next save deletes the rest
+        self._has_told = self._has_told or bool(self._directory.lease and self._directory.lease.lost)
+        with contextlib.suppress(OSError, Failure):  # Orbax may still write there: the next save deletes the rest
+            if self._cluster.process == 0 and self._directory.identity() == self._identity:
                 self._directory.clear()
         self._publish(CheckpointFailed(step=step, problems=problems))
 
@@ -182,33 +219,6 @@ class Saver:
         loaded = self._loader.load(step, program)
         self._saved_at = time.monotonic()
         return loaded
-
-
-def prepare_shared(directory: CheckpointDirectory, cluster: Cluster) -> None:
-    """Creates the directory. Raises UserError if it cannot be written, or if a process does not see process 0's."""
-    mark = cluster.broadcast(lambda: _write_mark(directory), str)
-    cluster.run_on_all(lambda: _check_mark(directory, mark))
-    cluster.broadcast(directory.clear, None)
-
-
-def _write_mark(directory: CheckpointDirectory) -> str:
-    """Writes a random mark, by which other processes check that they see the same directory."""
-    mark = f"{SAVING}{secrets.token_hex(8)}"
-    try:
-        directory.prepare()
-        (directory.root / mark).mkdir()
-        (directory.root / mark / "mark").write_text(mark)  # an object store has no empty folders
-    except (OSError, ImportError) as error:
-        raise UserError(f"{directory.root}: cannot store checkpoints there: {problems_in(error)[0]}") from error
-    return mark
-
-
-def _check_mark(directory: CheckpointDirectory, mark: str) -> None:
-    if not (directory.root / mark / "mark").exists():
-        raise UserError(
-            f"{directory.root}: this host cannot see the files of process 0: give a --checkpoint-dir "
-            "that all hosts share"
-        )
 
 
 class SharedPresets:

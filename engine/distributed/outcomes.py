@@ -21,11 +21,15 @@ class Problem(Exception):
 
 
 class Damaged(Problem):
-    """A checkpoint is not what was written."""
+    """A checkpoint is not what was written: bytes were read and differ, or a file is certainly absent."""
 
 
 class Failure(Problem):
     """A valid request did not succeed this time: out of memory, a full disk."""
+
+
+class Unreadable(Failure):
+    """A checkpoint cannot be read, now or by this version, which proves nothing about it: nothing may be changed."""
 
 
 class NotMet(UserError):

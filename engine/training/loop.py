@@ -121,7 +121,7 @@ class Loop:
             self.tools.publish(CheckpointFailed(step=self.at.done, problems=[self._nonfinite_loss_hint()]))
         elif self.at.is_worth_saving and self.tools.config.checkpoints.at_end and self.boundary.check.passes(self.at):
             self.at.save(self.tools.saver)
-        self.tools.saver.finish()
+        self.tools.saver.close()
         return self.at.done
 
     @property

@@ -31,6 +31,8 @@ PERIODIC_STEPS = 2
 """Steps of a breakdown that is made from time to time."""
 MAX_COST = 0.01
 """Fraction of the time that these breakdowns may take; if they take long, they are made less often."""
+KEPT = 10
+"""Traces in the run's directory: older ones are deleted."""
 MOST_READ = 50
 """Steps in a trace at most for it to be read: 2.5 MB each, and several times that in memory."""
 
@@ -156,6 +158,7 @@ class Profiler:
                 )
             )
             return
+        self._prune()
         profiled = Profiled(step=step, steps=steps, directory=str(self._directory), preset=at.program.name)
         self._publish(structs.replace(profiled, breakdown=breakdown, problem=problem))
 
@@ -183,8 +186,16 @@ class Profiler:
         return read_recording(self._newest(), dict(mesh.shape), text, _places(mesh))
 
     def _newest(self) -> Path:
+        return self._traces()[-1]
+
+    def _traces(self) -> list[Path]:
+        """Returns the files of all traces, oldest first."""
         files = self._directory.glob("plugins/profile/*/*.xplane.pb")
-        return max(files, key=lambda file: file.stat().st_mtime)
+        return sorted(files, key=lambda file: file.stat().st_mtime)
+
+    def _prune(self) -> None:
+        for file in self._traces()[:-KEPT]:
+            shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def _stop_quietly() -> None:

@@ -97,7 +97,7 @@ class StepBoundary:
         if scheduled := self.compiles.take_scheduled(at.begun):
             self._switch(at, scheduled)
             self.compiles.compile_scheduled(at.program)
-        self.tools.saver.report()
+        self.tools.saver.report(at.done)
         self._sampler.sample_if_due(at)
 
     def _run_commands(self, at: Progress) -> None:

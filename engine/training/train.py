@@ -14,6 +14,7 @@ from ..checkpoint.manifest import Manifest, edited_settings
 from ..checkpoint.saver import Saver
 from ..distributed.agreement import corpus_facts, differences, facts, fingerprints
 from ..distributed.cluster import Cluster
+from ..distributed.outcomes import Failure
 from ..models.task import Task
 from ..parallel.mesh import describe_device, fallback
 from ..planning.estimate import preview
@@ -61,7 +62,8 @@ def train(
 
     within = None if config.checkpoints.directory else directory.path
     place = CheckpointDirectory(epath.Path(directory.checkpoints(config)), within)
-    saver = Saver(place, config, task, inputs.corpus, devices, cluster, publish, inbox.wake)
+    refusal = Failure if restart.is_again else UserError  # the engine before may end yet
+    saver = Saver(place, config, task, inputs.corpus, devices, cluster, publish, inbox.wake, refusal)
     origin = saver.newest(restart.step)
     problems = (
         origin.problems_with(config, array_types(task), inputs.corpus, devices[0].platform, restart) if origin else []

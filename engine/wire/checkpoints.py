@@ -43,9 +43,9 @@ class CheckedInfo(Struct, frozen=True, kw_only=True):
     step: int
     """Step in the checkpoint's directory name."""
     checkpoint: CheckpointInfo | None
-    """Description from its manifest; null if the manifest is unreadable."""
+    """Description from its manifest; null if that is damaged or cannot be read."""
     problems: list[str]
-    """Every file and array that differs from what was written; empty if the checkpoint is good."""
+    """Each file and array that differs from what was written, or why it cannot be read; empty if it is good."""
 
 
 class Verification(Struct, frozen=True, kw_only=True):

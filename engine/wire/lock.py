@@ -69,7 +69,7 @@ def take(path: Path) -> BinaryIO:
         time.sleep(0.05)
     try:
         lock.truncate(0)
-        lock.write(" ".join([str(os.getpid()), *_identity(os.getpid())]).encode() + b"\n")
+        lock.write(own_text().encode() + b"\n")
     except OSError as error:
         lock.close()
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
@@ -90,13 +90,18 @@ def _current_holder(path: Path) -> Holder | None:
         with open_regular(path) as lock:
             if _try_lock(lock, fcntl.LOCK_SH):
                 return None
-            return _parsed(lock.read(MAX_TEXT_BYTES).decode(errors="replace"))
+            return parsed(lock.read(MAX_TEXT_BYTES).decode(errors="replace"))
     except OSError:
         return None
 
 
-def _parsed(text: str) -> Holder:
-    """Parses what `take` wrote, or the process id alone, which a system without /proc has."""
+def own_text() -> str:
+    """Returns what identifies this process, for `parsed`."""
+    return " ".join([str(os.getpid()), *_identity(os.getpid())])
+
+
+def parsed(text: str) -> Holder:
+    """Parses what `own_text` returned in a process, or its id alone, which a system without /proc has."""
     number, *identity = text.split() or ["0"]
     pid = int(number) if number.isascii() and number.isdecimal() else 0
     if not pid:
@@ -113,10 +118,10 @@ def _identity(pid: int) -> list[str]:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 # not a path
-        began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # proc_pid_stat(5), field 22
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # proc_pid_stat(5), from field 3 on
+        return [boot, namespace, fields[19]] if fields[0] not in "ZX" else []  # a zombie has ended
     except (OSError, IndexError):
         return []
-    return [boot, namespace, began]
 
 
 def _exists(pid: int) -> bool:

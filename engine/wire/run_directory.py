@@ -68,6 +68,10 @@ class RunDirectory:
     def __hash__(self) -> int:
         return hash(self.path)
 
+    @property
+    def exists(self) -> bool:
+        return (self.path / "run.json").exists()
+
     def log_of(self, process: int) -> Path:
         return self.path / f"engine-{process}.log" if process else self.log
 
@@ -210,7 +214,7 @@ def find(name: str | None) -> RunDirectory:
     """Returns the run of that name; with None the newest one that is running. Raises UserError if there is none."""
     if name is not None:
         directory = RunDirectory(state_home() / checked_name(name))
-        if not (directory.path / "run.json").exists():
+        if not directory.exists:
             maybe = suggestion(name, (run.name for run in all_runs()))
             raise UserError(f"run {name}: no such run in {state_home()}: {maybe}see `shardtui ls`")
         return directory

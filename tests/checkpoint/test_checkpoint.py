@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import hashlib
 import itertools
 import json
 import os
@@ -10,7 +11,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,14 @@ import numpy as np
 import pytest
 from etils import epath
 from shardtui.engine.base.user_error import UserError
+from shardtui.engine.checkpoint import lease, reading
 from shardtui.engine.checkpoint.arrays import load_arrays
 from shardtui.engine.checkpoint.directory import CheckpointDirectory, verify
 from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest, edited_settings, read_manifest, write_manifest
+from shardtui.engine.checkpoint.owned_directory import OwnedDirectory
 from shardtui.engine.checkpoint.saver import Saver
 from shardtui.engine.distributed.cluster import Cluster
-from shardtui.engine.distributed.outcomes import Damaged
+from shardtui.engine.distributed.outcomes import Damaged, Failure
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state
@@ -64,6 +67,7 @@ class Bench:
         wake = queue.SimpleQueue[None]()
         shared = CORPUS, jax.devices(), Cluster(), self.published.append, lambda: wake.put(None)
         self.saver = Saver(self.place, config, self.task, *shared)
+        self.own = self.saver._directory
 
     def save(self, state: TrainState, program: Program, step: int, loss: float | None = 2.0) -> None:
         self.saver.save(state, program, step, loss)
@@ -77,8 +81,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, task: Task) -> Bench:
-    return Bench(tmp_path / "checkpoints", task)
+def bench(tmp_path: Path, task: Task) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "checkpoints", task)
+    yield bench
+    bench.saver.close()
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +100,16 @@ def saved(tmp_path_factory: pytest.TempPathFactory, task: Task, programs: Any, s
     for number in (2, 4):
         bench.save(state, programs["fsdp"], number)
     assert [type(event) for event in bench.published] == [CheckpointSaving, CheckpointSaved, CheckpointsKept] * 2
+    bench.saver.close()
     return bench.root
 
 
 @pytest.fixture
-def copied(saved: Path, tmp_path: Path, task: Task) -> Bench:
+def copied(saved: Path, tmp_path: Path, task: Task) -> Iterator[Bench]:
     shutil.copytree(saved, tmp_path / "checkpoints")
-    return Bench(tmp_path / "checkpoints", task)
+    copied = Bench(tmp_path / "checkpoints", task)
+    yield copied
+    copied.saver.close()
 
 
 def bits(state: TrainState) -> list[bytes]:
@@ -157,6 +166,64 @@ def test_a_damaged_file_is_reported_and_its_checkpoint_set_aside(
     assert (damaged.step, damaged.set_aside) == (4, "4.damaged")
     assert (copied.root / "4.damaged/arrays").is_dir()
     assert copied.place.aside() == ["4.damaged"]
+
+
+FAILS = Path("/proc/self/mem")
+"""A regular file whose bytes cannot be read: EIO."""
+
+
+@pytest.mark.parametrize("name", [FILE_NAME, "arrays/state/manifest.ocdbt", ""])
+def test_a_checkpoint_that_cannot_be_read_is_not_damaged(
+    copied: Bench, monkeypatch: pytest.MonkeyPatch, programs: dict[str, Program], state: TrainState, name: str
+) -> None:
+    """Nothing is renamed or deleted, and no run begins anew; once the storage works, it is the newest as before."""
+    path, hidden = copied.root / "4" / name, copied.root.parent / "hidden"
+    path.rename(hidden)
+    path.symlink_to(FAILS if name else path)  # a loop cannot be listed
+    before = {path.name for path in copied.root.iterdir()}
+
+    def repair(_: float) -> None:
+        path.unlink()
+        hidden.rename(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "PAUSES", [0.0, 0.0])
+        for attempt in (copied.saver.newest, lambda: copied.saver.load(4, programs["dp"])):
+            with pytest.raises(Failure, match=r"cannot be read: .*nothing was changed: try again"):
+                attempt()
+        (found,) = [info for info in verify(copied.place, copied.task.config).checkpoints if info.problems]
+        assert "cannot be read" in found.problems[0]
+        if path.name == FILE_NAME:
+            for step in (6, 8, 10):
+                copied.save(state, programs["fsdp"], step, 1.0)
+            before |= {"6", "8", "10"}  # without 4, these would be kept alone
+        assert {path.name for path in copied.root.iterdir()} == before
+        patched.setattr("time.sleep", repair)  # in the first pause
+        newest = copied.saver.newest(4)
+    assert newest is not None
+    assert newest.step == 4
+    assert not [event for event in copied.published if isinstance(event, CheckpointDamaged)]
+
+
+def test_a_directory_that_cannot_be_listed_is_not_empty(copied: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied.root.rename(copied.root.parent / "hidden")
+    copied.root.symlink_to(copied.root)
+    monkeypatch.setattr(reading, "PAUSES", [0.0])
+    with pytest.raises(Failure, match="cannot be read"):
+        copied.saver.newest()
+    with pytest.raises(UserError, match="cannot be read"):
+        verify(copied.place, copied.task.config)
+
+
+def test_a_checkpoint_of_another_version_is_refused_and_not_renamed(copied: Bench) -> None:
+    path = copied.root / "4" / FILE_NAME
+    for change in ({"schema": 2}, {"shards": 7}):
+        manifest = json.loads(path.read_bytes())["manifest"] | change
+        body = json.dumps(manifest)
+        path.write_text(f'{{"sha256": "{hashlib.sha256(body.encode()).hexdigest()}", "manifest": {body}}}')
+        with pytest.raises(Failure, match="intact, but another version of shardtui wrote it"):
+            copied.saver.newest()
+    assert copied.place.steps() == [2, 4]
 
 
 def test_a_run_without_a_good_checkpoint_is_refused(copied: Bench) -> None:
@@ -230,9 +297,9 @@ def test_arrays_that_differ_from_the_digests_are_damaged(
 
 
 def test_names_set_aside_are_unique(copied: Bench) -> None:
-    assert copied.place.set_aside(4, "damaged") == "4.damaged"
+    assert copied.own.set_aside(4, "damaged") == "4.damaged"
     copied.place.path(2).rename(copied.place.path(4))
-    assert copied.place.set_aside(4, "damaged") == "4.damaged-2"
+    assert copied.own.set_aside(4, "damaged") == "4.damaged-2"
     assert (copied.place.steps(), copied.place.aside()) == ([], ["4.damaged", "4.damaged-2"])
 
 
@@ -258,10 +325,12 @@ def test_after_a_rollback_the_later_steps_are_saved_again(
 
 
 def test_unfinished_checkpoints_of_a_killed_engine_are_deleted(copied: Bench, task: Task) -> None:
-    for name in ("saving-6", "deleting-1"):
+    for name in ("saving-aa-6", "deleting-aa-1"):
         shutil.copytree(copied.root / "4/arrays", copied.root / name)
+    copied.saver.close()
     again = Bench(copied.root, task)
-    assert {path.name for path in again.root.iterdir()} == {"2", "4"}
+    assert {path.name for path in again.root.iterdir()} == {"2", "4", lease.FILE_NAME}
+    again.saver.close()
 
 
 def test_only_plain_numbers_are_steps(copied: Bench) -> None:
@@ -276,13 +345,13 @@ def test_only_plain_numbers_are_steps(copied: Bench) -> None:
 def test_a_state_that_is_not_finite_is_not_saved(bench: Bench, programs: dict[str, Program], state: TrainState) -> None:
     scale = state.params["norm"]["scale"]
     params = {**state.params, "norm": {**state.params["norm"], "scale": scale.at[3].set(jnp.nan)}}
-    (bench.root / "saving-4").mkdir()  # left over from a failed save
+    (bench.root / "saving-aa-4").mkdir()  # left over from a failed save
     params = jax.device_put(params, jax.tree.map(lambda x: x.sharding, state.params))
     bench.save(state._replace(params=params), programs["fsdp"], 5)
     (failed,) = bench.published
     assert isinstance(failed, CheckpointFailed)
     assert failed.problems == ["a parameter or moment is not finite: go back to a checkpoint from before"]
-    assert list(bench.root.iterdir()) == []
+    assert list(bench.root.iterdir()) == [bench.root / lease.FILE_NAME]
 
 
 @pytest.mark.slow
@@ -304,7 +373,7 @@ def test_a_save_leaks_no_memory(tmp_path: Path, task: Task, programs: dict[str, 
 
 
 def test_a_removed_directory_fails_only_the_save(bench: Bench, programs: dict[str, Program], state: TrainState) -> None:
-    bench.root.rmdir()
+    shutil.rmtree(bench.root)
     bench.root.write_text("in the way")
     bench.save(state, programs["fsdp"], 5)
     (failed,) = [event for event in bench.published if isinstance(event, CheckpointFailed)]
@@ -370,8 +439,8 @@ def test_settings_changed_without_set_are_reported(saved: Path) -> None:
 
 
 def test_what_a_failed_save_left_is_deleted_although_something_is_written_there_still(tmp_path: Path) -> None:
-    directory = CheckpointDirectory(epath.Path(tmp_path))
-    unfinished = tmp_path / "saving-8"
+    directory = OwnedDirectory.take(CheckpointDirectory(epath.Path(tmp_path)), Cluster(), UserError)
+    unfinished = tmp_path / "saving-aa-8"
     unfinished.mkdir()
     end = time.monotonic() + 0.5
 
@@ -384,4 +453,4 @@ def test_what_a_failed_save_left_is_deleted_although_something_is_written_there_
     writer.start()
     directory.clear()
     writer.join()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / lease.FILE_NAME]

@@ -10,9 +10,13 @@ import jax
 import msgspec
 import pytest
 from etils import epath
-from shardtui.engine.checkpoint.arrays import save_arrays
+from shardtui.engine.base.user_error import UserError
+from shardtui.engine.checkpoint import lease
+from shardtui.engine.checkpoint.arrays import load_arrays, save_arrays
 from shardtui.engine.checkpoint.directory import CheckpointDirectory, array_types, state_names, verify
 from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest, file_digests, read_manifest, write_manifest
+from shardtui.engine.checkpoint.saver import Saver
+from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.digest import digests, joined
 from shardtui.engine.program.placement import place
@@ -49,6 +53,9 @@ def batch(step, batch_size):
     return np.ones((batch_size, 8), np.float32)
 """
 
+EMPTY = "self.none = nnx.Param(jnp.zeros((0, 8)))\n        self.norm ="
+ODD = "self.odd = nnx.BatchStat(jnp.zeros(8, jnp.uint4))\n        self.norm ="
+
 OPTIMIZERS = {
     "none of its own": "",
     "factored": "optax.chain(optax.adafactor(1e-3, min_dim_size_to_factor=4), optax.ema(0.9))",
@@ -57,13 +64,13 @@ OPTIMIZERS = {
 }
 
 
-def config_of(path: Path, optimizer: str = "") -> RunConfig:
+def config_of(path: Path, optimizer: str = "", model: str = MODEL) -> RunConfig:
     """Returns the configuration of a run whose model is in `path`; the model creates a file when its code runs."""
     own = f"\ndef optimizer():\n    return {optimizer}\n" if optimizer else ""
     path.parent.mkdir(exist_ok=True)
-    path.write_text(MODEL + own)
-    name, model, training, _ = choose_model(f"{path}:Model", ("batch_size=8",))
-    return tiny_config(model_name=name, model=model, training=training, data=None)
+    path.write_text(model + own)
+    name, chosen, training, _ = choose_model(f"{path}:Model", ("batch_size=8",))
+    return tiny_config(model_name=name, model=chosen, training=training, data=None)
 
 
 def save(root: Path, config: RunConfig, preset: str = "dp") -> Manifest:
@@ -119,6 +126,26 @@ def test_every_array_of_a_users_model_is_found(tmp_path: Path, optimizer: str) -
     (tmp_path / "model" / "it-ran").unlink()
     (tmp_path / "model" / "own.py").unlink()
     assert problems(tmp_path / "saved", config) == []
+
+
+def test_an_empty_array_is_restored_though_it_is_not_stored(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "model" / "own.py", model=MODEL.replace("self.norm =", EMPTY))
+    save(tmp_path / "saved", config)
+    task = Task(config, "cpu")
+    placement = place(task, load_preset("dp"), jax.devices())
+    loaded = load_arrays(epath.Path(tmp_path / "saved/0"), placement.abstract_state(task))
+    assert loaded.params["none"].shape == (0, 8)
+    assert jax.tree.map(lambda leaf: leaf.sharding, loaded) == placement.state_shardings
+    assert problems(tmp_path / "saved", config) == []
+
+
+def test_arrays_that_cannot_be_saved_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    config = config_of(tmp_path / "model" / "own.py", model=MODEL.replace("self.norm =", ODD))
+    task, root = Task(config, "cpu"), tmp_path / "checkpoints"
+    shared = CorpusInfo("text", 1, 1, "ab" * 32), jax.devices(), Cluster(), lambda _: None, lambda: None
+    with pytest.raises(UserError, match=r"the model's arrays, of float32, int32, uint32, uint4, cannot be saved: "):
+        Saver(CheckpointDirectory(epath.Path(root)), config, task, *shared)
+    assert [path.name for path in root.iterdir()] == [lease.FILE_NAME]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ LONG = {
     "stopped": 1,
     "world": 1,
     "damage": 25,
+    "storage": 2,
+    "lease": 2,
     "loop": 50,
     "soak": 25,
     "floods": 10,

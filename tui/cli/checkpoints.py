@@ -11,7 +11,7 @@ from ...engine.base import formatting
 from ...engine.base.user_error import UserError
 from ...engine.spec.hf_export import Dtype, Exported, ExportRequest
 from ...engine.wire import run_directory
-from ...engine.wire.checkpoints import Verification
+from ...engine.wire.checkpoints import CheckedInfo, Verification
 from ..client.engine_client import ask_engine
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line, printable
@@ -31,15 +31,22 @@ def verify_command(options: argparse.Namespace) -> int:
         print(json_line(found))
     else:
         _print_table(clean(found), directory.name)
-    return FAILED if any(checked.problems for checked in found.checkpoints) else FINE
+    has_only_bad = not found.checkpoints and bool(found.set_aside)
+    return FAILED if has_only_bad or any(checked.problems for checked in found.checkpoints) else FINE
 
 
 def _print_table(found: Verification, run: str) -> None:
-    if not found.checkpoints:
-        print(f"run {run} has no checkpoint in {found.directory}")
-        return
+    if found.checkpoints:
+        _print_checked(found.checkpoints)
+    else:
+        print(f"run {run} has no {'intact ' if found.set_aside else ''}checkpoint in {found.directory}")
+    if found.set_aside:
+        print(f"set aside in {found.directory}: {', '.join(found.set_aside)}")
+
+
+def _print_checked(found: list[CheckedInfo]) -> None:
     table = plain_table("", *map(right, ("step", "loss", "size")), "saved under", "result")
-    for checked in found.checkpoints:
+    for checked in found:
         info = checked.checkpoint
         loss = info.loss_words if info else ""
         size, under = (formatting.size(info.bytes), f"{info.preset}, {info.devices} devices") if info else ("", "")
@@ -51,8 +58,6 @@ def _print_table(found: Verification, run: str) -> None:
         "files: SHA-256; arrays: 64-bit digests: an accidental change goes unnoticed with odds of 2⁻⁶⁴; "
         "they are no protection against tampering"
     )
-    if found.set_aside:
-        print(f"set aside in {found.directory}: {', '.join(found.set_aside)}")
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:

@@ -117,7 +117,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             print(json_line(RunEnded(seq=seq, time=ended, goodput=state.goodput)), flush=True)
         elif state.phase == Phase.STOPPED:
             _print_summary(state)
-    if code and state.checkpoints:
+    if code and state.checkpoints and client.directory.exists:
         step = state.checkpoints[-1].step
         warn(f"`shardtui train --resume {client.directory.name}` resumes from the checkpoint of step {step:,}")
     return INTERRUPTED if interrupts.by_keyboard else code
