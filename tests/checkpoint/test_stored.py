@@ -217,3 +217,10 @@ def test_a_planted_model_does_not_run(home: Path) -> None:
     assert code == 1
     assert problem.startswith(f"{FILE_NAME}: the model is {models[0]}, {models[1]}")
     assert not list(home.rglob("it-ran"))
+    folder.rename(folder.parent / "0.damaged")
+    result = subprocess.run(
+        [*SHARDTUI, "verify", directory.name], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert result.returncode == 1
+    assert "has no intact checkpoint" in result.stdout
+    assert "0.damaged" in result.stdout

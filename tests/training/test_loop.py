@@ -26,7 +26,7 @@ from shardtui.engine.program.reshard import Transfers
 from shardtui.engine.program.state_function import StateFunction, shard_digest_function
 from shardtui.engine.spec.config import CheckpointConfig, EvaluationConfig, ScheduledSwitch
 from shardtui.engine.training.loop import Loop
-from shardtui.engine.training.profiler import Profiler
+from shardtui.engine.training.profiler import KEPT, Profiler
 from shardtui.engine.training.tools import Tools
 from shardtui.engine.wire.commands import AnyCommand, Pause, Resume
 from shardtui.engine.wire.events import (
@@ -224,6 +224,11 @@ def full_disk(*_: Any) -> None:
 
 @pytest.mark.slow
 def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+    older = [tmp_path / f"profile/plugins/profile/{number}/x.xplane.pb" for number in range(KEPT)]
+    for time, file in enumerate(older):
+        file.parent.mkdir(parents=True)
+        file.touch()
+        os.utime(file, (time, time))
     events = run(task, programs, tmp_path, profile=2)
     reported = [event for event in events if isinstance(event, Profiling | Profiled | ProfileFailed)]
     assert [type(event) for event in reported] == [Profiling, Profiled]
@@ -233,7 +238,9 @@ def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str,
     assert profiled.breakdown, profiled.problem
     assert (profiled.breakdown.steps, len(profiled.breakdown.devices)) == (2, 8)
     assert {"input", "host"} <= {part.name for part in profiled.breakdown.parts if part.seconds}
-    (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
+    kept = set((tmp_path / "profile").rglob("*.xplane.pb"))
+    (trace,) = kept - set(older)
+    assert kept == {*older[1:], trace}
     assert _steps_in(trace) == [4, 5]
 
 
