@@ -25,7 +25,8 @@ from shardtui.engine.base.user_error import UserError
 from shardtui.engine.checkpoint import loader as loader_module
 from shardtui.engine.checkpoint import saver as saver_module
 from shardtui.engine.checkpoint.arrays import load_arrays, save_arrays
-from shardtui.engine.checkpoint.directory import DAMAGED, CheckpointDirectory
+from shardtui.engine.checkpoint.directory import CheckpointDirectory
+from shardtui.engine.checkpoint.owned_directory import DAMAGED
 from shardtui.engine.checkpoint.saver import Saver
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus
