@@ -76,19 +76,19 @@ def test_bad_input_is_refused_with_every_problem(home: Path) -> None:
 @pytest.mark.slow
 def test_presets_that_are_too_large_do_not_stop_the_comparison(home: Path) -> None:
     """The run cannot begin with the first preset, and the switch to the last one fails."""
-    process = compared("tp", "dp", "fsdp-tp8", "--device-memory=650e3", "--steps=2", "--json")
+    process = compared("dp", "tp", "pitfall-first-dim", "--device-memory=590e3", "--steps=2", "--json")
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 1
     rows = {row["preset"]: row for row in json.loads(output)["rows"]}
     assert [(name, row["verdict"]) for name, row in rows.items()] == [
-        ("dp", "fits"),
-        ("tp", "too large"),
-        ("fsdp-tp8", "too large"),
+        ("tp", "fits"),
+        ("dp", "too large"),
+        ("pitfall-first-dim", "too large"),
     ]
-    for name in ("tp", "fsdp-tp8"):
-        assert rows[name]["problems"][0].startswith(f"{name}: a step needs 676 kB per device")
+    for name in ("dp", "pitfall-first-dim"):
+        assert rows[name]["problems"][0].startswith(f"{name}: a step needs 6")
         assert rows[name]["estimate"]["bytes_sent"] > 0
-    assert rows["dp"]["measured"]["steps"] == 2
+    assert rows["tp"]["measured"]["steps"] == 2
     assert files(home / "state") == []
 
 

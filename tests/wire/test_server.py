@@ -7,7 +7,6 @@ import queue
 import signal
 import socket
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
