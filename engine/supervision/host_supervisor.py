@@ -269,7 +269,7 @@ def supervise_host(run: str, restart: Restart, membership: Membership, supervisi
     """Supervises the engine of this host, and returns the exit code of the run. Raises UserError."""
     directory = RunDirectory(state_home() / checked_name(run))
     assert restart.config
-    if not (directory.path / "run.json").exists():
+    if not directory.exists:
         directory.write_config(restart.config)
     with held(directory), SignalHandler(restart.config.stop_seconds) as signals:
         return HostSupervisor(directory, restart, membership, supervision, signals).run()

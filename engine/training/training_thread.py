@@ -2,12 +2,12 @@
 
 import sys
 import threading
-import time
 from pathlib import Path
 from traceback import walk_stack
 from types import FrameType
 
 from ..base.directories import ENGINE
+from ..base.processes import Clock
 from ..wire.events import Event, Restored, StepsDone, Switched, SwitchFailed, TrainingStarted
 from ..wire.hosts import Activity
 
@@ -39,7 +39,7 @@ class TrainingThread:
         """Seconds of the slowest step under the preset; None until the second one."""
         self._is_first = True
         self._last = Activity()
-        self._looked = time.monotonic()
+        self._clock = Clock(LONGEST_POLL_SECONDS)
 
     def note(self, event: Event) -> None:
         match event:
@@ -53,15 +53,13 @@ class TrainingThread:
                 pass
 
     def look(self, begun: int) -> Activity:
-        now, (main, *called) = time.monotonic(), _awaited_stacks()
+        passed, (main, *called) = self._clock.passed(), _awaited_stacks()
         is_same = begun == self._last.step
         in_step = not is_same or _is_in_step(main)
-        passed = min(now - self._looked, LONGEST_POLL_SECONDS)
         seconds = self._last.seconds + passed if in_step and is_same else 0.0
         own, *others = (_innermost(stack) for stack in (main, *called))
         user = next((frame for frame in (own, *others) if _is_user_code(frame)), None)
         file = _file(main[0])
-        self._looked = now
         self._last = Activity(
             step=begun,
             in_step=in_step,

@@ -24,30 +24,35 @@ class DeviceTime(Struct, frozen=True, kw_only=True):
     """Seconds per step of each of the breakdown's parts, in their order."""
 
 
-class CollectiveTime(Struct, frozen=True, kw_only=True):
-    """One collective of the program. Seconds are per step, means of the devices."""
+class FlowTime(Struct, frozen=True, kw_only=True):
+    """Collectives of one kind over the same axes. Seconds are per step, means of the devices."""
 
-    name: str
-    """Name of the instruction."""
     kind: str
     """Kind of collective, such as `all-reduce`."""
     axes: list[str]
-    """The mesh axes it communicates over; empty if the mesh is not known."""
+    """The mesh axes; empty if the mesh is not known."""
     count: float
     """Executions per step, as measured."""
     seconds: float
-    """Seconds in which it was in progress: waiting + exposed + hidden."""
+    """Seconds in progress: waiting + exposed + hidden."""
     waiting_seconds: float
-    """Seconds in which the device waited for others to begin it, and computed nothing."""
+    """Seconds in which the device waited for others to begin, and computed nothing."""
     exposed_seconds: float
     """Seconds after that in which the device computed nothing else."""
     hidden_seconds: float
     """Seconds in which the device computed at the same time."""
+    bytes: int | None
+    """Bytes per device and step; null if that depends on data."""
+
+
+class CollectiveTime(FlowTime, frozen=True, kw_only=True):
+    """One collective of the program."""
+
+    name: str
+    """Name of the instruction."""
     predicted_seconds: float | None
     """Seconds by the roofline: bytes sent at the bandwidth of a ring of ICI links, both directions; null if the
     links of the device or the bytes are not known."""
-    bytes: int | None
-    """Bytes per device and step; null if that depends on data."""
     source: str
     """`file:line` of the operation it belongs to; empty if the compiler does not report it."""
 

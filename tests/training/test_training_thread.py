@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from shardtui.engine.base import processes
 from shardtui.engine.training import training_thread
 from shardtui.engine.training.device_check import DeviceCheck
 from shardtui.engine.training.loop import Loop
@@ -103,7 +104,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(training_thread, "time", made)
+    monkeypatch.setattr(processes, "time", made)
     return made
 
 

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from ...engine.base import formatting
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
-from ...engine.wire.step_breakdown import StepBreakdown
+from ...engine.wire.step_breakdown import FlowTime, StepBreakdown
 from ..state.alternative import Alternative
-from ..state.bottleneck import FlowTime, flow_times, suggestion
+from ..state.bottleneck import flow_times, suggestion
 from ..state.step_words import coverage, curve_rows, moment
 from ..state.tables import BUFFERS, operation_columns, share
 from ..terminal.plain_table import plain_table, right, table_of

@@ -28,13 +28,13 @@ POLL_SECONDS = 0.1
 UNREACHABLE = "unreachable"
 
 
-def exit_limit_seconds(directory: RunDirectory, margin: float | None = None) -> float:
+def exit_limit_seconds(directory: RunDirectory, margin: float = STOP_MARGIN_SECONDS) -> float:
     """Returns the seconds in which an engine ends after a stop request, unless it holds the GIL; infinite if
     unlimited."""
     limit = STOP_SECONDS
     with contextlib.suppress(UserError):  # of a run.json that cannot be read
         limit = directory.config.stop_seconds
-    return math.inf if limit is None else limit + (STOP_MARGIN_SECONDS if margin is None else margin)
+    return math.inf if limit is None else limit + margin
 
 
 def processes(directory: RunDirectory) -> list[int]:

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from ...engine.base import formatting
-from ...engine.wire.step_breakdown import CollectiveTime, StepBreakdown
+from ...engine.wire.step_breakdown import CollectiveTime, FlowTime, StepBreakdown
 from .alternative import Alternative
 
 LEAST_SHARE = 0.05
@@ -21,27 +19,6 @@ BY_AXIS = {
     "pipeline": "more micro-batches shorten the bubble: microbatches in the preset's file",
 }
 """Advice for collectives over an axis, as in docs/slow-step.md."""
-
-
-class FlowTime(Struct, frozen=True, kw_only=True):
-    """All collectives of one kind over the same axes. Seconds are per step, means of the devices."""
-
-    kind: str
-    """Kind of collective."""
-    axes: list[str]
-    """The mesh axes; empty if not known."""
-    count: float
-    """Executions per step."""
-    seconds: float
-    """Seconds in progress."""
-    waiting_seconds: float
-    """Seconds of waiting for others."""
-    exposed_seconds: float
-    """Seconds of exposed communication."""
-    hidden_seconds: float
-    """Seconds hidden behind compute."""
-    bytes: int | None
-    """Bytes per device and step; None if unknown."""
 
 
 def flow_times(breakdown: StepBreakdown) -> list[FlowTime]:
