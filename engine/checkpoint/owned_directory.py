@@ -24,7 +24,7 @@ from .reading import is_local
 
 SAVING, DELETING = "saving-", "deleting-"
 DELETE_TRIES, DELETE_PAUSE = 20, 0.05
-"""Tries to delete a directory in which Orbax still writes, and seconds between them."""
+"""Tries to delete a directory in which Orbax still writes and deletes, and seconds between them."""
 DAMAGED, ROLLED_BACK = "damaged", "rolled-back"
 
 
@@ -140,7 +140,7 @@ def _delete(path: epath.Path) -> None:
         try:
             return path.rmtree()
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
         time.sleep(DELETE_PAUSE)
     return path.rmtree()

@@ -438,7 +438,7 @@ def test_settings_changed_without_set_are_reported(saved: Path) -> None:
     )
 
 
-def test_what_a_failed_save_left_is_deleted_although_something_is_written_there_still(tmp_path: Path) -> None:
+def test_what_a_failed_save_left_is_deleted_while_something_changes_there(tmp_path: Path) -> None:
     directory = OwnedDirectory.take(CheckpointDirectory(epath.Path(tmp_path)), Cluster(), UserError)
     unfinished = tmp_path / "saving-aa-8"
     unfinished.mkdir()
@@ -448,6 +448,8 @@ def test_what_a_failed_save_left_is_deleted_although_something_is_written_there_
         with contextlib.suppress(FileNotFoundError):  # it was deleted
             for number in itertools.takewhile(lambda _: time.monotonic() < end, itertools.count()):
                 (unfinished / str(number)).touch()
+                (unfinished / "lock").touch()
+                (unfinished / "lock").unlink(missing_ok=True)
 
     writer = threading.Thread(target=write)
     writer.start()
