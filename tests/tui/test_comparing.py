@@ -154,6 +154,7 @@ async def test_the_view_measures_a_live_run_and_returns_to_its_preset(home: Path
         await until(lambda: "comparison done" in screen_text(app), "the end on screen")
         assert all("ms" in cells(app, name)[2] or "s" in cells(app, name)[2] for name in ("dp", "hsdp", "fsdp-1d"))
         assert "→ " in screen_text(app)
+        assert app.screen.query_one("DataTable").max_scroll_x == 0, "no column is cut"
         await measure(app, pilot)
         await pilot.press("escape")
         await until(lambda: app.state.preset == "dp" and not app.state.is_comparing, "the preset from before")

@@ -36,11 +36,11 @@ from ..client.planner import estimates
 from ..state import board_rows
 from ..state.comparison import WARM_UP_STEPS, Comparison, comparable_presets, in_progress
 from ..state.interpreter import apply
-from ..state.measured_rows import columns, devices, in_order, row_of, verdict
+from ..state.measured_rows import columns, devices, in_order, row_of, size, verdict
 from ..state.run_state import Phase, RunState
 from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import clean, json_line, printable, warn
-from ..terminal.plain_table import table_console, table_of
+from ..terminal.plain_table import Column, figure, table_console, table_of
 from .headless import Audience, Interrupts, Throttle
 from .options import add_data_options, add_device_options, add_json_option, add_model_options
 from .run_config import compared
@@ -73,6 +73,10 @@ class CompareReport(Struct, frozen=True, kw_only=True):
     """Whether `steps` steps of every preset were measured."""
 
 
+SENT_BY_FORMULA: Column[Row] = figure(
+    "sent by formula", lambda row: size(row.estimate.bytes_sent) if row.estimate else "", wide_from=140
+)
+"""Beside the bytes as compiled, to compare; the view has them for the presets that are not compiled yet."""
 CAPTION = "per device and step; predictions by the compiler, ≈ by formula"
 REPORTED = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused | Resumed | Failed
 
@@ -279,7 +283,7 @@ def _print_progress(text: str) -> None:
 def _print_board(session: _Session) -> None:
     rows = [clean(row) for row in session.rows]
     counted, console = session.ready.counted if session.ready else "tokens", table_console()
-    shown = columns(counted, console.width >= board_rows.WIDE_FROM)
+    shown = [*columns(counted, console.width >= board_rows.WIDE_FROM), SENT_BY_FORMULA]
     table = table_of(shown, rows, console.width, caption=CAPTION)
     wrong = [Text(f"✗ {line}") for row in rows for line in board_rows.problems([row])]
     dim = [Text(line, "dim") for line in board_rows.no_estimates(rows)]

@@ -16,8 +16,8 @@ from .board_rows import WIDE_FROM
 from .recommendation import recommendation
 from .run_state import RunState
 
-RATE_FROM, WIDEST_FROM = 90, 140
-"""Least columns of a terminal that has room for the tokens per second, and for every column."""
+RATE_FROM = 90
+"""Least columns of a terminal that has room for the tokens per second."""
 
 
 def rows_of(state: RunState, presets: Sequence[str]) -> list[Row]:
@@ -86,7 +86,6 @@ def columns(
         figure("state + batch", lambda row: predicted(row, "argument_bytes"), WIDE_FROM),
         figure("peak", lambda row: predicted(row, "peak_bytes")),
         figure("sent", lambda row: predicted(row, "bytes_sent")),
-        figure("sent by formula", lambda row: size(row.estimate.bytes_sent) if row.estimate else "", WIDEST_FROM),
     ]
 
 
