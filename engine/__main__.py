@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from .base.output import make_stderr_printable, say
 from .base.parent_watchdog import end_with_parent
 from .wire.ending import adopt_pipe
 from .wire.stdout import answered
@@ -44,9 +45,10 @@ ON_CPU = ("verify", "export", "plan", "search", "compile", "schedule", "explain"
 
 def main() -> int:
     """Answers one question and returns the exit code. Imports only what that needs, because jax takes a second."""
+    make_stderr_printable()
     question, *texts = sys.argv[1:] or [""]
     if question not in ANSWERS:
-        print(f"{question}: no such question: choose from {', '.join(ANSWERS)}", file=sys.stderr)
+        say(f"{question}: no such question: choose from {', '.join(ANSWERS)}")
         return 2
     if question in ON_CPU:
         os.environ["JAX_PLATFORMS"] = "cpu"

@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.checkpoints import CheckpointInfo
 from shardtui.engine.wire.descriptions import DeviceInfo, PresetInfo
 from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import Event
-from shardtui.engine.wire.framing import VERSION, encode_json
+from shardtui.engine.wire.framing import VERSION
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.state.losses import Losses
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from textual.app import App
 from textual.notifications import Notification
 
+from ..engine.base.output import printable
 from ..engine.wire.events import AnyEvent
 from .state.announcements import Announcement, announcement
 from .state.availability import why_not
 from .state.run_state import Phase, RunState
-from .terminal.clean import printable
 from .terminal.driver import Driver
 
 MIN_SECONDS = 0.1

@@ -6,6 +6,8 @@ only its log.
 
 import re
 
+from .encoding import encodable
+
 KNOWN = (  # order matters: TensorStore calls a full disk RESOURCE_EXHAUSTED, too, so the system's messages come first
     (
         r"std::bad_alloc|MemoryError|Cannot allocate memory|LLVM ERROR: [^\n]*allocate[^\n]*|LLVM ERROR: out of memory",
@@ -56,6 +58,10 @@ KNOWN = (  # order matters: TensorStore calls a full disk RESOURCE_EXHAUSTED, to
 )
 """Known failures: (pattern of the text, what it means, what to do). The first pattern that matches wins."""
 TRACEBACK = "Traceback (most recent call last):"
+REMARKS = ("JaxStackTraceBeforeTransformation", "UnfilteredStackTrace", "SimplifiedTraceback")
+"""Classes that jax chains to an error to show another traceback: they are no cause."""
+MAX_TEXT = 100_000
+"""Characters of an error that are read: compilers quote whole programs."""
 
 
 def advice(text: str) -> str | None:
@@ -67,19 +73,37 @@ def advice(text: str) -> str | None:
 
 
 def problems_in(error: BaseException) -> list[str]:
-    """Returns one line per problem of an error. The innermost of chained errors counts."""
-    if problems := getattr(error, "problems", ()):  # UserError and the like bring their own lines
-        return list(problems)
+    """Returns one line per problem of an error, whatever its class does. The innermost of chained errors counts."""
+    try:
+        problems = getattr(error, "problems", None)
+        if isinstance(problems, list | tuple) and problems:  # UserError and the like bring their own lines
+            return [encodable(str(problem)) for problem in problems]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        chain = _chain(error)
+    except BaseException:  # it is an attribute of a user's class
+        chain = [error]
+    known = filter(None, (advice(f"{type(link).__name__}: {text_of(link)}") for link in reversed(chain)))
+    return [next(known, None) or error_line(chain[-1])]
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Returns the error and its causes, the innermost last."""
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
         chain.append(inner)
-    known = next((known for link in reversed(chain) if (known := advice(f"{type(link).__name__}: {link}"))), None)
-    return [known or error_line(chain[-1])]
+    return [error, *(link for link in chain[1:] if type(link).__name__ not in REMARKS)]
 
 
 def error_line(error: BaseException) -> str:
     """Returns `ValueError: message`, on one line."""
-    return f"{type(error).__name__}: {first_line(str(error))}"
+    return f"{type(error).__name__}: {first_line(text_of(error))}"
+
+
+def text_of(error: BaseException) -> str:
+    """Returns `str(error)` as far as a user's class provides it, in characters that can be encoded."""
+    try:
+        return encodable(str(error)[:MAX_TEXT])
+    except BaseException as other:
+        return f"without a text, as its str() raises {type(other).__name__}"
 
 
 def first_line(text: str) -> str:

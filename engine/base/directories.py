@@ -1,26 +1,32 @@
-"""The directories of the engine's code, and of the user, by the XDG specification on every system."""
+"""The directories of the engine's code, and of the user, by the XDG specification on every system.
+
+Those of the user raise UserError if their path is not text: libraries and files of a run could not hold it.
+"""
 
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .encoding import text_path
+
 if TYPE_CHECKING:
     from platformdirs.unix import Unix
+
 ENGINE = Path(__file__).parents[1]
 CONSTRAINTS = ENGINE / "parallel"
 """The modules by which a model shards an activation. Tracebacks show their caller's line."""
 
 
 def config_directory() -> Path:
-    return _directories().user_config_path
+    return text_path(_directories().user_config_path)
 
 
 def state_directory() -> Path:
-    return _directories().user_state_path
+    return text_path(_directories().user_state_path)
 
 
 def cache_directory() -> Path:
-    return _directories().user_cache_path
+    return text_path(_directories().user_cache_path)
 
 
 @cache

@@ -22,7 +22,8 @@ def append_stacks(path: Path, header: str, stacks: str | None = None) -> None:
     process's; None for all threads of this one."""
     with append_regular(path) as file:
         _lock(file)
-        os.write(file.fileno(), f"{time.strftime('%Y-%m-%d %H:%M:%S')} {header}\n{stacks or ''}".encode())
+        text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {header}\n{stacks or ''}"
+        os.write(file.fileno(), text.encode(errors="backslashreplace"))
         if stacks is None:
             faulthandler.dump_traceback(file)
         os.write(file.fileno(), b"\n")

@@ -19,6 +19,7 @@ from etils import epath
 from msgspec import Struct
 
 from ..base.advice import problems_in
+from ..base.encoding import encode_json
 from ..base.user_error import UserError
 from ..distributed.outcomes import Failure
 from ..wire import lock
@@ -146,5 +147,5 @@ class Lease:
     def _replace(self, generation: bytes) -> bool:
         """Writes the own record, unless another one was written since `generation`. Returns whether it did."""
         self._own = msgspec.structs.replace(self._own, beat=self._own.beat + 1)
-        written = self._store.write(FILE_NAME, msgspec.json.encode(self._own), if_equal=generation).result()
+        written = self._store.write(FILE_NAME, encode_json(self._own), if_equal=generation).result()
         return bool(written.generation)

@@ -4,7 +4,6 @@ import hashlib
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +17,9 @@ import numpy as np
 
 from ..base.atomic_write import write_atomically
 from ..base.directories import cache_directory
+from ..base.encoding import encode_json
 from ..base.formatting import count
+from ..base.output import note
 from ..base.regular_file import read_regular
 from ..base.user_error import UserError
 from ..spec.prepared import FILE_NAME, TOKENIZER, PrepareAnswer, Prepared, PreparedShard, PrepareRequest
@@ -64,7 +65,7 @@ def _plan(request: PrepareRequest, tokenizer: Tokenizer, parts: list[Part]) -> s
     paths = dict.fromkeys(Path(span.path) for part in parts for span in part)
     states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     how = (request.text_field, tokenizer.end_of_text, tokenizer.sha256, parts, states)
-    return hashlib.sha256(msgspec.json.encode(how)).hexdigest()
+    return hashlib.sha256(encode_json(how)).hexdigest()
 
 
 def _begin(out: Path, plan: str, parts: int) -> int:
@@ -84,7 +85,7 @@ def _begin(out: Path, plan: str, parts: int) -> int:
 
 def _shards(request: PrepareRequest, parts: list[Part], out: Path, done: int) -> Iterator[PreparedShard]:
     if done:
-        print(f"{done} of {len(parts)} shards are done already", file=sys.stderr, flush=True)
+        note(f"{done} of {len(parts)} shards are done already")
     began = reported = time.monotonic()
     tokens, workers = 0, min(len(parts), os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
@@ -96,9 +97,7 @@ def _shards(request: PrepareRequest, parts: list[Part], out: Path, done: int) ->
                 if time.monotonic() - reported > PROGRESS_SECONDS:
                     reported = time.monotonic()
                     rate = f"{count(int(tokens / (reported - began)))} tokens/s"
-                    print(
-                        f"{number} of {len(parts)} shards: {count(tokens)} tokens, {rate}", file=sys.stderr, flush=True
-                    )
+                    note(f"{number} of {len(parts)} shards: {count(tokens)} tokens, {rate}")
         except BrokenProcessPool as error:
             raise UserError(
                 f"{out}: a process that tokenized was killed, perhaps for lack of memory: run the same command again"

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import msgspec
 import numpy as np
 
 from ..base.formatting import size as size_text
+from ..base.output import note
 from ..base.regular_file import NotRegular, open_regular, read_regular
 from ..base.user_error import UserError
 from ..spec.prepared import FILE_NAME, Prepared
@@ -198,7 +198,7 @@ def _join(source: str, texts: list[_Sniffed]) -> Corpus:
         tokens = b"\n".join(_content(text.path)[: text.size] for text in texts)
         return Corpus(source, len(texts), np.frombuffer(tokens, np.uint8))
     if total <= HASHED_BYTES:
-        print(f"reading {size_text(total)} of text from {source}", file=sys.stderr, flush=True)
+        note(f"reading {size_text(total)} of text from {source}")
     shards = [Shard(text.path, 0, text.size) for text in texts]
     return Corpus(source, len(texts), StoredTokens(shards, np.dtype(np.uint8), b"\n"))
 

@@ -42,7 +42,7 @@ class Cluster:
         `has_collectives`, raises Stranded if it fails here while others wait in one forever."""
         try:
             return attempt()
-        except Exception as error:
+        except BaseException as error:  # of the user's code, perhaps
             raise unsuccessful(error) from error
 
     def report_reached(self, name: str) -> None:
@@ -74,7 +74,7 @@ class Cluster:
         """Reports what this process does, and returns the last status of every process, with verdicts."""
         return diagnose_hang([HostStatus(process=0, step=0, bytes_in_use=0, activity=activity)])
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Reports to the others that `error` ends this process, and the run with it. If the end of another process may
         be the cause, waits first: that end is then detected and ends this process."""
 

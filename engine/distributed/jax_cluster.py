@@ -16,7 +16,8 @@ import msgspec
 from jax._src.distributed import global_state  # jax has no public name for the store
 from msgspec import Struct
 
-from ..base.advice import TRACEBACK, problems_in
+from ..base.advice import TRACEBACK, problems_in, text_of
+from ..base.encoding import encode_msgpack
 from ..base.user_error import UserError
 from ..wire.hosts import Activity, HostInfo, HostStatus
 from .cluster import Cluster
@@ -106,7 +107,7 @@ class JaxCluster(Cluster):
     def _gather(self, value: object) -> list[msgspec.Raw]:
         """Returns in process 0 the encoded value of each process; nothing elsewhere."""
         number, self._gathers = self._gathers, self._gathers + 1
-        mine = msgspec.msgpack.encode(value)
+        mine = encode_msgpack(value)
         if self.process:
             self._store.write(f"gather/{number}/{self.process}", mine)
             return []
@@ -139,7 +140,7 @@ class JaxCluster(Cluster):
         self._settle(outcomes, error)
         return value  # type: ignore[return-value] # not None: without a value `_settle` raises
 
-    def _settle(self, outcomes: Sequence[Outcome], error: Exception | None) -> None:
+    def _settle(self, outcomes: Sequence[Outcome], error: BaseException | None) -> None:
         """Raises the same in every process unless all have succeeded. `error`: the exception in this process."""
         if (kind := worst(outcomes)) != "done":
             if error is not None:
@@ -179,7 +180,7 @@ class JaxCluster(Cluster):
         self._liveness.update(activity=activity)
         return self.statuses()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Reports the failure and leaves. Waits first unless the cause is clearly in this process."""
         if not _is_own(error):
             self._liveness.await_checks(DETECTION_SECONDS)
@@ -218,15 +219,15 @@ def _decided(decide: Callable[[], Any]) -> Decision:
     return Decision(outcome=outcome_of(error))
 
 
-def _is_own(error: Exception) -> bool:
+def _is_own(error: BaseException) -> bool:
     """True if no other process can be the cause: not a runtime error of jax, or one about memory or the user's code."""
     cause = error.__cause__ if isinstance(error, Stranded) else error
-    text = str(cause)
+    text = text_of(cause) if cause else ""
     return not isinstance(cause, jax.errors.JaxRuntimeError) or TRACEBACK in text or "RESOURCE_EXHAUSTED" in text
 
 
-def _tried(attempt: Callable[[], T]) -> tuple[T | None, Exception | None]:
+def _tried(attempt: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     try:
         return attempt(), None
-    except Exception as error:
+    except BaseException as error:  # of the user's code, perhaps
         return None, error

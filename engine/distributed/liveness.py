@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import msgspec
 
+from ..base.encoding import encode_msgpack
 from ..wire.hosts import HostStatus
 from .hang import diagnose_hang
 from .joining import HEARTBEAT_SECONDS
@@ -146,7 +147,7 @@ class Liveness:
     def _write_own(self) -> None:
         with self._lock:
             self._own = msgspec.structs.replace(self._own, beat=self._own.beat + 1)
-        self._store.write(f"status/{self._process}", msgspec.msgpack.encode(self._own))
+        self._store.write(f"status/{self._process}", encode_msgpack(self._own))
 
     def _read_statuses(self) -> None:
         """Ignores a status older than the last one: somebody may have recorded and replayed it."""

@@ -1,12 +1,12 @@
 """Outcomes of an attempt that several processes make together: done, refused, damaged or failed."""
 
-import traceback
 from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
 
 from ..base.advice import problems_in
+from ..base.output import note_traceback
 from ..base.user_error import UserError
 
 Kind = Literal["done", "refused", "damaged", "failed"]
@@ -67,24 +67,24 @@ class Outcome(Struct, frozen=True):
     problems: list[str] = []
 
 
-def outcome_of(error: Exception | None) -> Outcome:
+def outcome_of(error: BaseException | None) -> Outcome:
     """Returns the outcome that an exception means; None means done."""
     match error:
         case None:
             return Outcome()
         case UserError():
-            return Outcome("refused", list(error.problems))
+            return Outcome("refused", problems_in(error))
         case Damaged():
-            return Outcome("damaged", list(error.problems))
+            return Outcome("damaged", problems_in(error))
         case _:
             return Outcome("failed", problems_in(error))
 
 
-def unsuccessful(error: Exception) -> Exception:
+def unsuccessful(error: BaseException) -> Exception:
     """Returns `error` as one of `UNSUCCESSFUL`. Logs the traceback of an unexpected one, which becomes Failure."""
     if isinstance(error, UNSUCCESSFUL):
         return error
-    traceback.print_exception(error)
+    note_traceback(error)
     return Failure(*problems_in(error))
 
 

@@ -76,7 +76,7 @@ def given_secret(membership: Membership) -> bytes | None:
     if membership.secret_file is not None:
         return _read_secret(Path(membership.secret_file))
     if secret := os.environ.get(VARIABLE):
-        return _checked(secret.encode(), VARIABLE)
+        return _checked(os.fsencode(secret), VARIABLE)
     return None
 
 

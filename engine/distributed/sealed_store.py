@@ -5,13 +5,13 @@ Other users may reach that store: a value without a valid seal is never used.
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 
+from ..base.output import say
 from .seal import Forged, Seal
 
 POLL_MILLISECONDS = 1000
@@ -45,7 +45,7 @@ class SealedStore:
             except Forged as forged:
                 if key not in self._forged:
                     self._forged.add(key)
-                    print(f"shardtui: {forged}", file=sys.stderr, flush=True)
+                    say(str(forged))
 
     def delete(self, folder: str) -> None:
         self._client.key_value_delete(folder)

@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import inspect
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..base.advice import error_line
+from ..base.advice import error_line, text_of
 from ..base.directories import ENGINE
 from ..base.user_error import UserError
 from ..spec.config import UserModel
@@ -62,12 +63,15 @@ def find_function(module: ModuleType, name: str, model: UserModel, option: str =
 
 @contextlib.contextmanager
 def errors_as_invalid(what: str, directory: str) -> Iterator[None]:
-    """Raises an exception of the user's code as UserError, in one line with type, message and location."""
+    """Raises an exception of the user's code as UserError, in one line with type, message and location: any but that of
+    Ctrl-C, which an engine has no handler for."""
     try:
         yield
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            raise
         raise UserError(
             f"{what}: {error_line(error)[:MAX_MESSAGE]}{_location(error, directory)}{_hint(error)}"
         ) from error
@@ -89,7 +93,7 @@ def _location(error: BaseException, directory: str) -> str:
 def _hint(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return ": install it, or run shardtui in the directory that contains it"
-    return ": make it an nnx.List or nnx.Dict" if "nnx.List(" in str(error) else ""
+    return ": make it an nnx.List or nnx.Dict" if "nnx.List(" in text_of(error) else ""
 
 
 def parameters_of(function: Function) -> Mapping[str, inspect.Parameter]:

@@ -38,6 +38,10 @@ class UserModule:
 
     def __init__(self, config: RunConfig, model: UserModel) -> None:
         """Loads the module and checks its functions. Raises UserError with every problem."""
+        with errors_as_invalid(f"--model {model.name}", model.directory):
+            self._load(config, model)
+
+    def _load(self, config: RunConfig, model: UserModel) -> None:
         self._model, self._seed = model, config.seed
         self._settings = {**msgspec.structs.asdict(config.training), **model.arguments}
         module = load_module(model)
@@ -69,13 +73,13 @@ class UserModule:
         with self._errors_as_invalid(self._model.function):
             rngs = {"rngs": nnx.Rngs(self._seed)} if "rngs" in parameters_of(self._make) else {}
             module = self._make(**self._keywords(self._make), **rngs)
-        if not isinstance(module, nnx.Module):
-            raise UserError(
-                f"{self._of(self._model.function)} returned {type_name(module)}: it must return an nnx.Module"
-            )
-        for path, submodule in list(nnx.iter_modules(module)):
-            self._mark_arrays(path, submodule)
-        return module
+            if not isinstance(module, nnx.Module):
+                raise UserError(
+                    f"{self._of(self._model.function)} returned {type_name(module)}: it must return an nnx.Module"
+                )
+            for path, submodule in list(nnx.iter_modules(module)):
+                self._mark_arrays(path, submodule)
+            return module
 
     def objective(self, module: nnx.Module, batch: Tree, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
         """Returns the minimised value and the loss, float32 []: for a user's model they are the same."""

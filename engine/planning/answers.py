@@ -1,9 +1,8 @@
 """The engine's side of `shardtui plan`: by formula, by search, and by the TPU compiler. Uses no device."""
 
-import sys
-
 from msgspec.structs import replace
 
+from ..base.output import say
 from ..spec.config import RunConfig, UserModel
 from ..spec.preset_files import is_pitfall
 from ..spec.preset_reader import load_preset, load_presets
@@ -65,5 +64,5 @@ def schedule_one(config: RunConfig, target: str, name: str) -> StepCost:
         try:
             store_cost(config, preset, topology, cost, program)
         except OSError as error:
-            print(f"shardtui: cannot cache the compiler's answer: {error}", file=sys.stderr)
+            say(f"cannot cache the compiler's answer: {error}")
     return cost

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from ..base.atomic_write import write_atomically
 from ..base.directories import ENGINE
+from ..base.encoding import encode_json
 from ..base.machine import COMPILATION_BYTES, available_memory, installed_version, most_compilations
 from ..base.regular_file import append_regular, read_regular
 from ..spec.config import RunConfig, UserModel
@@ -102,7 +103,7 @@ def store_cost(config: RunConfig, preset: Preset, topology: Topology, cost: Step
     """Writes a cost to the cache. Raises OSError, e.g. if the disk is full; an older entry stays intact."""
     file = _file(config, preset, topology, program)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, msgspec.json.encode(cost))
+    write_atomically(file, encode_json(cost))
 
 
 def _file(config: RunConfig, preset: Preset, topology: Topology, program: str) -> Path:

@@ -4,7 +4,6 @@ The formulas follow the source of the step (decoder.py, task.py). Where the comp
 figure is shown next to the estimate. Layouts that they do not cover, and a user's model, are estimated from the trace.
 """
 
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -14,6 +13,7 @@ import jax
 from msgspec.structs import replace
 
 from ..base.advice import problems_in
+from ..base.output import note_traceback
 from ..base.user_error import UserError
 from ..hlo.finding import Finding
 from ..hlo.operation_findings import over_dcn
@@ -199,8 +199,8 @@ def _preview(task: Task, devices: Sequence[jax.Device], name: str, text: str) ->
         row = estimate_row(task, preset, len(devices), None)
     except UserError as error:
         return Preview(problems=list(error.problems))
-    except Exception as error:  # a viewer waits for the answer
-        traceback.print_exception(error)
+    except BaseException as error:  # a viewer waits for the answer
+        note_traceback(error)
         return Preview(problems=problems_in(error))
     arrays = placement.describe_all(task, (placement.state_shardings, placement.batch_shardings))
     cost = row.estimate

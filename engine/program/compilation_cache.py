@@ -142,7 +142,7 @@ def digest_of_code(lowered: str, with_paths: bool) -> str:
     user_files = {file for file in LOCATION.findall(lowered) if not LIBRARIES.search(file)}
     own_files = {str(path) for path in ENGINE.rglob("*.py")}
     files = user_files | own_files
-    parts = sorted((file if with_paths else Path(file).name).encode() + b"\0" + _contents(file) for file in files)
+    parts = sorted(os.fsencode(file if with_paths else Path(file).name) + b"\0" + _contents(file) for file in files)
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 

@@ -50,12 +50,12 @@ def _refused(task: Task, preset: Preset, sizes: dict[str, int], state: TrainStat
             jax.eval_shape(step, arrays, inputs)
     except UserError as error:
         return list(error.problems)
-    except Exception as error:  # jax raises many types here, even within one version
+    except BaseException as error:  # jax raises many types here, even within one version, and the user's code any
         return [f"{_location(error)}{error_line(error)[:MAX_MESSAGE]}: {_hint(task)}"]
     return []
 
 
-def _location(error: Exception) -> str:
+def _location(error: BaseException) -> str:
     """Returns the innermost line of the model's code: `lm.py:88: x = y @ z: `."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not LIBRARIES.search(frame.filename)]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}: " if frames else ""

@@ -1,14 +1,13 @@
 """What keeps the loop of a supervisor going while files, storage or the system fail: a turn that fails is reported
 once, and tried again."""
 
-import sys
 import time
-import traceback
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeVar
 
 from ..base.advice import problems_in
+from ..base.output import note_traceback, say
 from ..base.user_error import UserError
 from ..wire.ending import Ending
 
@@ -16,11 +15,6 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 """Between two tries the pause doubles from the first to the longest."""
 SIGNAL_SECONDS = 0.2
 T = TypeVar("T")
-
-
-def say(text: str) -> None:
-    with suppress(OSError):  # the log may be on a disk that is full
-        print(f"shardtui: {text}", file=sys.stderr, flush=True)
 
 
 class Boundary:
@@ -45,7 +39,7 @@ class Boundary:
         except Exception as error:
             problem = f"{words(error)}: tried again until it works"
             if not isinstance(error, OSError | UserError) and self._said.get(about) != problem:
-                say(traceback.format_exc())
+                note_traceback(error)
             self.note(about, problem)
 
     def retried(self, about: str, action: Callable[[], T]) -> T | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from ..base.output import Relay
 from ..base.processes import STOPPED, Clock, Deadline, StopClock, is_stopped, wait_for
 from ..base.regular_file import append_regular
 from ..base.stacks import DUMP_SIGNAL, append_stacks
@@ -82,10 +83,9 @@ class Engine:
     def __init__(
         self, directory: RunDirectory, commands: Mapping[int, Sequence[str]], logs: Mapping[int, Path], stacks: Path
     ) -> None:
-        """`commands` and `logs` by process index; a process without a log inherits stdout and stderr. `stacks`: the
-        file for the stacks of processes that cannot go on. Raises OSError and UserError; then none is left."""
+        """`commands` and `logs` by process index; what a process without a log prints is relayed to stderr. `stacks`:
+        the file for the stacks of processes that cannot go on. Raises OSError and UserError; then none is left."""
         self._directory, self._stacks = directory, stacks
-        theirs, self._ours = os.pipe()
         self._settled_at: float | None = None
         self._deadline: Deadline | None = None
         """Until when they may end after a request to stop; None before it, or without a limit."""
@@ -94,19 +94,21 @@ class Engine:
         self._dead: dict[int, Ending] = {}
         """Processes that were killed because they could not go on."""
         self._children: list[Child] = []
-        try:
-            for process, command in commands.items():
-                self._children.append(self._start(process, command, logs.get(process), theirs))
-        except BaseException:
-            self.kill()
-            os.close(self._ours)
-            raise
-        finally:
-            os.close(theirs)
+        with contextlib.ExitStack() as opened:
+            self._relay = opened.enter_context(contextlib.closing(Relay()))
+            theirs, ours = os.pipe()
+            opened.callback(os.close, ours)
+            opened.callback(self.kill)
+            try:
+                for process, command in commands.items():
+                    self._children.append(self._start(process, command, logs.get(process), theirs))
+            finally:
+                os.close(theirs)
+            self._opened = opened.pop_all()
 
     def _start(self, process: int, command: Sequence[str], log: Path | None, stdin: int) -> Child:
         (beat := self._directory.beat(process)).unlink(missing_ok=True)
-        with append_regular(log) if log else contextlib.nullcontext() as file:
+        with append_regular(log) if log else contextlib.nullcontext(self._relay.descriptor) as file:
             engine = RecordedProcess(command, stdin=stdin, stdout=file, stderr=file)
         return Child(process, engine, ProcessHealth(engine.pid, beat))
 
@@ -126,9 +128,7 @@ class Engine:
         if len(gone) < len(self._children):
             self._end_rest(gone)
             return None
-        if self._ours >= 0:
-            os.close(self._ours)
-            self._ours = -1
+        self._opened.close()
         for child in self._children:
             with contextlib.suppress(OSError):
                 child.health.beat.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ..base.advice import problems_in
+from ..base.output import say
 from ..base.regular_file import append_regular, open_regular
 from ..base.user_error import UserError
 from ..distributed.address import reachable_address
@@ -20,7 +21,7 @@ from ..spec.config import Membership, Restart
 from ..wire.ending import Ending
 from ..wire.engine_command import engine_command
 from ..wire.run_directory import RunDirectory, checked_name, state_home
-from .boundary import Boundary, say
+from .boundary import Boundary
 from .election import Election
 from .engine import SETTLE_SECONDS, Engine, SignalHandler
 from .rendezvous import Decision, Heartbeat, Rendezvous

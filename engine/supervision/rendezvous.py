@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from ..base.atomic_write import write_atomically
+from ..base.encoding import encode_json
 from ..base.processes import Clock
 from ..base.regular_file import read_regular
 from ..base.user_error import UserError
@@ -136,7 +137,7 @@ class Rendezvous:
         """Writes a decision unless there is one for its attempt. Raises OSError."""
         new = self._folder / f"{self.own.token}.new"
         new.mkdir(exist_ok=True)
-        write_atomically(new / DECISION, msgspec.json.encode(decision))
+        write_atomically(new / DECISION, encode_json(decision))
         try:
             new.rename(self._attempt(decision.number))  # atomic, on NFS too: fails if there is one, which is not empty
         except OSError as error:
@@ -180,7 +181,7 @@ class Rendezvous:
             if self._rival:
                 return
             self.own = msgspec.structs.replace(self.own, beat=self.own.beat + 1)
-            write_atomically(self._host(self.own.rank), msgspec.json.encode(self.own))
+            write_atomically(self._host(self.own.rank), encode_json(self.own))
 
     def _host(self, rank: int) -> Path:
         return self._folder / f"host-{rank}.json"

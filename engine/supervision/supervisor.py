@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from ..base.output import say
 from ..base.user_error import UserError
 from ..spec.attempt import Attempt, LostProcess, Supervision
 from ..spec.config import Restart
@@ -17,7 +18,7 @@ from ..wire.engine_command import engine_command
 from ..wire.event_log import EventLog, deciding_events
 from ..wire.events import Failed, StepsDone
 from ..wire.run_directory import RunDirectory
-from .boundary import Boundary, say, words
+from .boundary import Boundary, words
 from .engine import Engine, Retries, SignalHandler
 
 POLL_SECONDS = 0.05

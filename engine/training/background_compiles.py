@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ..base.advice import problems_in
+from ..base.advice import error_line, problems_in
 from ..distributed.cluster import Cluster
 from ..program.compile_queue import Urgency
 from ..program.compiler import Compiler, Ready
@@ -243,7 +243,5 @@ def _inspected(preset: str, inspection: Future[PresetInspected]) -> PresetInspec
     """Returns the inspection, also if it failed: a viewer waits for it."""
     try:
         return inspection.result()
-    except Exception as error:
-        return PresetInspected(
-            preset=preset, arrays=[], rematerializations=[], problem=f"{type(error).__name__}: {error}"
-        )
+    except BaseException as error:  # of the user's code, perhaps
+        return PresetInspected(preset=preset, arrays=[], rematerializations=[], problem=error_line(error))

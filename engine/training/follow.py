@@ -1,13 +1,12 @@
 """The engine process of one host: process 0 serves the run, the others follow its decisions."""
 
 import os
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
 
+from ..base.output import note_traceback, say
 from ..base.regular_file import append_regular
 from ..base.user_error import UserError
 from ..distributed.jax_cluster import JaxCluster
@@ -43,7 +42,7 @@ def host(run: str, config: RunConfig | None, restart: Restart, membership: Membe
     if process_index():
         return follow(directory, msgspec.structs.replace(restart, config=about), joined, process_index())
     directory = create(about) if config else find(run)
-    print(f"shardtui: see it with `shardtui attach {directory.name}`; log: {directory.log}", file=sys.stderr)
+    say(f"see it with `shardtui attach {directory.name}`; log: {directory.log}")
     try:
         with append_regular(directory.log) as log:
             os.dup2(log.fileno(), 1)
@@ -81,15 +80,14 @@ def follow(directory: RunDirectory, restart: Restart, join: Callable[[], Seal], 
         if isinstance(error, UserError):
             raise
         return 1
-    except Exception as error:
+    except BaseException as error:
         write_ending(ending_of(error, watchdog.done))
-        traceback.print_exc()
+        note_traceback(error)
         cluster.fail(error)
         return 1
 
 
 def _exit_on_loss(gone: Mapping[int, str]) -> None:
     write_ending(Ending(kind="lost", lost=dict(gone)))
-    print(*(f"shardtui: process {process} was lost: {why}" for process, why in gone.items()), sep="\n", file=sys.stderr)
-    sys.stderr.flush()
+    say(*(f"process {process} was lost: {why}" for process, why in gone.items()))
     os._exit(1)

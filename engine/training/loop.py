@@ -3,14 +3,17 @@
 import math
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import jax
 
+from ..base.advice import problems_in
+from ..base.output import note_traceback
 from ..base.user_error import UserError
 from ..checkpoint.manifest import Manifest
 from ..data.batches import Batches
-from ..distributed.outcomes import Stranded
+from ..distributed.outcomes import Stranded, WrongDevices
 from ..models.user_batches import UserBatches
 from ..wire.events import CheckpointFailed, Evaluated, TrainingStarted
 from .inputs import DeviceBatches
@@ -83,8 +86,12 @@ class Loop:
         if self.begin(origin):
             if profile is not None:
                 self.tools.profiler.request(self.at.origin + WARM_UP, profile)
-            while not self.is_over:
-                self.advance()
+            try:
+                while not self.is_over:
+                    self.advance()
+            except BaseException as error:
+                self._save_after(error)
+                raise
             done = self.end()
         self.tools.cluster.close()
         self.tools.compiler.close()
@@ -124,13 +131,21 @@ class Loop:
         self.tools.saver.close()
         return self.at.done
 
+    def _save_after(self, error: BaseException) -> None:
+        """Saves the state before the error, if it is complete and known to be right: in several processes it is not."""
+        if self.tools.cluster.count > 1 or isinstance(error, WrongDevices) or self.at.is_state_gone:
+            return
+        with suppress(BaseException):  # the cause may prevent this, too
+            self.end()
+
     @property
     def is_over(self) -> bool:
         return self.boundary.is_stopping or self.at.begun == self.tools.config.steps
 
     def _run_step(self) -> None:
         self.boundary.pausing.begin_step(self.at)
-        self.tools.cluster.begun = self.at.begun + 1
+        number = self.at.begun
+        self.tools.cluster.begun = number + 1
         try:
             is_traced = self._dispatch_step()
         except UserError as error:  # the step was not dispatched
@@ -138,6 +153,12 @@ class Loop:
             return
         except jax.errors.JaxRuntimeError as error:
             self.boundary.switcher.undo(self.at, error)
+            return
+        except BaseException as error:  # of the user's code, such as a batch of a type of its own
+            if self.at.begun != number or self.at.is_state_gone:
+                raise
+            note_traceback(error)
+            self._pause_without_batch(UserError(*problems_in(error)))
             return
         if is_traced:
             self.tools.profiler.end(self.at)

@@ -2,15 +2,14 @@
 
 import errno
 import os
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import BinaryIO
 
 from ..base.advice import problems_in
+from ..base.output import note, note_traceback, say
 from ..base.parent_watchdog import end_with_parent
 from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
@@ -56,7 +55,7 @@ class LockWatchdog:
             time.sleep(LOCK_POLL_SECONDS)
         if not self._lock.closed:
             self.is_lost = True
-            print(f"{self.problem}: stopping", file=sys.stderr, flush=True)
+            say(f"{self.problem}: stopping")
             self._stop()
 
     def _is_same_file(self) -> bool:
@@ -80,7 +79,7 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         log = EventLog(directory.events, server.publish)
     except (UserError, OSError) as error:
         write_ending(Ending(kind="blocked" if restart.is_again else "refused", problems=problems_in(error)))
-        print(error, file=sys.stderr)
+        note(*str(error).splitlines())
         return 2
     detach_in_children(lambda: [lock.fileno(), log.descriptor, *server.descriptors])
     config = restart.config or directory.config
@@ -131,19 +130,20 @@ def _train(
         return 0
     except (UserError, WrongDevices) as error:  # in every process after the same step
         goes_on = restart.is_again or (restart.attempt is not None and isinstance(error, NotMet))
-        log.append(Failed(problems=list(error.problems), refused=isinstance(error, UserError) and not goes_on))
+        is_refused = isinstance(error, UserError) and not goes_on and not watchdog.done  # nothing is lost with it
+        log.append(Failed(problems=list(error.problems), refused=is_refused))
         write_ending(ending_of(error, watchdog.done))
         cluster.close()
         return 2 if isinstance(error, UserError) else 1
-    except Exception as error:
-        traceback.print_exc()
+    except BaseException as error:
+        note_traceback(error)
         cluster.fail(error)
         log.append(Failed(problems=problems_in(error), refused=False))
         write_ending(ending_of(error, watchdog.done))
         return 1
 
 
-def ending_of(error: Exception, done: int) -> Ending:
+def ending_of(error: BaseException, done: int) -> Ending:
     """Returns the ending that an exception after `done` steps means."""
     kind = "lost" if isinstance(error, NotMet) else "refused" if isinstance(error, UserError) else "failed"
     if isinstance(error, OSError) and error.errno in FULL:

@@ -4,12 +4,12 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..base.output import say
 from ..base.stacks import append_stacks, dump_on_signal
 from ..distributed.cluster import Cluster
 from ..distributed.hang import hang_words, waiting_words, words
@@ -84,11 +84,11 @@ class HangWatch:
         try:
             append_stacks(self.stacks, header)
         except OSError as error:
-            print(f"shardtui: {self.stacks}: stacks cannot be written: {error.strerror}", file=sys.stderr, flush=True)
+            say(f"{self.stacks}: stacks cannot be written: {error.strerror}")
 
     def _end(self, own: HostStatus) -> None:
         problem = words(own) + waiting_words(self.statuses)
-        print(f"shardtui: {problem}: stacks in {self.stacks}", file=sys.stderr, flush=True)
+        say(f"{problem}: stacks in {self.stacks}")
         write_ending(Ending(kind="stuck", step=own.activity.step - 1, problems=[problem]))
         os._exit(1)
 
@@ -185,7 +185,7 @@ class Watchdog:
             )
         else:
             problem += "no step had been trained"
-        print(f"shardtui: {problem}", file=sys.stderr, flush=True)
+        say(problem)
         self._publish(Failed(problems=[problem], refused=False))
         write_ending(Ending(kind="late", step=self.done, problems=[problem]))
         time.sleep(FLUSH_SECONDS)

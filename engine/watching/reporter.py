@@ -14,7 +14,8 @@ from typing import Any
 import jax
 import msgspec
 
-from ..base.advice import error_line
+from ..base.advice import error_line, text_of
+from ..base.encoding import encode_json
 from ..distributed.cluster import Cluster
 from ..explain.programs import KeptStep
 from ..spec.config import WatchedRun
@@ -55,7 +56,7 @@ class Reporter:
             cleanup.callback(directory.discard)
             self._lock_file = cleanup.enter_context(directory.hold())
             if step:
-                directory.step.write_bytes(msgspec.json.encode(step))
+                directory.step.write_bytes(encode_json(step))
             self.about = msgspec.structs.replace(about, run=directory.name)
             self._server = Server(directory.socket, lambda _: self.about.refusal)
             self._log = EventLog(directory.events, self._server.publish)
@@ -97,9 +98,10 @@ class Reporter:
                     if not self._is_over:
                         self._reports.add_losses(values)
                 time.sleep(READ_INTERVAL_SECONDS)
-        except Exception as error:
+        except BaseException as error:  # of the user's type of loss, perhaps
             _logger.warning("run %s is no longer watched: a loss cannot be read", self.about.run, exc_info=True)
-            self._end_with(Failed(problems=[f"no longer watched: a loss cannot be read: {error}"], refused=False))
+            problem = f"no longer watched: a loss cannot be read: {text_of(error)}"
+            self._end_with(Failed(problems=[problem], refused=False))
 
     def _next(self) -> list[Any]:
         """Waits for losses and returns all that are queued; empty at the end. Meanwhile it reports the losses already

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from ..base.encoding import encode_json
 from ..base.processes import exit_words
 
 VARIABLE = "SHARDTUI_ENDING"
@@ -121,7 +122,7 @@ class _Pipe:
             theirs, self._theirs = self._theirs, None
         if theirs is not None:
             with contextlib.suppress(OSError):
-                os.write(theirs, msgspec.json.encode(_short(ending)))
+                os.write(theirs, encode_json(_short(ending)))
 
     def _drop(self) -> None:
         self._theirs = None
@@ -130,13 +131,9 @@ class _Pipe:
 def _short(ending: Ending) -> Ending:
     return msgspec.structs.replace(
         ending,
-        problems=[*map(_text, ending.problems[:MAX_PROBLEMS])],
-        lost={process: _text(why) for process, why in ending.lost.items()},
+        problems=[problem[:MAX_PROBLEM_CHARS] for problem in ending.problems[:MAX_PROBLEMS]],
+        lost={process: why[:MAX_PROBLEM_CHARS] for process, why in ending.lost.items()},
     )
-
-
-def _text(problem: str) -> str:
-    return problem[:MAX_PROBLEM_CHARS].encode(errors="backslashreplace").decode()
 
 
 _PIPE = _Pipe()

@@ -4,7 +4,7 @@ import sys
 
 from msgspec import Struct
 
-from . import framing
+from ..base.encoding import exact_json
 
 ENGINE = [sys.executable, "-P", "-m", "shardtui.engine"]
 
@@ -12,7 +12,8 @@ ENGINE = [sys.executable, "-P", "-m", "shardtui.engine"]
 def engine_command(question: str, *about: str | Struct | None) -> list[str]:
     """Returns the command that asks the engine `question`, a subcommand, with structs as JSON arguments.
 
-    Because of `-P`, modules in the user's directory, such as a `random.py`, do not replace Python's.
+    Because of `-P`, modules in the user's directory, such as a `random.py`, do not replace Python's. Raises
+    UserError if a path in a struct is not text.
     """
-    texts = [part if isinstance(part, str) else framing.encode_json(part).decode() for part in about]
+    texts = [part if isinstance(part, str) else exact_json(part).decode() for part in about]
     return [*ENGINE, question, *texts]

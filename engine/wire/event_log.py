@@ -1,8 +1,6 @@
 """The run's history: every event gets a number and a time, and is appended to `events.jsonl` before it is sent."""
 
-import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from ..base.encoding import encode_json
+from ..base.output import say
 from ..base.regular_file import append_regular, open_regular
 from ..base.user_error import UserError
 from .events import (
@@ -26,7 +26,7 @@ from .events import (
     ProgramsKept,
     StepsDone,
 )
-from .framing import MAX_EVENT_BYTES, encode_json
+from .framing import MAX_EVENT_BYTES
 
 UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 Listener = Callable[[Event], None]
@@ -87,8 +87,7 @@ class EventLog:
             self._is_complete = False
             if not self._has_reported:
                 self._has_reported = True
-                with contextlib.suppress(OSError):  # engine.log may be on the same disk
-                    print(f"event {self._seq} not written: {error}", file=sys.stderr)
+                say(f"event {self._seq} not written: {error}")
 
 
 class LogReader:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ..base.encoding import encode_msgpack
 from .commands import AnyCommand, Command
 from .event import VERSION
 from .events import AnyEvent, Event
@@ -21,8 +22,6 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 """The layout of a model with thousands of arrays is far smaller."""
 
 _LENGTH = struct.Struct(">I")
-
-encode_json = msgspec.json.Encoder().encode
 
 
 @cache
@@ -48,7 +47,7 @@ def mismatch(viewer: int, engine: int) -> str:
 
 def frame(message: Event | Command) -> bytes:
     """Encodes a message: a big-endian u32 length, then msgpack."""
-    body = msgspec.msgpack.encode(message)
+    body = encode_msgpack(message)
     return _LENGTH.pack(len(body)) + body
 
 

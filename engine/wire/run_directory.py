@@ -19,6 +19,7 @@ import msgspec
 
 from ..base.atomic_write import write_atomically
 from ..base.directories import cache_directory, state_directory
+from ..base.encoding import exact_json
 from ..base.regular_file import read_regular
 from ..base.user_error import UserError, suggestion
 from ..spec.config import Membership, RunConfig, WatchedRun
@@ -130,7 +131,7 @@ class RunDirectory:
     @property
     def socket(self) -> Path:
         """Returns the path of the run's socket. Raises UserError if the runtime directory is not safe to use."""
-        digest = zlib.crc32(str(self.path.resolve()).encode())
+        digest = zlib.crc32(os.fsencode(self.path.resolve()))
         return runtime_directory() / f"{self.name[:32]}-{digest:08x}.sock"
 
     def new_coordinator(self) -> Path:
@@ -153,9 +154,10 @@ class RunDirectory:
             old.unlink(missing_ok=True)
 
     def write_config(self, about: RunConfig | WatchedRun) -> None:
-        """Writes `run.json` atomically; creates the directory if this host has none."""
+        """Writes `run.json` atomically; creates the directory if this host has none. Raises UserError and OSError."""
+        content = msgspec.json.format(exact_json(about))
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self.path / "run.json", msgspec.json.format(msgspec.json.encode(about)))
+        write_atomically(self.path / "run.json", content)
 
     def checkpoints(self, config: RunConfig) -> str:
         """Returns the directory of the run's checkpoints, which may be a URL such as `gs://…`."""
@@ -252,8 +254,6 @@ def runtime_directory() -> Path:
         raise UserError(
             f"{path}: other users can enter it, or it is not a directory: remove it, or set SHARDTUI_RUNTIME_DIR"
         )
-    if len(str(path)) > 60:
-        raise UserError(
-            f"{path}: too long for a socket ({len(str(path))} characters, at most 60): set SHARDTUI_RUNTIME_DIR"
-        )
+    if (length := len(os.fsencode(path))) > 60:
+        raise UserError(f"{path}: too long for a socket ({length} bytes, at most 60): set SHARDTUI_RUNTIME_DIR")
     return path

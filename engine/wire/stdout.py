@@ -6,15 +6,16 @@ from contextlib import redirect_stdout
 
 from msgspec import Struct
 
+from ..base.encoding import encode_json
+from ..base.output import say
 from ..base.user_error import UserError
 from .ending import Ending, write_ending
-from .framing import encode_json
 
 
 def answered(answer: Callable[..., Struct | Iterable[Struct] | int | None], *arguments: object) -> int:
     """Prints what `answer` returns, unless that is the exit code, and returns the exit code.
 
-    If it raises UserError, prints the problems on stderr and returns 2.
+    If it raises UserError, prints the problems on stderr and returns 2; after Ctrl-C it returns 130.
     """
     try:
         with redirect_stdout(sys.stderr):  # a user's model may print
@@ -26,8 +27,10 @@ def answered(answer: Callable[..., Struct | Iterable[Struct] | int | None], *arg
             return 0
     except UserError as error:
         write_ending(Ending(kind="refused", problems=list(error.problems)))
-        print(*(f"shardtui: {problem}" for problem in error.problems), sep="\n", file=sys.stderr)
+        say(*error.problems)
         return 2
+    except KeyboardInterrupt:  # the command that asked was interrupted, too, and says so
+        return 130
 
 
 def print_answer(answer: Struct) -> None:

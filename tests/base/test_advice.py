@@ -4,6 +4,7 @@ import errno
 import os
 
 import pytest
+from jax._src.source_info_util import JaxStackTraceBeforeTransformation
 from shardtui.engine.base.advice import advice, first_line, problems_in
 from shardtui.engine.base.user_error import UserError
 
@@ -76,3 +77,34 @@ def test_the_innermost_of_chained_errors_is_reported() -> None:
             raise RuntimeError("the load failed")  # noqa: B904 # as libraries do
     except RuntimeError as outer:
         assert problems_in(outer) == ["LookupError: no such shard"]
+
+
+class Hostile(BaseException):
+    """An exception of a user's code that helps nobody."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+    @property
+    def problems(self) -> list[str]:
+        raise GeneratorExit
+
+
+def test_an_error_is_reported_whatever_its_class_does() -> None:
+    assert problems_in(Hostile()) == ["Hostile: without a text, as its str() raises SystemExit"]
+    error = ValueError("a\ud800b")
+    error.problems = "not a list"  # type: ignore[attr-defined]
+    assert problems_in(error) == ["ValueError: a\\ud800b"]
+    error.problems = ["a\ud800b", 7]  # type: ignore[attr-defined]
+    assert problems_in(error) == ["a\\ud800b", "7"]
+    error.__cause__ = Hostile()
+    assert problems_in(error.__cause__)[0].startswith("Hostile: ")
+
+
+def test_an_error_of_a_jitted_function_is_its_own_cause() -> None:
+    """jax chains a remark on the traceback to it, which is innermost."""
+    error = ValueError("out of memory allocating 4 bytes")
+    error.__cause__ = JaxStackTraceBeforeTransformation("The preceding stack trace is the source of the JAX operation")
+    assert problems_in(error)[0].startswith("out of device memory")
+    error.args = ("shapes differ",)
+    assert problems_in(error) == ["ValueError: shapes differ"]

@@ -7,7 +7,7 @@ Needs the extra `tpu` but no TPU.
 import tempfile
 from functools import partial
 
-from shardtui.engine.wire.framing import encode_json
+from shardtui.engine.base.encoding import encode_json
 
 from ..suite import printed
 from .figure import Figure, at_most, ratios, timed

@@ -1,5 +1,6 @@
 """Supervisors of several hosts: each host has its own run directory, and they share the checkpoints."""
 
+import json
 import os
 import signal
 import socket
@@ -114,3 +115,16 @@ def test_two_of_three_hosts_go_on_where_no_preset_fits_all(hosts: Callable[..., 
     wait_for(lambda: named(run.history(0), "CheckpointSaved"))
     run.kill(3)
     wait_for(lambda: attempt_with(run, number=3, processes=2))
+
+
+def test_what_another_host_has_written_is_printed_as_text(home: Path) -> None:
+    """A supervisor of two waits for the other host. What it finds in the folder instead gives up the run."""
+    run = Hosts(home, 2)
+    run.start(0)
+    folder = home / "shared/big/supervisors"
+    wait_for(lambda: any('"ready_for":1' in path.read_text() for path in folder.glob("host-0.json")))
+    problem = "\x1b]52;c;b3duZWQ=\x07\x9b31m\u202e\x00\n"
+    (folder / "attempt-1.json").write_text(json.dumps({"number": 1, "problem": problem}))
+    assert run.supervisors[0].wait(timeout=240) == 1, run.said(0)
+    assert "shardtui: \\x1b]52;c;b3duZWQ=\\x07\\x9b31m\\u202e\\x00" in run.said(0)
+    assert all(line.isprintable() for line in run.said(0).split("\n"))

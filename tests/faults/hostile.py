@@ -1,5 +1,6 @@
 """Shows texts with terminal control sequences or markup in every place of the real programs that shows a text."""
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,9 @@ from itertools import cycle
 from pathlib import Path
 
 import msgspec
+import pyarrow
+import pyarrow.parquet
+from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.spec.preset_files import PRESETS, user_presets
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.checkpoints import CheckpointInfo
@@ -35,7 +39,6 @@ from shardtui.engine.wire.events import (
     TrainingStarted,
     WrongDevice,
 )
-from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import TINY, tiny_config
@@ -135,7 +138,7 @@ def run(times: int) -> list[Row]:
         for number in range(times):
             rows += _recorded(described, number)
             rows += _lost(number)
-        for place in (_files, _runs, _arguments, _values, _module):
+        for place in (_files, _runs, _arguments, _values, _module, _data):
             rows += place(folder)
     return rows
 
@@ -466,6 +469,18 @@ def _module(folder: Path) -> Iterator[Row]:
         ("inspect", f"--hlo={path}", mesh),
         ("inspect", f"--hlo={path}", mesh, "--json"),
         ("inspect", f"--hlo={broken}", mesh),
+    )
+
+
+def _data(folder: Path) -> Iterator[Row]:
+    """Prepares documents whose fields are hostile: the engine that quotes them is a child process."""
+    texts = Texts()
+    lines, table = folder / "fields.jsonl", folder / "columns.parquet"
+    lines.write_text(json.dumps(dict.fromkeys(texts.of("fields of documents"), 1)) + "\n")
+    columns = {text: [1] for text in texts.of("columns of documents")}
+    pyarrow.parquet.write_table(pyarrow.table(columns), table)
+    yield from _rows(
+        texts, ("data", "prepare", str(lines), f"{folder}/tokens"), ("train", "--steps=1", f"--data={table}")
     )
 
 

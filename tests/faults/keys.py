@@ -29,6 +29,8 @@ LEAVING_SECONDS = 300.0
 UP, DOWN, RIGHT, LEFT = (f"\x1b[{letter}" for letter in "ABCD")
 PAGE_UP, PAGE_DOWN, HOME, END, DELETE = "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F", "\x1b[3~"
 TAB, BACK_TAB, ENTER, ESCAPE, BACKSPACE, PALETTE, SAVE = "\t", "\x1b[Z", "\r", "\x1b", "\x7f", "\x10", "\x13"
+PASTED = "\x1b[201~"
+"""Ends a paste, which a random sequence may begin."""
 XON = "\x11"
 """To the UI a key to leave it. To a terminal that was given back it ends the XOFF that `SAVE` is there."""
 MOVES = (UP, DOWN, LEFT, RIGHT, PAGE_UP, PAGE_DOWN, HOME, END, TAB, BACK_TAB, ENTER, ESCAPE)
@@ -114,8 +116,9 @@ def _phrase(story: Story) -> str:
         ),
         "filter": lambda: "2/" + one(TYPED) + one((ENTER, ESCAPE)),
         "click": lambda: _click(chance),
+        "sequence": lambda: ESCAPE + one("[[[O]P?") + "".join(chance.choices("0123456789;:?<$ut~MR", k=9)) + PASTED,
     }
-    kind = chance.choices(list(kinds), weights=(40, 8, 4, 1, 1, 6, 3, 3, 6, 3, 12))[0]
+    kind = chance.choices(list(kinds), weights=(40, 8, 4, 1, 1, 6, 3, 3, 6, 3, 12, 8))[0]
     return kinds[kind]()
 
 

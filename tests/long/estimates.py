@@ -20,10 +20,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import msgspec
+from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.planning.ranking import Board, StepCost
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import HF, choose_model
-from shardtui.engine.wire.framing import encode_json
 
 from tests.suite import versions
 from tests.table import Cell, Table, arguments

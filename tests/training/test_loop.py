@@ -1,5 +1,6 @@
 """The loop in this process: switches that run out of memory or disk, and traces of steps."""
 
+import asyncio
 import errno
 import os
 import shutil
@@ -95,6 +96,10 @@ class LocalRun:
         compiler = Known(task, programs)
         tools = Tools(config, compiler, saver, profiler, cluster, self._inbox, self._publish, is_supervised)
         self._loop = Loop(tools, batches, batches)
+
+    def fail(self, errors: Mapping[int, BaseException]) -> None:
+        """Has the batches of these numbers raise errors, once each."""
+        self._loop._batches._batches = Failing(self._loop._batches._batches, errors)  # type: ignore[assignment, arg-type]
 
     def train(self, profile: int | None = None) -> int:
         return self._loop.run(None, profile)
@@ -318,6 +323,60 @@ def test_evaluations_change_no_loss_and_agree(task: Task, programs: dict[str, Pr
     assert [event.loss for event in evaluated] == pytest.approx([event.loss for event in again], rel=1e-5)
     kept = [event for event in found if isinstance(event, CheckpointsKept)][-1].checkpoints
     assert [(info.step, info.eval_loss) for info in kept] == [(event.step, event.loss) for event in evaluated]
+
+
+class Failing:
+    """Batches that cannot be made the first time, as those of a user's function or type."""
+
+    def __init__(self, batches: Batches, errors: Mapping[int, BaseException]) -> None:
+        self._batches, self._errors = batches, dict(errors)
+
+    def __getitem__(self, n: int) -> Any:
+        if error := self._errors.pop(n, None):
+            raise error
+        return self._batches[n]
+
+
+class Unspeakable(BaseException):
+    def __str__(self) -> str:
+        raise GeneratorExit
+
+
+def test_no_exception_of_a_batch_ends_the_run(tiny: Task, tiny_programs: Programs, tmp_path: Path) -> None:
+    made = LocalRun(tiny, tiny_programs, tmp_path, answer=lambda event: Resume() if isinstance(event, Paused) else None)
+    errors = [Unspeakable(), GeneratorExit(), asyncio.CancelledError(), KeyboardInterrupt(), ValueError("\ud800")]
+    made.fail(dict(enumerate(errors, 1)))
+    assert made.train() == 6
+    assert sorted(losses(made.events)) == [1, 2, 3, 4, 5, 6]
+    problems = [event.problem for event in made.named(Paused)]
+    assert problems == [
+        "Unspeakable: without a text, as its str() raises GeneratorExit",
+        "GeneratorExit: ",
+        "CancelledError: ",
+        "KeyboardInterrupt: ",
+        "ValueError: \\ud800",
+    ]
+
+
+@pytest.mark.parametrize(
+    "error", [Unspeakable(), SystemExit(2), RuntimeError("\ud800")], ids=lambda each: type(each).__name__
+)
+def test_what_was_trained_before_an_error_is_saved(
+    tiny: Task, tiny_programs: Programs, tmp_path: Path, error: BaseException
+) -> None:
+    """An error anywhere in the loop, of which the loop knows nothing: here where steps are reported, before a save."""
+    errors = [error]
+
+    def answer(event: Event) -> AnyCommand | None:
+        if isinstance(event, StepsDone) and event.step == 4 and errors:
+            raise errors.pop()
+        return None
+
+    made = LocalRun(tiny, tiny_programs, tmp_path, answer=answer)
+    with pytest.raises(type(error)):
+        made.train()
+    assert [saved.step for saved in made.named(CheckpointSaved)] == [2, 4]
+    assert max(losses(made.events)) == 4
 
 
 @pytest.fixture

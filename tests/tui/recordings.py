@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import msgspec
+from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import Inspection
-from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import TINY, tiny_config

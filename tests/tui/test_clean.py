@@ -1,17 +1,22 @@
 """Text for a terminal has no character that it obeys, hides or leaves blank; JSON loses nothing."""
 
 import json
+import os
 import sys
 import unicodedata
 from pathlib import Path
 
 import msgspec
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shardtui.engine.base.output import printable
+from shardtui.engine.spec.config import ScheduledSwitch
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.events import CommandRefused
-from shardtui.tui.terminal.clean import clean, json_line, printable
+from shardtui.engine.wire.events import CommandRefused, EngineStarted
+from shardtui.tui.terminal.clean import clean, json_line
 
 from ..command import answered
 from ..conftest import tiny_config
@@ -46,6 +51,8 @@ def test_every_invisible_character_is_escaped() -> None:
 def test_text_is_shown_as_expected(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert clean(CommandRefused(problem=text)).problem == shown
+    started = EngineStarted(protocol=1, pid=1, config=tiny_config(switches=(ScheduledSwitch(1, text),)))
+    assert clean(started).config.switches == (ScheduledSwitch(1, shown),)  # type: ignore[union-attr]
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",))))
@@ -106,3 +113,53 @@ def test_a_locale_that_cannot_encode_gets_escapes(home: Path) -> None:
     result = run("inspect", "--hlo=x", "--mesh=nope", **ascii_only)
     assert (result.returncode, "AXIS=SIZE,\\u2026" in result.stderr) == (2, True)
     assert run("ls", "--help", **ascii_only).returncode == 0
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_names_in_a_data_set_are_shown_as_text(home: Path, form: str) -> None:
+    """The engine, a child process, refuses the file and quotes its fields."""
+    source = home / f"source.{form}"
+    if form == "jsonl":
+        source.write_text(json.dumps({HOSTILE: "text", "\x00\x1b]52;c;eA==\x07": 1}) + "\n")
+    else:
+        pyarrow.parquet.write_table(pyarrow.table({HOSTILE: ["text"], "\x1b]52;c;eA==\x07": [1]}), source)
+    for command in (["data", "prepare", str(source), str(home / "out")], ["train", "--steps=1", f"--data={source}"]):
+        result = answered(*command)
+        assert result.returncode == 2
+        assert "\\x1b]0;owned\\x07\\u202e[red]\\x9b31m" in result.stderr
+        assert "\\x1b]52;c;eA==\\x07" in result.stderr
+        assert all(line.isprintable() for line in result.stderr.split("\n"))
+
+
+def test_paths_that_are_not_utf_8_are_used_or_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = os.fsdecode(b"d\xffr")
+    texts = home / "texts"
+    texts.mkdir()
+    (texts / f"{name}.txt").write_text("What is split comes together. " * 40)
+    assert answered("data", "prepare", str(texts), str(home / "out")).returncode == 0
+    folder = home / name
+    folder.mkdir()
+    (folder / "text.jsonl").write_text('{"text": "What is split comes together."}\n')
+    (folder / "lm.py").write_text("")
+    presets = home / "config" / "shardtui" / "presets" / "parallelism"
+    presets.mkdir(parents=True)
+    (presets / f"{name}.toml").write_text("[mesh]\ndata = -1\n")
+    monkeypatch.chdir(folder)
+    refused = f"{os.fsencode(home).decode()}/d\\udcffr"
+    for command in (
+        ["data", "prepare", "text.jsonl", "out"],
+        ["train", "--steps=1", "--data=text.jsonl"],
+        ["train", "--steps=1", "--model=lm.py:lm"],
+        ["train", "--steps=1", "--checkpoint-dir=kept"],
+        ["inspect", "--model=lm.py:lm"],
+        ["explain", "lm.py:lm", "--text"],
+    ):
+        result = answered(*command)
+        assert (result.returncode, refused in result.stderr) == (2, True), (command, result.stderr)
+        assert "rename the file or directory" in result.stderr
+    assert not run_directory.all_runs(), "nothing is half made"
+    assert answered("presets", "--devices=8").returncode == 0
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    for command in (["ls"], ["stop", "none"], ["train", "--steps=1"]):
+        result = answered(*command)
+        assert (result.returncode, refused in result.stderr) == (2, True), (command, result.stderr)

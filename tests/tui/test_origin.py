@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.base.processes import children
 from shardtui.engine.explain.explanation import StepRequest
 from shardtui.engine.wire.events import Inspection
-from shardtui.engine.wire.framing import encode_json
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.lookups import explained_step
 from shardtui.tui.screens.arrays import ArraysScreen

@@ -1,7 +1,9 @@
 """The UI on a real terminal: what it requires of one, and how it exits without ending the engine."""
 
 import os
+import random
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +12,10 @@ from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import EventLog
 from shardtui.engine.wire.events import EngineStopped, StepsDone
 from shardtui.engine.wire.run_directory import RunDirectory
+from shardtui.tui.terminal.driver import Driver
 from shardtui.tui.terminal.splash import ERASE, SPLASH
+from textual.events import Key, Paste
+from textual.message import Message
 
 from ..conftest import tiny_config
 from ..recorded import events_in
@@ -50,7 +55,7 @@ def test_the_engine_keeps_training_however_the_ui_ends(terminal: Terminal) -> No
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             viewer = Terminal("attach", "tiny")
             viewer.until(training, "training")
-            os.write(viewer.master, b"\xff\xe9")  # typed in another encoding
+            os.write(viewer.master, b"\xff\xe9\x1b[1114112u\x1b[48;0;0;0;0t\x1b[48;99999;99999;1;1t")
             time.sleep(0.3)
             viewer.press("0", "loading jax")
             viewer.process.send_signal(number)
@@ -114,3 +119,38 @@ def test_the_splash_is_erased_before_the_ui_is_drawn(home: Path) -> None:
     before, after = terminal.output.split(ALTERNATE_SCREEN, 1)
     assert before == (SPLASH + ERASE).encode()
     assert SPLASH.strip().encode() not in after
+
+
+class TypedOn(Driver):
+    """The driver's thread that reads what is typed, on a pipe in place of a terminal and without an app."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.fileno, self.exit_event, self._debug = descriptor, threading.Event(), False
+        self.keys: list[str | None] = []
+
+    def process_message(self, message: Message) -> None:
+        if isinstance(message, Key):
+            self.keys.append(message.character)
+        if isinstance(message, Paste) and message.text == "the end":
+            self.exit_event.set()
+
+
+def test_no_sequence_ends_the_thread_that_reads_keys() -> None:
+    chance = random.Random(7)
+    sequences = [b"\x1b[1114112u", b"\x1b[55296u", b"\x1b[48;0;0;0;0t\x1b[<0;3;4M", b"\xff\xe9"]
+    for _ in range(5000):
+        body = chance.choices(b"0123456789;;:?<$ut~MmRyIO[Pc\x1b\x00\x9b\xff", k=chance.randrange(1, 30))
+        sequences.append(b"\x1b" + bytes((chance.choice(b"[[[O]P?"), *body)))
+    read, write = os.pipe()
+    driver = TypedOn(read)
+    thread = threading.Thread(target=driver.run_input_thread, daemon=True)
+    thread.start()
+    for sequence in sequences:
+        os.write(write, sequence + b"\x1b[201~\x1b[20\x1b[Iq")
+    os.write(write, b"\x1b[200~the end\x1b[201~")
+    assert driver.exit_event.wait(60)
+    thread.join(60)
+    assert driver.keys.count("q") >= len(sequences)
+    assert all(character is None or character.encode() for character in driver.keys)
+    os.close(read)
+    os.close(write)

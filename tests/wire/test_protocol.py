@@ -91,7 +91,7 @@ def test_a_full_disk_loses_lines_only(tmp_path: Path, capsys: pytest.CaptureFixt
     for step in (1, 2):
         log.append(steps(step, 2.0))
     assert [event.seq for event in sent] == [1, 2]
-    assert capsys.readouterr().err.splitlines() == ["event 1 not written: [Errno 28] No space left on device"]
+    assert capsys.readouterr().err.splitlines() == ["shardtui: event 1 not written: [Errno 28] No space left on device"]
 
 
 def test_a_reader_waits_for_the_end_of_an_incomplete_line(tmp_path: Path) -> None:

@@ -8,13 +8,14 @@ import msgspec
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.base.output import show
 from ...engine.base.user_error import UserError
 from ...engine.spec.hf_export import Dtype, Exported, ExportRequest
 from ...engine.wire import run_directory
 from ...engine.wire.checkpoints import CheckedInfo, Verification
 from ..client.engine_client import ask_engine
 from ..terminal import FAILED, FINE
-from ..terminal.clean import clean, json_line, printable
+from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import plain_table, right, table_console
 from .options import add_json_option, add_run_argument
 
@@ -28,7 +29,7 @@ def verify_command(options: argparse.Namespace) -> int:
     directory = run_directory.find(options.run)
     found = msgspec.json.decode(ask_engine("verify", str(directory.path)), type=Verification)
     if options.json:
-        print(json_line(found))
+        show(json_line(found))
     else:
         _print_table(clean(found), directory.name)
     has_only_bad = not found.checkpoints and bool(found.set_aside)
@@ -39,9 +40,9 @@ def _print_table(found: Verification, run: str) -> None:
     if found.checkpoints:
         _print_checked(found.checkpoints)
     else:
-        print(f"run {run} has no {'intact ' if found.set_aside else ''}checkpoint in {found.directory}")
+        show(f"run {run} has no {'intact ' if found.set_aside else ''}checkpoint in {found.directory}")
     if found.set_aside:
-        print(f"set aside in {found.directory}: {', '.join(found.set_aside)}")
+        show(f"set aside in {found.directory}: {', '.join(found.set_aside)}")
 
 
 def _print_checked(found: list[CheckedInfo]) -> None:
@@ -54,7 +55,7 @@ def _print_checked(found: list[CheckedInfo]) -> None:
         cells = ("✗" if checked.problems else "✓", f"{checked.step:,}", loss, size, under, verdict)
         table.add_row(*map(Text, cells))
     table_console().print(table)
-    print(
+    show(
         "files: SHA-256; arrays: 64-bit digests: an accidental change goes unnoticed with odds of 2⁻⁶⁴; "
         "they are no protection against tampering"
     )
@@ -81,11 +82,11 @@ def export_command(options: argparse.Namespace) -> int:
     request = ExportRequest(run=str(run.path), out=out, step=options.from_step, dtype=options.dtype)
     found = msgspec.json.decode(ask_engine("export", request), type=Exported)
     if options.json:
-        print(json_line(found))
+        show(json_line(found))
         return FINE
     count, size = formatting.count(found.parameters), formatting.size(found.bytes)
-    print(printable(f"{found.directory}: {found.architecture}, {count} parameters in {found.dtype}, {size}"))
-    print(printable(f"checkpoint of step {found.step:,} of {run.name}; files: {', '.join(found.files)}"))
+    show(f"{found.directory}: {found.architecture}, {count} parameters in {found.dtype}, {size}")
+    show(f"checkpoint of step {found.step:,} of {run.name}; files: {', '.join(found.files)}")
     if found.tokenizer is None:
-        print("no tokenizer: the run's data do not have one; bytes are tokens 0 to 255")
+        show("no tokenizer: the run's data do not have one; bytes are tokens 0 to 255")
     return FINE

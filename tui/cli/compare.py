@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
@@ -12,6 +11,7 @@ from msgspec import Struct
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.base.output import note, printable, say, show
 from ...engine.base.user_error import UserError
 from ...engine.planning.ranking import Row
 from ...engine.spec.config import RunConfig
@@ -39,7 +39,7 @@ from ..state.interpreter import apply
 from ..state.measured_rows import columns, devices, in_order, row_of, size, verdict
 from ..state.run_state import Phase, RunState
 from ..terminal import FAILED, FINE, INTERRUPTED
-from ..terminal.clean import clean, json_line, printable, warn
+from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import Column, figure, table_console, table_of
 from .headless import Audience, Interrupts, Throttle
 from .options import add_data_options, add_device_options, add_json_option, add_model_options
@@ -98,14 +98,14 @@ def compare_command(options: argparse.Namespace) -> int:
     config, named = compared(options)
     _print_progress("looking for devices")
     listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
-    warn(*listing.problems)
+    say(*listing.problems)
     infos = {info.name: info for info in listing.presets}
     wanted = [infos[name] for name in dict.fromkeys(named or comparable_presets(listing.presets))]
     session = _Session(config, wanted, options.measured)
     code = asyncio.run(session.measure())
     report = session.report()
     if options.json:
-        print(json_line(report))
+        show(json_line(report))
     else:
         _print_board(session)
     return code or (FINE if report.complete else FAILED)
@@ -196,7 +196,7 @@ class _Session:
                 if isinstance(event, EngineReady):
                     self.ready = event
                     with audience.reads():
-                        warn(*event.warnings)
+                        say(*event.warnings)
                     estimating = asyncio.create_task(self._estimate(event))
                 command = self._next(event, estimating is not None and estimating.done())
                 if interrupts.count or audience.is_gone:
@@ -221,7 +221,7 @@ class _Session:
         if self._state.phase is Phase.STOPPED or is_refused or is_cancelled:
             client.directory.discard()
         else:
-            warn(*self._state.problems, f"its log is in {client.directory.path}")
+            say(*self._state.problems, f"its log is in {client.directory.path}")
         if is_cancelled:
             return INTERRUPTED if interrupts.by_keyboard else FAILED
         if self.ready is None and is_refused:
@@ -253,7 +253,7 @@ class _Session:
         try:
             self._estimates = await estimates(self._config, ready)
         except UserError as error:
-            warn(*(f"no estimates: {problem}" for problem in error.problems[-1:]))
+            say(*(f"no estimates: {problem}" for problem in error.problems[-1:]))
 
 
 class _Progress:
@@ -277,7 +277,7 @@ class _Progress:
 
 
 def _print_progress(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
+    note(text)
 
 
 def _print_board(session: _Session) -> None:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
+from ...engine.base.output import show
 from ...engine.spec.config import ModelConfig, TrainingConfig
 from ...engine.spec.preset_files import preset_files
 from ...engine.spec.topology import chips
@@ -25,7 +26,7 @@ def completion_options(parser: argparse.ArgumentParser) -> None:
 def completion_command(options: argparse.Namespace) -> int:
     import argcomplete.shell_integration
 
-    print(argcomplete.shell_integration.shellcode(["shardtui"], shell=options.shell), end="")
+    show(*argcomplete.shell_integration.shellcode(["shardtui"], shell=options.shell).splitlines())
     return FINE
 
 

@@ -1,18 +1,17 @@
 """`shardtui data prepare`, and what commands that train prepare first: documents, and text with `--tokenizer`."""
 
 import argparse
-import subprocess
 from pathlib import Path
 
 import msgspec
 
 from ...engine.base import formatting
+from ...engine.base.output import show
 from ...engine.base.user_error import UserError
 from ...engine.spec.config import RunConfig
 from ...engine.spec.prepared import PrepareAnswer, PrepareRequest, form_of
-from ...engine.wire.engine_command import engine_command
 from ..terminal import FINE
-from ..terminal.clean import json_line, printable
+from ..terminal.clean import json_line
 from .options import add_json_option, add_text_options
 
 
@@ -30,12 +29,12 @@ def data_command(options: argparse.Namespace) -> int:
     """Prepares data and prints what was written. Raises SystemExit if it fails."""
     found = _prepared(options, options.source, str(Path(options.out).expanduser().absolute())).data
     if options.json:
-        print(json_line(found))
+        show(json_line(found))
         return FINE
     tokens, documents = formatting.count(found.tokens), formatting.count(found.documents)
-    print(f"{tokens} tokens of {documents} documents in {len(found.shards)} shards, vocabulary {found.vocab:,}")
+    show(f"{tokens} tokens of {documents} documents in {len(found.shards)} shards, vocabulary {found.vocab:,}")
     vocab = f" --set vocab={found.vocab} --set vocab_rows={found.vocab_rows}" if found.vocab > 256 else ""
-    print(printable(f"train on them: shardtui train --steps 100 --data {options.out}{vocab}"))
+    show(f"train on them: shardtui train --steps 100 --data {options.out}{vocab}")
     return FINE
 
 
@@ -67,6 +66,8 @@ def _has_documents(data: str) -> bool:
 
 
 def _prepared(options: argparse.Namespace, source: str, out: str | None = None) -> PrepareAnswer:
+    from ..client.engine_client import ask_engine
+
     request = PrepareRequest(
         source=str(Path(source).expanduser().absolute()),
         out=out,
@@ -74,8 +75,4 @@ def _prepared(options: argparse.Namespace, source: str, out: str | None = None) 
         text_field=options.text_field,
         end_of_text=options.end_of_text,
     )
-    command = engine_command("prepare", request)
-    run = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
-    if run.returncode:
-        raise SystemExit(max(run.returncode, 1))
-    return msgspec.json.decode(run.stdout, type=PrepareAnswer)
+    return msgspec.json.decode(ask_engine("prepare", request), type=PrepareAnswer)

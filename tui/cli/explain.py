@@ -12,6 +12,7 @@ from rich.table import Column
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.base.output import show
 from ...engine.base.user_error import UserError, suggestion
 from ...engine.explain.explanation import (
     CompiledProgram,
@@ -90,11 +91,11 @@ def _print(program: ProgramRequest, options: argparse.Namespace) -> int:
         _write(found, options.save)
     if before:
         report = ExplanationDiff(program=found.program, changes=changes(before, found))
-        print(*([json_line(report)] if options.json else clean(report).changes or ["no change"]), sep="\n")
+        show(*([json_line(report)] if options.json else report.changes or ["no change"]))
         return FAILED if report.changes else FINE
     found = matching(found, options.name) if options.name else found
     if options.json:
-        print(json_line(found))
+        show(json_line(found))
     else:
         table_console().print(*(chain_lines if options.name else _tables)(clean(found)), sep="\n")
     return FINE
@@ -224,7 +225,7 @@ def why_command(options: argparse.Namespace) -> int:
     found = matching(before, options.name)
     changed = [line for other in after for line in changes(before, other)]
     if options.json:
-        print(json_line(WhyReport(**asdict(found), tried=step.rules, changes=changed)))
+        show(json_line(WhyReport(**asdict(found), tried=step.rules, changes=changed)))
         return FINE
     shown = [*chain_lines(clean(found)), *(_tried(before, after[0]) if after else ())]
     table_console().print(*shown, sep="\n")

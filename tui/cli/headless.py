@@ -9,8 +9,8 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
+from ...engine.base.output import say
 from ..client.engine_client import EngineClient
-from ..terminal.clean import warn
 
 STREAMS = {1: "stdout", 2: "stderr"}
 
@@ -46,7 +46,7 @@ class Audience:
         self.is_gone = True
         self._stop_request = asyncio.ensure_future(self._client.request_stop())
         with suppress(OSError):
-            warn(f"nobody reads {STREAMS[descriptor]} any more: {self._message}")
+            say(f"nobody reads {STREAMS[descriptor]} any more: {self._message}")
 
 
 def _is_pipe(descriptor: int) -> bool:
@@ -82,7 +82,7 @@ class Interrupts:
             self._client.kill_engine()
             return
         self._stop_request = asyncio.ensure_future(self._client.request_stop())
-        warn(self._message)
+        say(self._message)
 
 
 PROGRESS_SECONDS = 2.0

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.base.output import printable, show
 from ...engine.base.user_error import UserError
 from ...engine.explain.explanation import Explained
 from ...engine.hlo.collectives import inventory
@@ -30,7 +31,7 @@ from ..client.engine_client import ask_engine
 from ..state.step_words import overlap_words, pipeline_words
 from ..state.tables import DIMS, ArrayRow, array_columns, collective_columns
 from ..terminal import FAILED, FINE
-from ..terminal.clean import clean, json_line, printable
+from ..terminal.clean import clean, json_line
 from ..terminal.export import without_fonts
 from ..terminal.plain_table import PIPE_WIDTH, plain_console, plain_table, right, table_console, table_of
 from .inspect_report import (
@@ -132,7 +133,7 @@ def print_answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_js
         with _written(svg):
             Path(svg).write_text(without_fonts(console.export_svg(title="shardtui")), encoding="utf-8")
     if as_json:
-        print(json_line(report))
+        show(json_line(report))
     elif not svg:
         table_console().print(*tables, sep="\n")
     return FINE

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from ...engine.base.output import say, show
 from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import all_runs, state_home
 from ..state.goodput import Goodput, share_words
 from ..state.run_summary import RUNS, RunSummary, recorded_goodput, summarise
 from ..terminal import FINE
-from ..terminal.clean import clean, json_line, printable, warn
+from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import Column, figure, table_console, table_of
 from .options import add_json_option
 
@@ -51,11 +52,11 @@ def ls_command(options: argparse.Namespace) -> int:
             summary = summarise(directory)
             runs.append(RunInfo(**asdict(summary), goodput=recorded_goodput(summary)))
         except UserError as error:
-            warn(*error.problems)
+            say(*error.problems)
     if options.json:
-        print(json_line(RunListing(runs=runs)))
+        show(json_line(RunListing(runs=runs)))
     elif not runs:
-        print(printable(f"no runs in {state_home()}: start one with `shardtui`"))
+        show(f"no runs in {state_home()}: start one with `shardtui`")
     else:
         table_console().print(table_of(COLUMNS, map(clean, runs)))
     return FINE

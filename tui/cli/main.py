@@ -8,9 +8,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from ...engine.base.encoding import not_text
+from ...engine.base.output import say
 from ...engine.base.user_error import UserError, suggestion
 from ..terminal import FAILED, INTERRUPTED, REFUSED
-from ..terminal.clean import warn
 from ..terminal.splash import COMPLETING
 from .parser import Parser, Version
 
@@ -91,16 +92,16 @@ def main(arguments: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # instead of failing on what the locale cannot encode
-    if COMPLETING in os.environ:
-        from .completion import complete
-
-        complete(_parser(*COMMANDS.keys() & os.environ.get("COMP_LINE", "").split()))
     try:
+        if COMPLETING in os.environ:
+            from .completion import complete
+
+            complete(_parser(*COMMANDS.keys() & os.environ.get("COMP_LINE", "").split()))
         given = _with_command(_text(arguments))
         options = _parser(given[0]).parse_args(given, argparse.Namespace(offers_runs=not arguments))
         return _function(options.command, "command")(options)
     except UserError as error:
-        warn(*error.problems)
+        say(*error.problems)
         return REFUSED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -123,10 +124,7 @@ def _text(arguments: list[str]) -> list[str]:
     """Returns the arguments. Raises UserError if one is not text: no message or file of a run could quote it."""
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):
-            raise UserError(
-                f"{argument}: not valid text in the encoding {sys.getfilesystemencoding()}: rename the file or "
-                "directory"
-            )
+            raise not_text(argument)
     return arguments
 
 

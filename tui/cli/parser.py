@@ -5,8 +5,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn, cast
 
+from ...engine.base.output import printable, show
 from ...engine.base.user_error import suggestion
-from ..terminal.clean import printable
 
 
 class Parser(argparse.ArgumentParser):
@@ -50,5 +50,5 @@ class Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from importlib.metadata import version
 
-        print(parser.prog, version("shardtui"))
+        show(f"{parser.prog} {version('shardtui')}")
         parser.exit()

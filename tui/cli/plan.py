@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.base.output import note, say, show
 from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
 from ...engine.planning.finalists import is_far_too_large
@@ -33,8 +34,8 @@ from ..client.planner import Compiling, Planner
 from ..state import board_rows
 from ..state.recommendation import figure_words, recommendation
 from ..state.step_words import pipeline_words
-from ..terminal import FAILED, FINE, INTERRUPTED
-from ..terminal.clean import clean, json_line, printable, warn
+from ..terminal import FAILED, FINE, INTERRUPTED, splash
+from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import UNLIMITED, plain_table, right, table_console, table_of
 from .plan_report import (
     Prices,
@@ -76,17 +77,17 @@ def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], a
         raise UserError(*problems)
     found = list(map(load_topology, topologies))
     check_prices(asked.prices, found)
-    warn(*(f"estimates only: {why}" for why in dict.fromkeys(map(compilers.missing, found)) if why and asked.compiles))
+    say(*(f"estimates only: {why}" for why in dict.fromkeys(map(compilers.missing, found)) if why and asked.compiles))
     boards, searches, code = list[Board](), list[SearchReport](), FINE
     for number, topology in enumerate(topologies):
         planner = Planner(config, topology, presets, asked.compiles, breakdowns=asked.breakdowns, search=asked.search)
-        warn(*(() if number else planner.preset_problems))
+        say(*(() if number else planner.preset_problems))
         try:
             asyncio.run(_follow(planner))
         except KeyboardInterrupt:
             code = INTERRUPTED
         except NoAnswer as error:
-            warn(*error.problems)
+            say(*error.problems)
             return FAILED
         if planner.board:
             boards.append(planner.board)
@@ -124,7 +125,7 @@ def _problems(config: RunConfig, asked: Asked) -> list[str]:
 
 def _answer(boards: Sequence[Board], searches: Sequence[SearchReport], config: RunConfig, asked: Asked) -> None:
     if asked.as_json:
-        print(json_line(plan_report(*boards, prices=asked.prices, searches=searches)))
+        show(json_line(plan_report(*boards, prices=asked.prices, searches=searches)))
         return
     console = table_console()
     for number, board in enumerate(map(clean, boards)):
@@ -183,8 +184,6 @@ def _title(board: Board, config: RunConfig, is_searched: bool) -> str:
     return title if is_searched else f"{title}, {config.batch} per step"
 
 
-CLEAR = "\r\x1b[K"
-"""Returns to the beginning of the line and clears it."""
 NARROW_TABLES = (
     ("preset", "verdict", "peak", "step time", "bound"),
     ("preset", "tokens/s", "MFU", "sent/step", "from", "est. error"),
@@ -227,12 +226,12 @@ async def _follow(planner: Planner) -> None:
             ticking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await ticking
-            print(CLEAR, end="", file=sys.stderr, flush=True)
+            splash.erase()
 
 
 async def _tick(planner: Planner) -> None:
     while True:
-        print(f"{CLEAR}{printable(progress(planner))[:79]}", end="", file=sys.stderr, flush=True)
+        splash.show_status(progress(planner))
         await asyncio.sleep(1)
 
 
@@ -258,7 +257,9 @@ def _outcome(board: Board, title: str, seconds: float) -> str:
 
 
 def _print_line(text: str) -> None:
-    print(f"{CLEAR if sys.stderr.isatty() else ''}{printable(text)}", file=sys.stderr)
+    if sys.stderr.isatty():
+        splash.erase()
+    note(text)
 
 
 def default_place(model: str, topology: Topology) -> Path:

@@ -1,13 +1,13 @@
 """`shardtui presets`: lists the presets, imports them from MaxText's configuration files, and exports them."""
 
 import argparse
-import sys
 from pathlib import Path
 
 import msgspec
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.base.output import note, say, show
 from ...engine.base.user_error import UserError
 from ...engine.spec.maxtext_rules import maxtext_text, read_maxtext
 from ...engine.spec.preset_files import FILE_NAME, user_presets
@@ -17,7 +17,7 @@ from ...engine.wire.descriptions import PresetListing
 from ..client.engine_client import ask_engine
 from ..state.step_words import pipeline_words
 from ..terminal import FINE
-from ..terminal.clean import clean, json_line, printable, warn
+from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import plain_table, table_console
 from .options import accept_training_options, add_device_options, add_json_option, add_model_options
 from .run_config import new_config
@@ -54,7 +54,7 @@ def presets_command(options: argparse.Namespace) -> int:
     config = new_config(options)
     listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
     if options.json:
-        print(json_line(listing))
+        show(json_line(listing))
         return FINE
     listing = clean(listing)
     table = plain_table("", "preset", f"mesh on {listing.devices}", "summary", title=f"presets for {config.model_name}")
@@ -63,7 +63,7 @@ def presets_command(options: argparse.Namespace) -> int:
         why = about if info.fits else "\n".join(info.problems)
         table.add_row("✓" if info.fits else "✗", Text(info.name), formatting.axes(info.mesh), Text(why))
     table_console().print(table)
-    warn(*listing.problems)
+    say(*listing.problems)
     return FINE
 
 
@@ -82,7 +82,7 @@ def _exchange(options: argparse.Namespace) -> int:
         preset = load_preset(options.subject)
         if preset.problems:
             raise UserError(*preset.problems)
-        print(maxtext_text(preset), end="")
+        show(*maxtext_text(preset).splitlines())
         return FINE
     return _import(Path(options.subject).expanduser(), options.name, options.sizes or {})
 
@@ -99,9 +99,9 @@ def _import(path: Path, name: str | None, sizes: dict[str, int]) -> int:
     if problems := parse_preset(target, text).problems:
         raise UserError(*problems)
     write_preset(target, text)
-    print(printable(str(target)))
+    show(str(target))
     notes = {"mesh axes of size 1": found.unused_axes, "rules that no built-in model uses": found.left_out}
     for about, names in notes.items():
         if names:
-            print(printable(f"{len(names)} {about}, left out: {', '.join(names)}"), file=sys.stderr)
+            note(f"{len(names)} {about}, left out: {', '.join(names)}")
     return FINE

@@ -3,12 +3,12 @@
 import argparse
 import asyncio
 import json
-import sys
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import asdict
 
+from ...engine.base.output import note, show
 from ...engine.base.user_error import UserError
 from ...engine.wire import run_directory
 from ...engine.wire.commands import ProfileSteps
@@ -65,7 +65,7 @@ def profile_command(options: argparse.Namespace) -> int:
         report = profile_diff(subject, breakdown, other, _breakdown(other, options)[0])
         tables = diff_tables(clean(report))
     if options.json:
-        print(json_line(report))
+        show(json_line(report))
     else:
         console.print(*tables, sep="\n")
     return FINE
@@ -124,11 +124,11 @@ async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Pr
             if isinstance(event, ProfileFailed):
                 raise UserError(event.line)
             if isinstance(event, Profiling | ProfileWriting):
-                print(event.line, file=sys.stderr)
+                note(event.line)
         if not events and not has_asked:  # the history has ended
             if state.phase is Phase.PAUSED:
                 raise UserError(f"run {directory.name} is paused: resume it, then profile it")
             has_asked = True
             await client.send(ProfileSteps(steps))
-            print(f"profiling {steps} steps of {directory.name}, step {state.step:,}", file=sys.stderr)
+            note(f"profiling {steps} steps of {directory.name}, step {state.step:,}")
     raise UserError(f"run {directory.name} ended before its profile: {'; '.join(state.problems) or 'no more steps'}")

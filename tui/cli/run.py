@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ...engine.base.directories import config_directory
+from ...engine.base.output import note
 from ...engine.base.user_error import UserError, suggestion
 from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart, RunConfig
@@ -20,7 +21,6 @@ from ...engine.wire import run_directory
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal import FINE
-from ..terminal.clean import printable
 from .options import add_local_options, add_run_argument, add_training_options, number
 from .run_config import new_config, resumed, supervision
 
@@ -106,7 +106,7 @@ def show(
     asyncio.run(run_app(app))
     with contextlib.suppress(OSError):  # the terminal may be gone
         for line in app.exit_lines():
-            print(printable(line), file=sys.stderr)
+            note(line)
     return app.return_code or FINE
 
 

@@ -4,9 +4,9 @@ import argparse
 import asyncio
 import math
 import os
-import sys
 
 from ...engine.base import formatting
+from ...engine.base.output import note, show
 from ...engine.base.user_error import UserError
 from ...engine.spec.config import MOST_PROMPTED, MOST_SAMPLED, Sampling
 from ...engine.wire import run_directory
@@ -17,7 +17,7 @@ from ..client.engine_client import EngineClient
 from ..state.interpreter import apply_all
 from ..state.run_state import RunState
 from ..terminal import FINE
-from ..terminal.clean import json_line, printable
+from ..terminal.clean import json_line
 from .options import add_json_option, add_run_argument
 
 
@@ -46,13 +46,12 @@ def sample_command(options: argparse.Namespace) -> int:
     if event.problem:
         raise UserError(f"run {run}: {event.problem}")
     if options.json:
-        print(json_line(event))
+        show(json_line(event))
         return FINE
-    for line in (sampling.prompt + event.text).split("\n"):
-        print(printable(line))
+    show(*(sampling.prompt + event.text).split("\n"))
     compiled = f", compiled in {formatting.seconds(event.compile_seconds)}" if event.compile_seconds else ""
     cost = f"training waited {formatting.seconds(event.seconds)} for {event.sampling.tokens} tokens{compiled}"
-    print(f"step {event.step:,} of {run} under {event.preset}: {cost}", file=sys.stderr)
+    note(f"step {event.step:,} of {run} under {event.preset}: {cost}")
     return FINE
 
 

@@ -2,12 +2,12 @@
 
 import argparse
 import asyncio
-import sys
 from statistics import median
 
 from msgspec import Struct
 
 from ...engine.base import formatting
+from ...engine.base.output import note, say, show
 from ...engine.base.processes import Deadline
 from ...engine.base.user_error import UserError
 from ...engine.spec.config import Restart
@@ -33,7 +33,7 @@ from ..state.goodput import Goodput, goodput_words
 from ..state.interpreter import apply
 from ..state.run_state import Phase, RunState
 from ..terminal import FAILED, FINE, INTERRUPTED
-from ..terminal.clean import json_line, printable, warn
+from ..terminal.clean import json_line
 from .headless import Audience, Interrupts, Throttle
 from .options import add_json_option, add_local_options, add_run_argument, add_schedule_options, add_training_options
 from .run import client_for
@@ -103,7 +103,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
                 client.discard_if_new()
                 raise UserError(*event.problems)
             with audience.reads():
-                warn(*_warnings(event))
+                say(*_warnings(event))
             if event.level is Level.ERROR:
                 code = code if isinstance(event, CheckpointDamaged | RestoreFailed) else FAILED  # training goes on
             if isinstance(event, Paused) and event.problem:  # nobody can decide without a UI
@@ -114,12 +114,12 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     with audience.reads():
         if as_json:
             seq, ended = last
-            print(json_line(RunEnded(seq=seq, time=ended, goodput=state.goodput)), flush=True)
+            show(json_line(RunEnded(seq=seq, time=ended, goodput=state.goodput)))
         elif state.phase == Phase.STOPPED:
             _print_summary(state)
     if code and state.checkpoints and client.directory.exists:
         step = state.checkpoints[-1].step
-        warn(f"`shardtui train --resume {client.directory.name}` resumes from the checkpoint of step {step:,}")
+        say(f"`shardtui train --resume {client.directory.name}` resumes from the checkpoint of step {step:,}")
     return INTERRUPTED if interrupts.by_keyboard else code
 
 
@@ -143,27 +143,27 @@ async def stop(client: EngineClient) -> int:
         raise UserError(watched.refusal)
     run, holder = client.directory, client.directory.holder()
     if not run.is_supervised and not (holder and holder.is_alive):
-        print(f"run {run.name} has already ended")
+        show(f"run {run.name} has already ended")
         return FINE
-    print("waiting for the current step to end", file=sys.stderr)
+    note("waiting for the current step to end")
     deadline = Deadline(stopping.exit_limit_seconds(run))
     problem = await stopping.stop(run, Stop(), deadline, lambda: False)
     problem = problem or await stopping.stop_supervisor(run, deadline)
     if problem == stopping.UNREACHABLE:
-        print(printable(f"run {run.name}: {stopping.unreachable_problem(run)}"))
+        show(f"run {run.name}: {stopping.unreachable_problem(run)}")
         return FAILED
     if problem:
         end = "killed without saving" if await stopping.kill(run) else "it cannot be killed"
-        print(f"run {run.name}: {problem}: {end}")
+        show(f"run {run.name}: {problem}: {end}")
         return FAILED
     last = stopping.end_event(run, holder and holder.pid) or EngineLost(reason=client.reason())
-    print(printable(f"run {run.name}: {last.line}"))
+    show(f"run {run.name}: {last.line}")
     return FINE if isinstance(last, EngineStopped) else FAILED
 
 
 def _print_json(event: AnyEvent, _: RunState) -> None:
     for line in _steps(event) if isinstance(event, StepsDone) else [event]:
-        print(json_line(line), flush=True)
+        show(json_line(line))
 
 
 def _steps(event: StepsDone) -> list[StepDone]:
@@ -191,9 +191,9 @@ class _Progress:
         if isinstance(event, StepsDone):
             if self._throttle.is_due():
                 rate = f"{state.tokens_per_second:,.0f} {state.counted}/s" if state.tokens_per_second else ""
-                print(f"{event.line}   {rate}   {state.preset}", file=sys.stderr)
+                note(f"{event.line}   {rate}   {state.preset}")
         elif event.level not in (Level.ERROR, Level.UNLOGGED) and not isinstance(event, CheckpointsKept):
-            print(event.line, file=sys.stderr)
+            note(event.line)
 
 
 def _print_summary(state: RunState) -> None:
@@ -210,12 +210,12 @@ def _print_summary(state: RunState) -> None:
     console = table_console()
     console.print(table)
     if state.losses:
-        print(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")
+        show(f"loss {state.losses[0]:.4f} → {state.losses[-1]:.4f}")
     if (last := state.evaluations.latest(state.step)) and (best := state.evaluations.best):
-        print(f"held-out loss {last[1]:.4f} at step {last[0]:,}, best {best[1]:.4f} at step {best[0]:,}")
+        show(f"held-out loss {last[1]:.4f} at step {last[0]:,}, best {best[1]:.4f} at step {best[0]:,}")
     for recovery in state.attempts.recoveries:
-        print(printable(recovery.words))
-    print(f"goodput of {formatting.seconds(state.goodput.wall_seconds)}: {goodput_words(state.goodput)}")
+        show(recovery.words)
+    show(f"goodput of {formatting.seconds(state.goodput.wall_seconds)}: {goodput_words(state.goodput)}")
     if state.profiled and state.profiled.breakdown:
         from ..state.alternative import alternative
         from .profile_report import profile_tables

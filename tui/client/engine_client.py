@@ -2,14 +2,15 @@
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from tempfile import TemporaryFile
 
 from msgspec import Struct
 
 from ...engine.base.advice import advice
+from ...engine.base.output import Relay, printable, say
 from ...engine.base.processes import exit_words
 from ...engine.base.user_error import UserError
 from ...engine.spec.attempt import Supervision
@@ -33,7 +34,7 @@ from ...engine.wire.framing import mismatch
 from ...engine.wire.run_directory import RunDirectory
 from ..state.playback import Playback
 from ..terminal import FAILED, REFUSED
-from ..terminal.clean import clean, printable, warn
+from ..terminal.clean import clean
 from .connection import Connection
 from .engine_process import Answer
 from .exit_reason import exit_reason, last_log_line
@@ -47,20 +48,19 @@ EXITED_SILENTLY = "its process ended without a message: killed, or out of memory
 
 
 def ask_engine(question: str, subject: Struct | str, *names: str) -> bytes:
-    """Returns the answer of an engine process, which alone may touch the devices. Raises SystemExit if it fails."""
+    """Returns the answer of an engine process, which alone may touch the devices, and prints what it says meanwhile.
+    Raises SystemExit if it fails."""
     command = engine_command(question, subject, *names)
-    with TemporaryFile() as answer, TemporaryFile() as log:  # a process that the user's model forks keeps pipes open
-        status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=log, check=False).returncode
+    with TemporaryFile() as answer:  # a process that the user's model forks keeps a pipe open
+        with closing(Relay()) as log:
+            run = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=log.descriptor, check=False)
         answer.seek(0)
-        log.seek(0)
-        found = Answer(status, answer.read(), log.read().decode(errors="replace").splitlines())
-        for line in found.stderr:
-            print(printable(line), file=sys.stderr)
-        if status and not found.messages:
-            warn(exit_words(status) if found.stderr and status > 0 else exit_reason(status))
-        if status:
-            raise SystemExit(REFUSED if found.messages and status == REFUSED else FAILED)
-        return found.output
+        found = Answer(run.returncode, answer.read(), list(log.lines.copy()))
+    if found.status and not found.messages:
+        say(exit_words(found.status) if found.stderr and found.status > 0 else exit_reason(found.status))
+    if found.status:
+        raise SystemExit(REFUSED if found.messages and found.status == REFUSED else FAILED)
+    return found.output
 
 
 class EngineClient:
@@ -185,7 +185,7 @@ class EngineClient:
         self._stop_requested = True
         await self.send(Stop())
         if self._engine and (problem := await self._engine.wait_until_late()):
-            warn(f"run {self.directory.name}: {problem}: killed without saving")
+            say(f"run {self.directory.name}: {problem}: killed without saving")
             self._engine.kill()
 
     async def _history_and_live(self, connection: Connection) -> AsyncIterator[list[AnyEvent]]:
@@ -239,9 +239,9 @@ class EngineClient:
         if isinstance(last, EngineStopped | Failed) and not (engine and engine.is_old(last)):
             return None
         if connection.is_engine_alive and (why := self._why_disconnected(connection, last)):
-            return Disconnected(reason=printable(f"it is still training, but this viewer cannot follow it: {why}"))
+            return Disconnected(reason=printable(f"its engine is alive, but this viewer cannot follow it: {why}"))
         if not await _holds_in_time(lambda: not connection.is_engine_alive):
-            return Disconnected(reason="it is still training, but the connection was lost: attach again")
+            return Disconnected(reason="its process is alive, but the connection was lost: attach again")
         if self._protocol > VERSION:
             known = f"it speaks protocol {self._protocol}, this viewer protocol {VERSION}"
             return Disconnected(reason=f"its engine has ended, but {known}: update shardtui to see how")

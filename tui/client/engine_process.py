@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
+from ...engine.base.encoding import encode_json
 from ...engine.base.processes import KILL_SECONDS, exit_words
 from ...engine.base.user_error import UserError
 from ...engine.planning.compilers import Turn
 from ...engine.wire.engine_command import engine_command
-from ...engine.wire.framing import encode_json
 from .exit_reason import last_line
 
 MAX_PROBLEM_CHARS = 400

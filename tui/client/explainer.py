@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from ...engine.base.encoding import encode_json
 from ...engine.explain.explanation import Explanation, KeptStepRequest, ProgramRequest, StepRequest
-from ...engine.wire.framing import encode_json
 from ..terminal.clean import clean
 from .engine_process import Answer, EngineProcess, NoAnswer
 

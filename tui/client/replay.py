@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import AnyEvent, EngineStarted, StepsDone
 from ...engine.wire.run_directory import RunDirectory
 from ..state.playback import Playback
-from ..terminal.clean import clean, printable
+from ..terminal.clean import clean
 from .engine_client import EngineClient
 
 POLL_SECONDS = 0.05

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ...engine.base.output import printable
 from ...engine.base.processes import Deadline, children, send_signal, wait_for
 from ...engine.base.regular_file import append_regular
 from ...engine.spec.attempt import Supervision
@@ -19,7 +20,6 @@ from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader, last_seq
 from ...engine.wire.events import AnyEvent, EngineStarted, Failed
 from ...engine.wire.run_directory import RunDirectory
-from ..terminal.clean import printable
 from .exit_reason import exit_reason
 from .stopping import POLL_SECONDS, exit_limit_seconds
 

@@ -14,13 +14,13 @@ from textual.content import Content
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 
+from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.explain.explanation import Explanation
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..client.explainer import Explain, Rules
 from ..state.origin_pages import Known, Line, Page, TriedPage, lines, title
 from ..state.tried_rules import EXAMPLES, in_words, read_rules
-from ..terminal.clean import printable
 from ..widgets.choices import PADDING, Choices
 from ..widgets.lines import set_titles
 from .dialog import Dialog

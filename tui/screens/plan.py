@@ -10,6 +10,7 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Input
 from textual.worker import Worker
 
+from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
 from ...engine.planning.goal import in_order
@@ -21,7 +22,7 @@ from ..bindings import identified
 from ..client.planner import Planner
 from ..state.recommendation import recommendation
 from ..state.run_state import RunState
-from ..terminal.clean import clean, printable
+from ..terminal.clean import clean
 from ..widgets.lines import set_titles
 from ..widgets.paragraphs import Paragraphs
 from ..widgets.plan_request import EXAMPLE_SLICES, PlanRequest, ended_text, remember_slice

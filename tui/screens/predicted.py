@@ -11,12 +11,12 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Label
 
+from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.planning.ranking import StepCost
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.step_words import coverage
 from ..state.tables import WIDE_FROM
-from ..terminal.clean import printable
 from ..widgets.memory_at_peak import MemoryAtPeak
 from ..widgets.step_bar import StepBar, title
 from ..widgets.table import Table

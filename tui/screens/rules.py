@@ -11,6 +11,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, OptionList
 
+from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.spec.preset import LOGICAL_AXES
 from ...engine.spec.preset_writer import write_preset
@@ -22,7 +23,6 @@ from ..state.availability import why_not
 from ..state.draft import Draft, read_draft, replaced_by, user_file
 from ..state.preview_request import PreviewRequest, apply_problems, save_problems
 from ..state.run_state import RunState
-from ..terminal.clean import printable
 from ..widgets.preset_diff import DraftPreview
 from ..widgets.prompt import NEW_AXIS, Prompt, editable_text, stepped, with_text
 from ..widgets.rule_list import Row, RuleList, ValueStepped

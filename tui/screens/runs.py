@@ -11,9 +11,9 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Footer, OptionList
 
+from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import RunDirectory
-from ..terminal.clean import printable
 from ..widgets.lines import set_titles
 from ..widgets.run_list import RunList
 from .confirm import Confirm

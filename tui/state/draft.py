@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 
+from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.spec.preset import FOLLOWS, Axes, Preset, reference
 from ...engine.spec.preset_files import PRESETS, user_presets
 from ...engine.spec.preset_reader import REST, load_preset, mesh_preset, parse_preset
 from ...engine.spec.preset_writer import preset_text
 from ...engine.wire.framing import MAX_COMMAND_BYTES
-from ..terminal.clean import printable
 from .run_state import RunState
 
 EDITED = re.compile(r"-edited(-\d+)?$")

@@ -1,4 +1,4 @@
-"""Textual's driver, changed to erase the splash, to count bytes, and to survive input that is no UTF-8; and redraws."""
+"""Textual's driver, changed to erase the splash, to count bytes, and to survive any input; and redraws."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,9 @@ from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.timer import Timer
 
-from . import splash
+from . import input_parser, splash
+
+input_parser.install()
 
 
 class Driver(LinuxDriver):
@@ -16,20 +18,12 @@ class Driver(LinuxDriver):
     """Bytes written to the terminal since the process started."""
 
     def write(self, data: str) -> None:
-        Driver.written += len(data.encode())
+        Driver.written += len(data.encode(errors="backslashreplace"))
         super().write(data)
 
     def start_application_mode(self) -> None:
         splash.erase()
         super().start_application_mode()
-
-    def run_input_thread(self) -> None:
-        """Continues after input that is not UTF-8, which is lost with what was read along with it."""
-        while True:
-            try:
-                return super().run_input_thread()
-            except UnicodeDecodeError:
-                continue
 
 
 MIN_FRAME_SECONDS = 0.5

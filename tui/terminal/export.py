@@ -30,7 +30,7 @@ def save_view(app: "App[Any]", stem: str) -> None:
     texts = {f"{stem}.svg": screen_svg(app), f"{stem}.txt": screen_text(app)}
     try:
         for name, text in texts.items():
-            (Path.cwd() / name).write_text(text, encoding="utf-8")
+            (Path.cwd() / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         app.notify(f"{error.filename}: {error.strerror}", title="export failed", severity="error", markup=False)
     else:

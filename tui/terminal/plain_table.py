@@ -1,13 +1,16 @@
 """Tables of rows, whose columns are described once: commands print them, views show them; consoles for plain text."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rich import box, table
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
+
+from ...engine.base.output import printable
 
 R = TypeVar("R", contravariant=True)
 UNLIMITED = 10_000
@@ -82,9 +85,18 @@ PIPE_WIDTH = 140
 """Columns of a table that is written to a pipe or a file."""
 
 
+class PlainConsole(Console):
+    """Prints text as it is, but for what a terminal would obey, which it makes printable."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else "\n".join(map(printable, segment.text.split("\n")))
+            yield Segment(text, segment.style, segment.control)
+
+
 def plain_console(**options: Any) -> Console:
-    """Returns a console that prints text as it is. `options`: for `rich.console.Console`."""
-    return Console(markup=False, emoji=False, **options)
+    """`options`: for `rich.console.Console`."""
+    return PlainConsole(markup=False, emoji=False, **options)
 
 
 def table_console() -> Console:

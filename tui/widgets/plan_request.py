@@ -13,6 +13,7 @@ from textual.widgets import Input, Label
 from ...engine.base import formatting
 from ...engine.base.atomic_write import write_atomically
 from ...engine.base.directories import state_directory
+from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
 from ...engine.spec.checks import problems_of
@@ -20,7 +21,6 @@ from ...engine.spec.config import RunConfig
 from ...engine.spec.topology import load_topology
 from ..client.planner import Planner
 from ..state import board_rows
-from ..terminal.clean import printable
 from .lines import Lines
 
 EXAMPLE_SLICES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16", "h100:4x8")

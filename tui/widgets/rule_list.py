@@ -13,11 +13,11 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ...engine.base import formatting
+from ...engine.base.output import printable
 from ...engine.spec.preset import FOLLOWS, LOGICAL_AXES
 from ...engine.spec.preset_reader import REST
 from ..bindings import identified
 from ..state.draft import Draft
-from ..terminal.clean import printable
 from .choices import Choices
 from .lines import cut, set_titles
 

@@ -9,10 +9,10 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets.option_list import Option
 
+from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import RunDirectory
 from ..state.run_summary import RUNS, RunSummary, newest_first, summarise
-from ..terminal.clean import printable
 from .choices import Choices
 from .lines import cut
 from .status_bar import PHASE_MARKS
