@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shardtui.engine.supervision.rendezvous import DECISION
 
 from ..conftest import SETTINGS, SHARDTUI
 from ..simulated_hosts import Hosts, losses_by_step
@@ -124,7 +125,10 @@ def test_what_another_host_has_written_is_printed_as_text(home: Path) -> None:
     folder = home / "shared/big/supervisors"
     wait_for(lambda: any('"ready_for":1' in path.read_text() for path in folder.glob("host-0.json")))
     problem = "\x1b]52;c;b3duZWQ=\x07\x9b31m\u202e\x00\n"
-    (folder / "attempt-1.json").write_text(json.dumps({"number": 1, "problem": problem}))
+    planted = folder / "planted"
+    planted.mkdir()
+    (planted / DECISION).write_text(json.dumps({"number": 1, "problem": problem}))
+    planted.rename(folder / "attempt-1")
     assert run.supervisors[0].wait(timeout=240) == 1, run.said(0)
     assert "shardtui: \\x1b]52;c;b3duZWQ=\\x07\\x9b31m\\u202e\\x00" in run.said(0)
     assert all(line.isprintable() for line in run.said(0).split("\n"))
