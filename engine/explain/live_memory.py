@@ -21,7 +21,8 @@ from ..base.formatting import maxima
 from ..hlo.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from .graph import Place, Places
-from .partitioned import CALLS, Partitioned, bytes_of, trip_count
+from .partitioned import Partitioned, bytes_of, trip_count
+from .passes import CALLS
 
 FUSED = re.compile(
     r"stablehlo\.(abs|add|and|atan2|bitcast_convert|broadcast(_in_dim)?|cbrt|ceil|clamp|compare|complex|concatenate|"

@@ -21,7 +21,6 @@ INSERTED = {
     "sdy.all_slice": ("", ""),
 }
 """Shardy's collectives to their kind and the attribute with their axes. A slice moves nothing."""
-CALLS = ("func.call", "call")
 BITS = re.compile(r"\d+")
 
 

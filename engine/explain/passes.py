@@ -8,6 +8,7 @@ from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import stablehlo
 
 from ..base.advice import first_line
+from ..base.call_graph import walk_of
 from ..base.user_error import UserError
 from .names import FRONTEND
 
@@ -23,11 +24,14 @@ NOT_REGISTERED = "sdy-save-module"
 CONSTRAIN = "sdy-apply-sharding-constraints"
 MANUAL = "sdy.manual_computation"
 """A `shard_map`: with one, `CONSTRAIN` may end the process with SIGSEGV if it records (jaxlib 0.10.2 and 0.12.0)."""
+CALLS = ("func.call", "call")
+MAX_OPERATIONS, MAX_DEPTH = 300_000, 100
 Operation = Any
 
 
 def propagate(module: Operation, records: bool) -> None:
     """Decides the sharding of every value of a module, in place. Raises UserError. `records`: origins in attributes."""
+    _require_walkable(module)
     for broadcast in _operations(module, "stablehlo.broadcast_in_dim"):
         _normalize(broadcast)
     for shard_map in _operations(module, MANUAL):
@@ -119,6 +123,36 @@ def _operations(operation: Operation, name: str) -> list[Operation]:
         return ir.WalkResult.ADVANCE
 
     operation.walk(visit)
+    return found
+
+
+def _require_walkable(module: Operation) -> None:
+    """Shardy's passes put the function's operations in place of every call, and readers enter every region."""
+    sizes, calls, depth = dict[str, int](), dict[str, list[str]](), 0
+    for function in module.regions[0].blocks[0].operations:
+        if "sym_name" not in function.operation.attributes:
+            continue
+        name = ir.StringAttr(function.operation.attributes["sym_name"]).value
+        found = _inside(function.operation)
+        sizes[name], depth = len(found), max([depth, *(level for level, _ in found)])
+        callees = (op.attributes["callee"] for _, op in found if op.name in CALLS)
+        calls[name] = [ir.FlatSymbolRefAttr(callee).value for callee in callees]
+    walk = walk_of("main", sizes, calls)
+    if walk.visits > MAX_OPERATIONS or walk.depth + depth > MAX_DEPTH:
+        raise UserError(
+            f"this program has more than {MAX_OPERATIONS:,} operations with all calls written out, or functions and "
+            f"loops within each other more than {MAX_DEPTH} deep: explain a part of it"
+        )
+
+
+def _inside(function: Operation) -> list[tuple[int, Operation]]:
+    """The operations of a function, also in regions, each with the number of regions around it."""
+    found, waiting = list[tuple[int, Any]](), [(1, function)]
+    while waiting:
+        level, outer = waiting.pop()
+        inner = [op.operation for region in outer.regions for block in region.blocks for op in block.operations]
+        found += [(level, op) for op in inner]
+        waiting += [(level + 1, op) for op in inner if len(op.regions)]
     return found
 
 

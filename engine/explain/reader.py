@@ -16,7 +16,6 @@ TAG = "explained"
 """Attribute of every operation: its index in the graph, by which a later pass's operation is recognised."""
 STEPS = re.compile(r'step-(\d+)|"([^"]+)"(:\(\d+\)\d+)? = ((?:operand|result)-\d+) -> \[([^\]]*)\]')
 ASKED = re.compile(r'(?:"([^"]+)"|([\w.]+)) = "([^"]*)"')
-MOST_DEPTH = 200
 AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
 
 
@@ -48,19 +47,19 @@ class _Reader:
             tensor.names.append(self._places.of(value.location).op_name)
             tensor.asked = _asked(_entry(attributes, "sdy.sharding_origins"))
             graph.arguments.append(self._nodes[value])
-        graph.results = self._read_block(block, 0, "")
+        graph.results = self._read_block(block, "")
         named = _attribute(main, "res_attrs") or [{}] * len(graph.results)
         for index, attributes in enumerate(named):
             info = _entry(attributes, "jax.result_info")
             graph.result_names.append(ir.StringAttr(info).value if info else f"result[{index}]")
 
-    def _read_block(self, block: Any, depth: int, line: str) -> list[int]:
+    def _read_block(self, block: Any, line: str) -> list[int]:
         operands: list[int] = []
         for operation in block.operations:
-            operands = self._read_operation(operation.operation, depth, line)
+            operands = self._read_operation(operation.operation, line)
         return operands
 
-    def _read_operation(self, op: Any, depth: int, line: str) -> list[int]:
+    def _read_operation(self, op: Any, line: str) -> list[int]:
         operands = [self._nodes[value] for value in op.operands]
         if op.name == EDGE:
             self._read_edge(op, operands[0])
@@ -83,13 +82,13 @@ class _Reader:
             self._edges.append((index, -1, str(text)))
         for position, name in names_of(_attribute(op, FRONTEND)):
             self.graph.tensors[found.results[position]].names.append(name)
-        if op.name in BODIES and depth < MOST_DEPTH:
-            self._read_regions(op, found, depth)
+        if op.name in BODIES:
+            self._read_regions(op, found)
         elif op.name == "stablehlo.optimization_barrier":
             self._join(found.results, [operands])
         return operands
 
-    def _read_regions(self, op: Any, found: Operation, depth: int) -> None:
+    def _read_regions(self, op: Any, found: Operation) -> None:
         blocks = [block for region in op.regions for block in region.blocks]
         for block in blocks:
             for position, value in enumerate(block.arguments):
@@ -98,7 +97,7 @@ class _Reader:
                 else:
                     self._tensor(value, None).joined = [found.operands[position]]
                     self.graph.tensors[self._nodes[value]].operation = len(self.graph.operations) - 1
-        returned = [self._read_block(block, depth + 1, found.place.source) for block in blocks]
+        returned = [self._read_block(block, found.place.source) for block in blocks]
         self._join(found.results, [found.operands, returned[-1]] if op.name == "stablehlo.while" else returned)
 
     def _join(self, results: list[int], sides: list[list[int]]) -> None:

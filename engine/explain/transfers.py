@@ -7,7 +7,8 @@ from typing import Any
 
 from ..hlo.device_groups import axes_of
 from .graph import Axis, Places
-from .partitioned import CALLS, INSERTED, Partitioned, tag, trip_count
+from .partitioned import INSERTED, Partitioned, tag, trip_count
+from .passes import CALLS
 from .reader import axes_in
 
 WRITTEN = {

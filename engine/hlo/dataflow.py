@@ -6,10 +6,9 @@ Values are followed through instructions that only move them or change their dty
 import re
 from collections.abc import Iterator
 
-from .execution_counts import BODY, CALLS
+from .execution_counts import APPLIED, BODY, CALLS
 from .module import Computation, Instruction, Module, number
 
-APPLIED = r"\bto_apply=%?([\w.\-]+)"
 INDEX = r"\bindex=(\d+)"
 PARAMETER = re.compile(r"(\d{1,9})\)")
 MOVES = {

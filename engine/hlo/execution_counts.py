@@ -8,11 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ..base.call_graph import walk_of
 from .module import Computation, Instruction, Module, number
 
 CALLS = r"\bcalls=%?([\w.\-]+)"
 BODY = r"\bbody=%?([\w.\-]+)"
 CONDITION = r"\bcondition=%?([\w.\-]+)"
+APPLIED = r"\bto_apply=%?([\w.\-]+)"
+CONDITIONAL = re.compile(r"(?:true|false)_computation=(%?[\w.\-]+)|branch_computations=\{([^}]*)\}")
+CONTAINERS = {"call": (APPLIED,), "while": (CONDITION, BODY)}
+"""Opcodes that run other computations, but for `conditional`, to the attributes that name these."""
 KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 LITERAL = re.compile(r"\{?(-?\d{1,20})\}?\)")
 INDEX = re.compile(r"(\d{1,9})\)")
@@ -22,6 +27,10 @@ MAX_SHARED = 100_000
 """Instructions that loops may evaluate beyond one visit each per iteration."""
 MAX_NESTED = 50
 """Depth of nested fusions to evaluate."""
+MAX_DEPTH = 100
+"""Loops and calls within each other: a valid program has a few."""
+MAX_VISITS, MAX_REPEATED = 4, 10_000
+"""Visits of a walk for each instruction of the text, and besides."""
 MAX_VALUE = 2**64
 """Larger values are unknown."""
 ARITHMETIC: dict[str, Callable[[int, int], int]] = {
@@ -191,6 +200,27 @@ def _smallest(direction: str | None, left: tuple[int, int] | None, right: tuple[
     if direction not in ("LT", "GT", "LE", "GE"):
         return None
     return 0 if gap <= 0 else -(-gap // step) if step > 0 else None
+
+
+def callees(instruction: Instruction) -> list[str]:
+    """Returns the names of the computations that a call, a loop or a conditional runs."""
+    if instruction.opcode == "conditional":
+        listed = CONDITIONAL.findall(instruction.rest)
+        return [name for one, several in listed for name in NAME.findall(one or several)]
+    roles = CONTAINERS.get(instruction.opcode, ())
+    return [name for role in roles if (name := instruction.attribute(role))]
+
+
+def is_walkable(module: Module) -> bool:
+    """Returns whether a walk through a module that enters what its instructions run takes time linear in its text."""
+    found = module.computations
+    calls = {
+        name: [callee for each in where.instructions.values() for callee in callees(each) if callee in found]
+        for name, where in found.items()
+    }
+    sizes = {name: len(where.instructions) for name, where in found.items()}
+    walk = walk_of(module.entry, sizes, calls)
+    return walk.depth <= MAX_DEPTH and walk.visits <= MAX_REPEATED + MAX_VISITS * sum(sizes.values())
 
 
 class Call(NamedTuple):

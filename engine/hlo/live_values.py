@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from .dataflow import APPLIED
-from .execution_counts import BODY, CALLS, CONDITION
+from .execution_counts import APPLIED, BODY, CALLS, CONDITION, callees
 from .module import Computation, Instruction, Module, arrays, closing, number, numbers
 
 LEAF = re.compile(r"token\[\]|\w+\[[^\]]*\](?:\{[^}]*\})?")
@@ -21,8 +20,6 @@ LEAF = re.compile(r"token\[\]|\w+\[[^\]]*\](?:\{[^}]*\})?")
 SPACE = re.compile(r"S\((\d+)\)")
 MAIN = 0
 """The memory space of HBM, and on CPU the only one."""
-BRANCHES = re.compile(r"(?:true|false)_computation=(%?[\w.\-]+)|branch_computations=\{([^}]*)\}")
-NAME = re.compile(r"[\w.\-]+")
 OUTPUT_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
 """An output, and the argument or operand whose memory it takes."""
 RENAMES = ("bitcast", "tuple", "opt-barrier", "optimization-barrier", "after-all", "call")
@@ -166,8 +163,7 @@ class Schedule:
         return result
 
     def _branch(self, where: Computation, each: Instruction, operands: list[Values]) -> Values:
-        listed = " ".join(one or several for one, several in BRANCHES.findall(each.rest))
-        called = [self.module.computations.get(name) for name in NAME.findall(listed)]
+        called = [self.module.computations.get(name) for name in callees(each)]
         results = [self._run(found, [given]) for found, given in zip(called, operands[1:], strict=False) if found]
         result = self._new(where, each)
         for values in results:

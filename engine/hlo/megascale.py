@@ -66,7 +66,7 @@ def slices_of(module: Module, devices: int) -> int:
     named = 1 + max((last for _, each in module.instructions() for last in map(max, groups_of(each))), default=0)
     if named == 1:
         return 1
-    slices, rest = divmod(devices, module.partitions)
+    slices, rest = divmod(devices, max(1, module.partitions))
     if rest or slices < named:
         raise WrongSlices(
             f"it is for {named} or more slices of {module.partitions} devices, but the mesh has {devices}"

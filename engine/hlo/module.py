@@ -34,6 +34,7 @@ LIBRARIES = re.compile(
 
 BYTES = {"pred": 1, "token": 0, "opaque": 0, "c64": 8, "c128": 16}
 """Bytes of an element, for dtypes whose name does not give the bits."""
+MAX_TEXT_BYTES = 1_000_000_000  # a module takes several times its text in memory
 MAX_DIGITS = 20
 """Digits of a 64-bit number."""
 MAX_BYTES = 2**63

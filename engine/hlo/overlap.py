@@ -8,8 +8,8 @@ slices runs from its `recv` to the end of that. How long the collective and the 
 from collections.abc import Sequence
 
 from . import megascale
-from .dataflow import APPLIED, is_product
-from .execution_counts import BODY, CALLS
+from .dataflow import is_product
+from .execution_counts import APPLIED, BODY, CALLS
 from .module import Computation, Instruction, Module
 
 TARGET = r'\bcustom_call_target="([^"]*)"'

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..base.formatting import maxima
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from .dataflow import Dataflow
-from .execution_counts import CALLS
+from .execution_counts import CALLS, is_walkable
 from .live_values import MAIN, Schedule, Value, memory_space
 from .module import Instruction, Module, arrays, element_bits, number, numbers
 
@@ -53,12 +53,13 @@ class Buffer:
 
 
 def peak_memory(module: Module, arguments: Sequence[str]) -> Peak | None:
-    """Returns what a step holds at its peak; None if the text is not in the order of a schedule.
+    """Returns what a step holds at its peak; None if the text is not in the order of a schedule, or if its computations
+    call each other so often that a walk through it would take longer than its text.
 
     `arguments`: names of the program's arguments, in order. Temporaries inside operations are not in the text, nor is
     what the allocator loses between buffers.
     """
-    if not module.is_scheduled:
+    if not module.is_scheduled or not is_walkable(module):
         return None
     schedule = Schedule(module)
     buffers = list(_buffers(schedule))
@@ -188,7 +189,7 @@ def padded_bytes(array: str) -> int:
         shift = len(dims) - len(numbers(found[2]))
         order = [dim + shift for dim in numbers(found[3] or "")] + list(reversed(range(shift)))  # minor to major
         for dim, size in zip(order, reversed(sizes), strict=False):
-            dims[dim] = -(-dims[dim] // size) * size
+            dims[dim] = -(-dims[dim] // max(size, 1)) * size
     for size in dims:
         bits *= size
     return -(-bits // 8)

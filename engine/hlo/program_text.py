@@ -36,7 +36,7 @@ def read(
         module = parse(text)
         collectives = inventory(module, mesh, arguments)
         return Described(collectives, products(module, written) if written else [], _peak(module, arguments))
-    except ValueError:
+    except Exception:
         _logger.warning("the text of the compiled step cannot be parsed", exc_info=True)
         return Described(None, [], None)
 
@@ -44,6 +44,6 @@ def read(
 def _peak(module: Module, arguments: Sequence[str]) -> Peak | None:
     try:
         return peak_memory(module, arguments)
-    except (ValueError, LookupError):
+    except Exception:
         _logger.warning("the buffers of the compiled step cannot be followed", exc_info=True)
         return None

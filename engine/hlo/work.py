@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .dataflow import Dataflow, is_product
-from .execution_counts import CALLS, runs
+from .execution_counts import CALLS, callees, is_walkable, runs
 from .module import Computation, Instruction, Module, arrays
 from .products import product_flops
 
@@ -31,11 +31,9 @@ FORMAL = {"parameter", "constant", "tuple", "get-tuple-element", "opt-barrier"}
 """Opcodes that take no time."""
 NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id", "recv", "send-done"}
 """Opcodes that are no operations of a device."""
-CALLED = re.compile(r"\b(?:to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
-"""The computations that a container calls."""
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-MAX_DEPTH = 20
-"""Renamings in a row that are followed: a valid program has a few."""
+MAX_NAMES = 20
+"""Names of one value that are followed: a valid program has a few."""
 
 
 class Work(NamedTuple):
@@ -61,8 +59,9 @@ class Works:
         return Work(self._flops(where, each), self._bytes(where, each))
 
     def inside(self, each: Instruction) -> Iterator[tuple[Computation, Instruction]]:
-        """Yields the instructions that a container runs, also in other containers, with their computations."""
-        seen, pending = set[str](), CALLED.findall(each.rest)
+        """Yields the instructions that a container runs, also in other containers, with their computations; none of a
+        module that is not walkable."""
+        seen, pending = set[str](), callees(each) if self._is_walkable else []
         while pending:
             name = pending.pop()
             if name in seen or not (where := self._module.computations.get(name)):
@@ -70,11 +69,11 @@ class Works:
             seen.add(name)
             for inner in where.instructions.values():
                 yield where, inner
-                pending += CALLED.findall(inner.rest) if inner.opcode in CONTAINERS else ()
+                pending += callees(inner)
 
     def _inside(self, where: Computation, each: Instruction) -> Work:
-        """The work of a container each time it runs; unknown if that depends on data."""
-        times = self._times[where.name]
+        """The work of a container each time it runs; unknown if that depends on data, or is too much to add up."""
+        times = self._times[where.name] if self._is_walkable else None
         flops, moved = 0.0, 0.0
         for place, inner in self.inside(each):
             ran = self._times[place.name]
@@ -85,6 +84,10 @@ class Works:
                 flops += (found.flops or 0.0) * ran / times
                 moved += (found.bytes or 0.0) * ran / times
         return Work(flops or None, round(moved))
+
+    @cached_property
+    def _is_walkable(self) -> bool:
+        return is_walkable(self._module)
 
     @cached_property
     def _times(self) -> dict[str, int | None]:
@@ -133,22 +136,23 @@ class Works:
         for index, name in enumerate(fusion.operands):
             whole = self._size(where, name)
             inner = by_index.get(str(index))
-            total += min(whole, self._used(body, inner.name, whole, MAX_DEPTH)) if inner else whole
+            total += self._used(body, inner.name, whole) if inner else whole
         return total
 
-    def _used(self, body: Computation, name: str, whole: int, depth: int) -> int:
+    def _used(self, body: Computation, name: str, whole: int) -> int:
         """Bytes of a value that a fused computation takes: slices, nothing where it is updated in place, or all."""
-        total = 0
-        for user in self._flow.users(body.name, name):
-            is_first = user.operand == name
-            if user.opcode in SLICES and is_first:
-                total += _main_bytes(user.type)
-            elif user.opcode in RENAMES and depth:
-                total += self._used(body, user.name, whole, depth - 1)
-            elif not (user.opcode == "dynamic-update-slice" and is_first):
-                return whole
-            if total >= whole:
-                return whole
+        total, names = 0, [name]
+        for same in names:  # grows by the value's other names
+            for user in self._flow.users(body.name, same):
+                is_first = user.operand == same
+                if user.opcode in SLICES and is_first:
+                    total += _main_bytes(user.type)
+                elif user.opcode in RENAMES and len(names) < MAX_NAMES:
+                    names += [user.name] * (user.name not in names)
+                elif not (user.opcode == "dynamic-update-slice" and is_first):
+                    return whole
+                if total >= whole:
+                    return whole
         return total
 
     def _written(self, body: Computation) -> int:
@@ -160,7 +164,7 @@ class Works:
 
     def _result(self, body: Computation, name: str) -> int:
         found = body.instructions.get(name)
-        for _ in range(MAX_DEPTH):
+        for _ in range(MAX_NAMES):
             if found is None or found.opcode not in RENAMES:
                 break
             found = body.instructions.get(found.operand)

@@ -7,27 +7,40 @@ from typing import Any
 from ..hlo.products import Dim, multiplied, scope
 
 Jaxpr = Any
-"""A jaxpr, open or closed: the classes differ between versions of jax."""
+"""A jaxpr, open or closed: the classes differ between versions of jax. jax traces a function once: all its calls share
+a jaxpr, which is counted once here, too."""
+Scoped = dict[str, float | None]
 
 
 def flops(jaxpr: Jaxpr) -> float:
     """Returns the FLOPs of matrix products and convolutions, 2 per multiply-add. A `scan` counts by its length, a
     `while`, whose trip count depends on data, once, and a `cond` by its costliest branch."""
-    return sum(map(_equation_flops, jaxpr.eqns))
+    return _flops(jaxpr, {})
 
 
-def flops_by_scope(jaxpr: Jaxpr, outer: str = "", times: float | None = 1.0) -> dict[str, float | None]:
+def flops_by_scope(jaxpr: Jaxpr) -> Scoped:
     """Returns a step's FLOPs on all devices by named scope, None where the count depends on data or products are
-    neither `dot_general` nor convolutions. Multiplications by zeros of padding and dilation do not count. `jaxpr` is in
-    scope `outer` and runs `times` times, None if unknown."""
-    found: dict[str, float | None] = {}
-    for name, count in _scoped(jaxpr, outer, times):
-        known = found.get(name, 0.0)
-        found[name] = None if known is None or count is None else known + count
-    return found
+    neither `dot_general` nor convolutions. Multiplications by zeros of padding and dilation do not count."""
+    return _by_scope(jaxpr, {})
 
 
-def _equation_flops(equation: Any) -> float:
+def _flops(jaxpr: Jaxpr, known: dict[int, float]) -> float:
+    if id(jaxpr) not in known:
+        known[id(jaxpr)] = sum(_equation_flops(each, known) for each in jaxpr.eqns)
+    return known[id(jaxpr)]
+
+
+def _by_scope(jaxpr: Jaxpr, known: dict[int, Scoped]) -> Scoped:
+    if id(jaxpr) not in known:
+        found: Scoped = {}
+        for name, count in (each for equation in jaxpr.eqns for each in _scoped(equation, known)):
+            before = found.get(name, 0.0)
+            found[name] = None if before is None or count is None else before + count
+        known[id(jaxpr)] = found
+    return known[id(jaxpr)]
+
+
+def _equation_flops(equation: Any, known: dict[int, float]) -> float:
     name, parameters = equation.primitive.name, equation.params
     match name:
         case "dot_general":
@@ -36,44 +49,43 @@ def _equation_flops(equation: Any) -> float:
             kernel, out = equation.invars[1].aval, equation.outvars[0].aval
             return 2.0 * out.size * kernel.size / kernel.shape[parameters["dimension_numbers"].rhs_spec[0]]
         case "cond":
-            return max(map(flops, parameters["branches"]))
+            return max(_flops(each, known) for each in parameters["branches"])
         case _:
-            inner = sum(map(flops, _inner_jaxprs(parameters)))
+            inner = sum(_flops(each, known) for each in _inner_jaxprs(parameters))
             return inner * (parameters["length"] if name == "scan" else 1)
 
 
-def _scoped(jaxpr: Jaxpr, outer: str, times: float | None) -> Iterator[tuple[str, float | None]]:
-    for equation in jaxpr.eqns:
-        name, parameters = equation.primitive.name, equation.params
-        here = f"{outer}/{equation.source_info.name_stack}"
-        match name:
-            case "dot_general":
-                yield scope(here), None if times is None else times * _dot_flops(equation)
-            case "conv_general_dilated":
-                each = _convolution_flops(equation)
-                yield scope(here), None if times is None or each is None else times * each
-            case "ragged_dot" | "ragged_dot_general":
-                yield scope(here), None
-            case "pallas_call":
-                pass  # its products are not in the compiled text either
-            case _:
-                for inner in _inner_jaxprs(parameters):
-                    yield from flops_by_scope(inner, here, _runs(name, parameters, times)).items()
+def _scoped(equation: Any, known: dict[int, Scoped]) -> Iterator[tuple[str, float | None]]:
+    """Yields scopes with their FLOPs, those in the equation's inner jaxprs below its own."""
+    name, parameters = equation.primitive.name, equation.params
+    here = str(equation.source_info.name_stack)
+    match name:
+        case "dot_general":
+            yield scope(here), _dot_flops(equation)
+        case "conv_general_dilated":
+            yield scope(here), _convolution_flops(equation)
+        case "ragged_dot" | "ragged_dot_general":
+            yield scope(here), None
+        case "pallas_call":
+            pass  # its products are not in the compiled text either
+        case _:
+            times = _runs(name, parameters)
+            for inner in _inner_jaxprs(parameters):
+                for below, count in _by_scope(inner, known).items():
+                    yield scope(f"{here}/{below}"), None if times is None or count is None else times * count
 
 
-def _runs(name: str, parameters: dict[str, Any], outer: float | None) -> float | None:
+def _runs(name: str, parameters: dict[str, Any]) -> float | None:
     """How often an equation's inner jaxpr runs, None if unknown. The body of a `shard_map` runs once per device."""
     match name:
-        case _ if outer is None:
-            return None
         case "cond" | "while":
             return None
         case "scan":
-            return outer * parameters["length"]
+            return parameters["length"]
         case "shard_map":
-            return outer * math.prod(parameters["mesh"].shape[axis] for axis in parameters["newly_manual_axes"])
+            return math.prod(parameters["mesh"].shape[axis] for axis in parameters["newly_manual_axes"])
         case _:
-            return outer
+            return 1.0
 
 
 def _dot_flops(equation: Any) -> float:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ..base import formatting
 from ..base.user_error import UserError
-from ..hlo.execution_counts import runs
+from ..hlo.execution_counts import is_walkable, runs
 from ..hlo.module import Computation, Instruction, Module, parse
 from ..hlo.work import CYCLES, NO_WORK, cycles_of
 from ..spec.topology import Topology, load_topology, wiring
@@ -19,8 +19,8 @@ from .program import Operation, Program
 from .recording import IDLE, PICOSECONDS
 from .timeline import Activity, Rank, device_spans, sweep
 
-MAX_ACTIVITIES = 1_000_000
-"""Operations of a step: with more, no time is predicted."""
+MAX_VISITS = 3_000_000
+"""Instructions of a step, those of a loop once for each trip: with more, no time is predicted."""
 MAX_UNKNOWN = 20
 """Operations without an estimate that a breakdown names."""
 ESTIMATED = ("fusion", "custom-call")
@@ -56,6 +56,8 @@ def predicted_breakdown(module: Module, mesh: Mapping[str, int], topology: Topol
     if math.prod(mesh.values()) != devices:
         given = f"--mesh {formatting.axes(dict(mesh))} has {math.prod(mesh.values())} devices" if mesh else "no --mesh"
         raise UserError(f"{given}, but {module.name} is for {devices}: give the mesh it was compiled for")
+    if not is_walkable(module):
+        raise UserError(f"{module.name} has computations that call each other too often, or too deeply")
     schedule = Schedule(Program(module, mesh, devices, set()), topology)
     schedule.run(module.computations[module.entry])
     return schedule.breakdown()
@@ -76,9 +78,13 @@ class Schedule:
         """Collectives in flight: their begin and end."""
         self._activities: list[Activity] = []
         self._unknown: dict[str, None] = {}
+        self._visits = 0
 
     def run(self, where: Computation) -> None:
-        """Runs a computation and all that it calls."""
+        """Runs a computation and all that it calls. Raises UserError if that is too much."""
+        self._visits += 1 + len(where.instructions)
+        if self._visits > MAX_VISITS:
+            raise UserError(f"{self._program.module.name} runs more than {MAX_VISITS:,} instructions a step")
         for each in where.instructions.values():
             if each.opcode in NO_WORK:
                 continue
@@ -106,8 +112,6 @@ class Schedule:
             self.run(found)
 
     def _operate(self, each: Instruction, operation: Operation) -> None:
-        if len(self._activities) >= MAX_ACTIVITIES:
-            raise UserError(f"{self._program.module.name} runs more than {MAX_ACTIVITIES:,} operations a step")
         if operation.collective:
             self._communicate(operation)
             return
