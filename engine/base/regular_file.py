@@ -16,6 +16,9 @@ KINDS = {
 }
 
 
+READ_AT_ONCE = 2**20
+
+
 class NotRegular(OSError):
     def __init__(self, path: str, mode: int) -> None:
         self.kind = KINDS.get(stat.S_IFMT(mode), "something else")
@@ -25,7 +28,11 @@ class NotRegular(OSError):
 def open_regular(path: Path | str) -> BufferedReader:
     """Opens `path` for reading and never blocks. Raises OSError; NotRegular for anything but a regular file."""
     path = os.fspath(path)
-    _require_regular(path, os.stat(path).st_mode)  # noqa: PTH116 # opening some devices has side effects
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116 # opening some devices has side effects
+    except ValueError as error:  # a NUL byte, or a character that cannot be encoded
+        raise OSError(errno.EINVAL, f"not a path: {error}", path) from error
+    _require_regular(path, mode)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         _require_regular(path, os.fstat(descriptor).st_mode)  # the file may have been replaced since
@@ -35,13 +42,17 @@ def open_regular(path: Path | str) -> BufferedReader:
         raise
 
 
-def read_regular(path: Path, limit: int = -1) -> bytes:
+def read_regular(path: Path | str, limit: int) -> bytes:
     """Returns the content of a regular file. Raises OSError as `open_regular` does, and if it has more than `limit`
-    bytes; a negative limit is none."""
+    bytes."""
     with open_regular(path) as file:
-        content = file.read(limit + 1 if limit >= 0 else -1)
-    if 0 <= limit < len(content):
-        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", str(path))
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(min(size, limit) + 1) or b""  # None if a file of /proc has no data yet
+        while len(content) <= limit and (more := file.read(READ_AT_ONCE)):  # such files have no size
+            content += more
+    if len(content) > limit:
+        size = max(len(content), size)
+        raise OSError(errno.EFBIG, f"{size:,} bytes: at most {limit:,} are read", os.fspath(path))
     return content
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from etils import epath
 
 from ..base.atomic_write import sync_directory
+from ..base.untrusted import read_struct
 from ..base.user_error import UserError
 from ..distributed.outcomes import Damaged, Unreadable
 from ..program.weights import by_parameter, mapped, parts_in
@@ -79,7 +80,7 @@ def _table(config: RunConfig, model: ModelConfig) -> Table:
     if config.weights and (source := Path(config.weights) / NAME).exists():
         found = read_config(source.parent, dropout=model.dropout)
         if in_files(found) == in_files(model):
-            table: Table = json.loads(source.read_text())
+            table = read_struct(source, Table)
             return {name: value for name, value in table.items() if name not in ("dtype", "torch_dtype")}
     return config_table(model)
 

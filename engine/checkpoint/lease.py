@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from ..base.advice import problems_in
 from ..base.encoding import encode_json
+from ..base.untrusted import decode
 from ..base.user_error import UserError
 from ..distributed.outcomes import Failure
 from ..wire import lock
@@ -140,8 +141,8 @@ class Lease:
         if result.state == "missing":
             return None, result.stamp.generation
         try:
-            return msgspec.json.decode(result.value, type=Record), result.stamp.generation
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            return decode(result.value, Record, FILE_NAME), result.stamp.generation
+        except UserError:
             return Record(), result.stamp.generation
 
     def _replace(self, generation: bytes) -> bool:

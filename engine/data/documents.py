@@ -3,17 +3,18 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
-import msgspec
-
 from ..base.regular_file import NotRegular, open_regular
+from ..base.untrusted import decode, refusing
 from ..base.user_error import UserError
 from ..spec.prepared import form_of
 from .record_files import record_count, records, row_groups, rows
 
 PART_BYTES = 64 << 20
 """Bytes of source in a part, which becomes one shard."""
+MAX_LINE_BYTES = 1 << 28
 PIECE_BYTES = 1 << 20
 """Bytes of text that are encoded at once, up to the end of a line."""
 NO_TEXT = "there is no text in it: give text, .jsonl, .parquet or ArrayRecord files"
@@ -101,17 +102,21 @@ def pieces(span: Span, text_field: str) -> Iterator[tuple[str, bool]]:
 
 def _lines(span: Span) -> Iterator[tuple[int, bytes]]:
     """Yields the lines that begin in the span, each with the byte at which it begins."""
-    try:
-        with open_regular(Path(span.path)) as file:
-            at = span.begin
-            if at:
-                file.seek(at - 1)
-                at += len(file.readline()) - 1  # the rest of a line of the span before, if only its end
-            while at < span.end and (line := file.readline()):
-                yield at, line
-                at += len(line)
-    except OSError as error:
-        raise UserError(f"{span.path}: cannot be read: {error.strerror}") from error
+    with refusing(span.path), open_regular(span.path) as file:
+        at = span.begin
+        if at:
+            file.seek(at - 1)
+            at += len(_line(span.path, file)) - 1  # the rest of a line of the span before, if only its end
+        while at < span.end and (line := _line(span.path, file)):
+            yield at, line
+            at += len(line)
+
+
+def _line(path: str, file: BufferedReader) -> bytes:
+    line = file.readline(MAX_LINE_BYTES + 1)
+    if len(line) > MAX_LINE_BYTES:
+        raise UserError(f"{path}: a line has more than {MAX_LINE_BYTES:,} bytes: break it into several")
+    return line
 
 
 def _text(span: Span) -> Iterator[tuple[str, bool]]:
@@ -137,9 +142,10 @@ def _decoded(path: str, at: int, lines: Sequence[bytes]) -> str:
 
 def _text_of(path: str, at: int, line: bytes, text_field: str) -> str:
     try:
-        record = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path}: line {_number(path, at):,}: not JSON: {error}: correct or remove it") from error
+        record = decode(line, object, "")
+    except UserError as error:
+        why = f"not JSON: {error.__cause__}"
+        raise UserError(f"{path}: line {_number(path, at):,}: {why}: correct or remove it") from error
     text = record.get(text_field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         fields = f"its fields are {', '.join(map(str, record))}" if isinstance(record, dict) else "it is no object"

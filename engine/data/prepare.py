@@ -20,7 +20,7 @@ from ..base.directories import cache_directory
 from ..base.encoding import encode_json
 from ..base.formatting import count
 from ..base.output import note
-from ..base.regular_file import read_regular
+from ..base.untrusted import read_bytes, read_struct, read_text, refusing
 from ..base.user_error import UserError
 from ..spec.prepared import FILE_NAME, TOKENIZER, PrepareAnswer, Prepared, PreparedShard, PrepareRequest
 from .documents import NO_TEXT, Part, parts_of, pieces
@@ -33,12 +33,12 @@ PROGRESS_SECONDS = 2.0
 def prepare(request: PrepareRequest) -> PrepareAnswer:
     """Writes the shards, then `data.json`. Raises UserError; finished shards stay, and the same request goes on."""
     tokenizer = load_tokenizer(request.tokenizer, request.end_of_text)
-    parts = parts_of(request.source, request.text_field)
-    plan = _plan(request, tokenizer, parts)
+    with refusing(request.source):
+        parts = parts_of(request.source, request.text_field)
+        plan = _plan(request, tokenizer, parts)
     out = Path(request.out) if request.out else cache_directory() / "data" / plan
     if request.out is None and (out / FILE_NAME).exists():
-        content = (out / FILE_NAME).read_bytes()
-        return PrepareAnswer(directory=str(out), data=msgspec.json.decode(content, type=Prepared))
+        return PrepareAnswer(directory=str(out), data=read_struct(out / FILE_NAME, Prepared, advice=f"remove {out}"))
     done = _begin(out, plan, len(parts))
     shards = [shard for shard in _shards(request, parts, out, done) if shard.tokens]
     if not shards:
@@ -53,7 +53,7 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
         shards=shards,
     )
     if request.tokenizer:
-        write_atomically(out / TOKENIZER, read_regular(Path(request.tokenizer).expanduser()))
+        write_atomically(out / TOKENIZER, read_bytes(Path(request.tokenizer).expanduser()))
     write_atomically(out / FILE_NAME, msgspec.json.encode(found))
     for path in (out / PLAN, *(_note(out, number) for number in range(len(parts)))):
         path.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ def _begin(out: Path, plan: str, parts: int) -> int:
         out.mkdir(parents=True, exist_ok=True)
         if not any(out.iterdir()):
             write_atomically(out / PLAN, plan.encode())
-        found = (out / PLAN).read_text() if (out / PLAN).exists() else ""
+        found = read_text(out / PLAN) if (out / PLAN).exists() else ""
     except OSError as error:
         raise UserError(f"{out}: cannot be written: {error.strerror}") from error
     if found != plan:
@@ -125,7 +125,7 @@ def _write(request: PrepareRequest, out: Path, number: int, part: Part) -> Prepa
     """Tokenizes a part and writes its shard, then its note; returns the note if there is one."""
     note, path = _note(out, number), out / f"shard-{number:05}.bin"
     if note.exists():
-        return msgspec.json.decode(note.read_bytes(), type=PreparedShard)
+        return read_struct(note, PreparedShard, advice="remove it")
     tokenizer, arrays, documents = load_tokenizer(request.tokenizer, request.end_of_text), list[np.ndarray](), 0
     dtype = np.dtype(tokenizer.dtype)
     for span in part:

@@ -5,6 +5,7 @@ feature. array_record comes with grain, whose own sources read no single row gro
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from google.protobuf.message import DecodeError
 
 from ..base.protobuf import message_class
 from ..base.regular_file import open_regular
+from ..base.untrusted import refusing
 from ..base.user_error import UserError
 
 READ_AT_ONCE = 256
+ROWS_AT_ONCE = 1024
 EXAMPLE = {
     "BytesList": ("bytes* value 1",),
     "Feature": ("BytesList bytes_list 1",),
@@ -27,38 +30,48 @@ EXAMPLE = {
 
 def row_groups(path: Path, text_field: str) -> list[int]:
     """Returns the bytes of each row group. Only the footer is read. Raises UserError if there is no column of text."""
-    file = _open_parquet(path)
-    kinds = dict(zip(file.schema_arrow.names, map(str, file.schema_arrow.types), strict=True))
-    if text_field not in kinds:
-        raise UserError(f"{path}: it has no column {text_field}: choose --text-field from {', '.join(kinds)}")
-    if kinds[text_field] not in ("string", "large_string", "string_view"):
-        raise UserError(f"{path}: column {text_field} has {kinds[text_field]}, not text: choose another --text-field")
-    return [file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups)]
+    with _parquet(path) as file, refusing(str(path), "damaged"):
+        kinds = dict(zip(file.schema_arrow.names, map(str, file.schema_arrow.types), strict=True))
+        if text_field not in kinds:
+            raise UserError(f"{path}: it has no column {text_field}: choose --text-field from {', '.join(kinds)}")
+        if kinds[text_field] not in ("string", "large_string", "string_view"):
+            raise UserError(
+                f"{path}: column {text_field} has {kinds[text_field]}, not text: choose another --text-field"
+            )
+        return [file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups)]
 
 
 def rows(path: str, group: int, text_field: str) -> Iterator[str]:
     """Yields the texts of a row group. Raises UserError; it names the row."""
-    row, file = 0, _open_parquet(Path(path))
-    try:
-        for batch in file.iter_batches(row_groups=[group], columns=[text_field]):
-            for text in batch.column(0).to_pylist():
+    row = 0
+    with _parquet(Path(path)) as file:
+        with refusing(f"{path}: row group {group}", "damaged"):
+            batches = file.iter_batches(row_groups=[group], columns=[text_field], batch_size=ROWS_AT_ONCE)
+        while True:
+            with refusing(f"{path}: row {row:,} of row group {group}", "damaged"):
+                batch = next(batches, None)
+                texts = [] if batch is None else batch.column(0).to_pylist()
+            if batch is None:
+                return
+            for text in texts:
                 if text is None:
                     raise UserError(f"{path}: row {row:,} of row group {group}: {text_field} is null")
                 yield text
                 row += 1
-    except OSError as error:
-        raise UserError(f"{path}: row {row:,} of row group {group}: damaged: {error}") from error
 
 
-def _open_parquet(path: Path) -> Any:
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
     try:
         import pyarrow.parquet
     except ImportError as error:
         raise UserError(f"{path}: needs the package pyarrow: pip install 'shardtui[parquet]'") from error
-    try:
-        return pyarrow.parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"{path}: not a Parquet file, or damaged: {error}") from error
+    with refusing(str(path)):
+        source = open_regular(path)
+    with source:
+        with refusing(str(path), "not a Parquet file, or damaged"):
+            file = pyarrow.parquet.ParquetFile(source)
+        yield file
 
 
 def record_count(path: Path) -> int:
@@ -84,11 +97,9 @@ def records(path: str, begin: int, end: int, text_field: str) -> Iterator[str]:
 def _open_records(path: Path) -> Any:
     from array_record.python.array_record_module import ArrayRecordReader
 
-    try:
+    with refusing(str(path)):
         open_regular(path).close()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    reader = ArrayRecordReader(str(path))
+        reader = ArrayRecordReader(str(path))
     if not reader.ok():
         raise UserError(f"{path}: not an ArrayRecord file, or truncated: write it again, or remove it")
     return reader

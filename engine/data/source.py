@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from ..base.formatting import size as size_text
 from ..base.output import note
-from ..base.regular_file import NotRegular, open_regular, read_regular
+from ..base.regular_file import NotRegular, open_regular
+from ..base.untrusted import decode, read_bytes, refusing
 from ..base.user_error import UserError
 from ..spec.prepared import FILE_NAME, Prepared
 from .corpus import HASHED_BYTES, Corpus, Shard, StoredTokens
@@ -32,7 +32,8 @@ HEADERS = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 def read_corpus(data: str | None, option: str = "--data") -> Corpus:
     """Returns the tokens of a path, or of the default text. Raises UserError, naming the `option`."""
     try:
-        return replace(_read(data), option=option)
+        with refusing(f"--data {data}"):
+            return replace(_read(data), option=option)
     except UserError as error:
         raise UserError(*(problem.replace("--data", option, 1) for problem in error.problems)) from error
 
@@ -55,11 +56,9 @@ def _read(data: str | None) -> Corpus:
 
 def _read_prepared(data: str) -> Corpus:
     folder = Path(data).expanduser()
-    try:
-        content = read_regular(folder / FILE_NAME)
-        found = msgspec.json.decode(content, type=Prepared)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"--data {folder / FILE_NAME}: cannot be read: {error}: prepare the data again") from error
+    name, advice = f"--data {folder / FILE_NAME}", "prepare the data again"
+    content = read_bytes(folder / FILE_NAME, name=name)
+    found = decode(content, Prepared, name, advice)
     dtype = np.dtype(found.dtype)
     problems = list[str]()
     for shard in found.shards:
@@ -67,9 +66,9 @@ def _read_prepared(data: str) -> Corpus:
         there = path.stat().st_size if path.is_file() else None
         if there != size:
             state = "missing" if there is None else f"{there:,} bytes, but was written with {size:,}"
-            problems.append(f"--data {path}: {state}: prepare the data again")
+            problems.append(f"--data {path}: {state}: {advice}")
     if problems or not found.shards:
-        raise UserError(*problems or [f"--data {data}: it has no tokens: prepare the data again"])
+        raise UserError(*problems or [f"--data {data}: it has no tokens: {advice}"])
     shards = [Shard(folder / shard.file, 0, shard.tokens) for shard in found.shards]
     tokens = StoredTokens(shards, dtype, written=hashlib.sha256(content).hexdigest())
     return Corpus(data, len(shards), tokens, vocab=found.vocab)
@@ -86,10 +85,8 @@ def _read_token_files(source: str, paths: Sequence[Path]) -> Corpus:
 
 
 def _shard(path: Path) -> tuple[Shard, np.dtype]:
-    try:
+    with refusing(f"--data {path}"):
         shard, dtype = _npy(path) if path.suffix == ".npy" else _bin(path)
-    except OSError as error:
-        raise UserError(f"--data {path}: cannot be read: {error.strerror}") from error
     if not shard.size:
         raise UserError(f"--data {path}: has no tokens: remove it, or write it again")
     return shard, dtype
@@ -113,13 +110,10 @@ def _bin(path: Path) -> tuple[Shard, np.dtype]:
 
 
 def _npy(path: Path) -> tuple[Shard, np.dtype]:
-    with open_regular(path) as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-        except ValueError as error:
-            raise UserError(f"--data {path}: not a .npy file: {error}") from error
+    with open_regular(path) as file, refusing(f"--data {path}", "not a .npy file"):
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
         offset = file.tell()
         size = file.seek(0, 2)
     if dtype.kind not in "ui" or dtype.itemsize == 1 or dtype.byteorder == ">" or len(shape) != 1:
@@ -188,27 +182,16 @@ def _sniff(path: Path) -> _Sniffed:
     except NotRegular as error:
         return _Sniffed(path, 0, False, error.kind)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise UserError(f"--data {path}: cannot be read: {error.strerror}") from error
 
 
 def _join(source: str, texts: list[_Sniffed]) -> Corpus:
     """Returns the texts joined by newlines: in memory, or left in their files if they are large."""
     total = sum(text.size for text in texts) + max(0, len(texts) - 1)
     if total <= LARGE_CORPUS_BYTES:
-        tokens = b"\n".join(_content(text.path)[: text.size] for text in texts)
+        tokens = b"\n".join(read_bytes(text.path, name=f"--data {text.path}")[: text.size] for text in texts)
         return Corpus(source, len(texts), np.frombuffer(tokens, np.uint8))
     if total <= HASHED_BYTES:
         note(f"reading {size_text(total)} of text from {source}")
     shards = [Shard(text.path, 0, text.size) for text in texts]
     return Corpus(source, len(texts), StoredTokens(shards, np.dtype(np.uint8), b"\n"))
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return read_regular(path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"--data {path}: cannot be read: {error.strerror}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.regular_file import read_regular
+from ..base.untrusted import read_bytes, refusing
 from ..base.user_error import UserError
 
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|end▁of▁sentence|>", "</s>", "<eos>", "[SEP]")
@@ -34,16 +34,14 @@ def load_tokenizer(file: str | None, end_of_text: str | None = None) -> Tokenize
     """Loads a `tokenizer.json`; None for bytes. Raises UserError."""
     if file is None:
         return Tokenizer(BYTES, 0, None, lambda text: np.frombuffer(text.encode(), np.uint8))
-    try:
-        content = read_regular(Path(file).expanduser())
-    except OSError as error:
-        raise UserError(f"--tokenizer {file}: cannot be read: {error.strerror}") from error
+    content = read_bytes(Path(file).expanduser(), name=f"--tokenizer {file}")
     found = _parse(file, content)
     end = _end_of_text(file, found, end_of_text)
     sha256 = hashlib.sha256(content).hexdigest()
 
     def encode(text: str) -> np.ndarray:
-        return np.asarray(found.encode(text, add_special_tokens=False).ids, np.uint32)
+        with refusing(f"--tokenizer {file}", "cannot tokenize"):
+            return np.asarray(found.encode(text, add_special_tokens=False).ids, np.uint32)
 
     return Tokenizer(max(found.get_vocab().values()) + 1, end, sha256, encode)
 
@@ -53,10 +51,8 @@ def _parse(file: str, content: bytes) -> Any:
         import tokenizers
     except ImportError as error:
         raise UserError("--tokenizer: needs the package tokenizers: pip install 'shardtui[tokenizer]'") from error
-    try:
+    with refusing(f"--tokenizer {file}", "not a tokenizer.json"):
         found = tokenizers.Tokenizer.from_str(content.decode())
-    except Exception as error:  # the package raises no other type
-        raise UserError(f"--tokenizer {file}: not a tokenizer.json: {error}") from error
     if not found.get_vocab():
         raise UserError(f"--tokenizer {file}: its vocabulary is empty: give another one")
     found.no_truncation()

@@ -18,6 +18,7 @@ from pathlib import Path
 from etils import epath
 
 from ..base.atomic_write import write_atomically
+from ..base.regular_file import read_regular
 from ..base.user_error import UserError
 from ..spec.config import Membership, RunConfig
 from ..wire.run_directory import RunDirectory
@@ -25,7 +26,7 @@ from .address import is_local
 
 VARIABLE = "SHARDTUI_SECRET"
 JOIN_SECONDS = 60
-MIN_SECRET_BYTES = 16
+MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 2**16
 
 
 class Forged(Exception):
@@ -102,7 +103,8 @@ def shared_secret(directory: RunDirectory, config: RunConfig, coordinator: str |
         if is_first and not path.exists():
             _make_secret(path)
         _wait_for(path)
-        return _checked(path.read_bytes(), str(path))
+        is_remote = "://" in str(path)
+        return _checked(path.read_bytes() if is_remote else read_regular(Path(path), MAX_SECRET_BYTES), str(path))
     except (OSError, ImportError) as error:
         raise UserError(f"{path}: cannot store the run's secret there: {error}") from error
 
@@ -135,7 +137,7 @@ def _read_secret(path: Path) -> bytes:
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode) or mode & 0o077:
                 raise UserError(f"--secret-file {path}: other users can read it, or it is not a file: `chmod 600` it")
-            return _checked(file.read(), f"--secret-file {path}")
+            return _checked(file.read(MAX_SECRET_BYTES), f"--secret-file {path}")
     except OSError as error:
         raise UserError(f"--secret-file {path}: cannot be read: {error.strerror}") from error
 

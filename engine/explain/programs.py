@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import msgspec
 from jax.interpreters import mlir
 from jax.stages import Lowered
 from jaxlib.mlir import ir
@@ -15,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..base.advice import first_line
-from ..base.regular_file import read_regular
+from ..base.untrusted import read_struct
 from ..base.user_error import UserError
 from ..models.user_code import errors_as_invalid, find_function, load_module, parameters_of, type_name
 from ..parallel.mesh import build_mesh
@@ -24,6 +23,7 @@ from .explain import explain
 from .explanation import Explanation, KeptStepRequest, ProgramRequest
 from .names import kept_names
 
+MAX_KEPT_BYTES = 1_000_000_000
 LARGEST_CONSTANT = 16
 """Elements; the values of larger constants are left out, which no layout depends on."""
 OPTION = "explain"
@@ -46,11 +46,11 @@ def kept_step(lowered: Lowered, names: Sequence[str]) -> KeptStep:
 
 def explain_kept(file: KeptStepRequest) -> Explanation:
     path = Path(file.path)
+    kept = read_struct(path, KeptStep, MAX_KEPT_BYTES)
     try:
-        kept = msgspec.json.decode(read_regular(path), type=KeptStep)
         with mlir.make_ir_context() as context:
             module = ir.Module.parse(kept.module, context)
-    except (OSError, msgspec.MsgspecError, ir.MLIRError) as error:
+    except ir.MLIRError as error:
         raise UserError(f"{path}: the step cannot be read: {first_line(str(error))}") from error
     return explain(module, path.parent.name, kept.names)
 

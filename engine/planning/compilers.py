@@ -20,7 +20,9 @@ from ..base.atomic_write import write_atomically
 from ..base.directories import ENGINE
 from ..base.encoding import encode_json
 from ..base.machine import COMPILATION_BYTES, available_memory, installed_version, most_compilations
-from ..base.regular_file import append_regular, read_regular
+from ..base.regular_file import append_regular
+from ..base.untrusted import read_struct
+from ..base.user_error import UserError
 from ..spec.config import RunConfig, UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology
@@ -93,10 +95,9 @@ def _take_any(folder: Path, held: contextlib.ExitStack) -> bool:
 def load_cost(config: RunConfig, preset: Preset, topology: Topology, program: str = "") -> StepCost | None:
     """Returns the cached cost of a step, None if there is none. Its key is everything that the cost depends on.
     `program`: the lowered text, for a user's model, whose code is not known."""
-    try:
-        return msgspec.json.decode(read_regular(_file(config, preset, topology, program)), type=StepCost)
-    except (OSError, msgspec.DecodeError):  # none, or truncated
-        return None
+    with contextlib.suppress(UserError):  # none, or truncated
+        return read_struct(_file(config, preset, topology, program), StepCost)
+    return None
 
 
 def store_cost(config: RunConfig, preset: Preset, topology: Topology, cost: StepCost, program: str = "") -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from ..base.untrusted import read_text
 from ..base.user_error import UserError
+from ..hlo.module import MAX_TEXT_BYTES
 from ..spec.topology import Peaks, peaks
 from ..wire.step_breakdown import CollectiveTime, DeviceTime, OperationTime, PartTime, StepBreakdown, Timeline, WaitTime
 from .partial_breakdown import PartialBreakdown, extremes, merged
@@ -40,10 +42,7 @@ def profile(trace: str, mesh: dict[str, int], hlo: str = "") -> StepBreakdown:
 
 def program_text(file: str, name: str) -> str:
     """Returns the text of a program. Raises UserError; `name`: the file in the message."""
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{name}: cannot be read: {error}") from error
+    return read_text(file, MAX_TEXT_BYTES, name)
 
 
 def read_breakdown(path: Path, mesh: Mapping[str, int], text: str = "") -> StepBreakdown:

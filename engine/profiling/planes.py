@@ -15,7 +15,7 @@ from ..hlo.module import INSTRUCTION
 from .trace import Interval, ProgramTrace, Step, Trace
 from .xspace import MODULE, Plane, read_planes
 
-DEVICE = re.compile(r"/device:(TPU|GPU):(\d+)$")
+DEVICE = re.compile(r"/device:(TPU|GPU):(\d{1,9})$")
 OTHER_PLANES = re.compile(r"/host:|/device:CUSTOM|#")
 """Planes without operations of devices."""
 INPUT = "shardtui: input"

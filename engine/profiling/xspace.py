@@ -11,9 +11,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ..base.formatting import size
 from ..base.protobuf import message_class
-from ..base.regular_file import open_regular
+from ..base.untrusted import read_bytes
 from ..base.user_error import UserError
 
 MAX_BYTES = 1_000_000_000
@@ -98,13 +97,7 @@ class Plane:
 
 def read_planes(path: Path) -> list[Plane]:
     """Reads a trace. Raises UserError if it cannot be read, or is none."""
-    try:
-        with open_regular(path) as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(content) > MAX_BYTES:
-        raise UserError(f"{path}: larger than {size(MAX_BYTES)}: trace fewer steps")
+    content = read_bytes(path, MAX_BYTES)
     space = space_class()()
     try:
         space.ParseFromString(content)

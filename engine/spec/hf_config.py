@@ -1,58 +1,58 @@
 """Reads the `config.json` of a model of Hugging Face's `transformers` as the config of the built-in decoder."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-import msgspec
+from msgspec import Struct
 
+from ..base.untrusted import read_struct, refusing
 from ..base.user_error import UserError
 from .hf_fields import Fields, Table, rope, rope_table
 from .model_config import ModelConfig
 
+T = TypeVar("T")
 NAME = "config.json"
+MAX_BYTES, MAX_LAYERS, MAX_EXPERTS = 2**24, 10_000, 10_000
+
+
+class _Named(Struct):
+    architectures: list[str] | None = None
 
 
 def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
     """Reads `config.json`, with `dropout` in place of its own. Raises UserError with every problem."""
-    table = _table(directory / NAME)
-    architecture = _architecture(table)
+    architecture = architecture_of(directory)
     if architecture not in ARCHITECTURES:
         raise UserError(
-            f"--model hf:{directory}: {NAME}: architectures {architecture!r}: not supported: choose a model of "
+            f"--model hf:{directory}: {NAME}: architectures {architecture or None!r}: not supported: choose a model of "
             f"{', '.join(ARCHITECTURES)}"
         )
-    fields = Fields(table, has_nested_rope=architecture == "Gemma3ForCausalLM")
-    usual = 0.1 if architecture == "GPT2LMHeadModel" else 0.0
-    values: Table = ARCHITECTURES[architecture](fields) | {"dropout": _dropout(fields, dropout, usual)}
-    if problems := dict.fromkeys(fields.problems + fields.unread()):
+    fields = Fields(_read(directory, Table), has_nested_rope=architecture == "Gemma3ForCausalLM")
+    with refusing(f"--model hf:{directory}: {NAME}"):  # a message may show a table that is nested too deeply
+        usual = 0.1 if architecture == "GPT2LMHeadModel" else 0.0
+        values: Table = ARCHITECTURES[architecture](fields) | {"dropout": _dropout(fields, dropout, usual)}
+        problems = dict.fromkeys(fields.problems + fields.unread())
+    if problems:
         raise UserError(*(f"--model hf:{directory}: {NAME}: {problem}" for problem in problems))
     return ModelConfig(**values)
 
 
 def architecture_of(directory: Path) -> str:
-    return _architecture(_table(directory / NAME)) or ""
+    return next(iter(_read(directory, _Named).architectures or ()), "")
 
 
-def _table(path: Path) -> Table:
-    if not path.is_file():
-        raise UserError(f"--model hf:{path.parent}: there is no {path}: name a directory with a {NAME}")
-    try:
-        table = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise UserError(f"--model hf:{path.parent}: {path} cannot be read: {error}") from error
-    if not isinstance(table, dict):
-        raise UserError(f"--model hf:{path.parent}: {path} is not a JSON object")
-    return table  # pyright: ignore[reportUnknownVariableType]
-
-
-def _architecture(table: Table) -> str | None:
-    named = table.get("architectures")
-    return str(named[0]) if isinstance(named, list) and named else None  # pyright: ignore[reportUnknownArgumentType]
+def _read(directory: Path, kind: type[T]) -> T:
+    path = directory / NAME
+    if not os.path.lexists(path):
+        raise UserError(f"--model hf:{directory}: there is no {path}: name a directory with a {NAME}")
+    return read_struct(path, kind, MAX_BYTES, f"--model hf:{directory}: {path}")
 
 
 def _dropout(fields: Fields, given: float | None, usual: float) -> float:
     names = ("embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout")
-    rates = {name: fields(name, usual if name.endswith("pdrop") else 0.0) for name in names}
+    rates = {name: fields.number(name, usual if name.endswith("pdrop") else 0.0) for name in names}
     embedding, branches, *scores = rates.values()
     if given is None and (embedding != branches or any(scores)):
         found = {name: rate for name, rate in rates.items() if rate}
@@ -68,7 +68,7 @@ def _common(fields: Fields, theta: float = 10_000.0) -> Table:
     kv_heads, context = fields.size("num_key_value_heads", heads), fields.size("max_position_embeddings")
     head_width = fields.size("head_dim", embed // heads or 1)
     return {
-        "layers": fields.size("num_hidden_layers"),
+        "layers": fields.size("num_hidden_layers", most=MAX_LAYERS),
         "embed": embed,
         "heads": heads,
         "kv_heads": 0 if kv_heads == heads else kv_heads,
@@ -81,7 +81,7 @@ def _common(fields: Fields, theta: float = 10_000.0) -> Table:
         "norm_epsilon": fields.number("rms_norm_eps", 1e-6),
         "rope": rope(fields, rope_table(fields), fields.number("rope_theta", theta), context),
         "biases": "none",
-        "tied": bool(fields("tie_word_embeddings", False)),
+        "tied": fields.flag("tie_word_embeddings"),
     }
 
 
@@ -91,8 +91,8 @@ def _swiglu(fields: Fields, theta: float = 10_000.0) -> Table:
 
 
 def _llama(fields: Fields) -> Table:
-    has_bias = bool(fields("attention_bias", False))
-    if (in_mlp := bool(fields("mlp_bias", False))) and not has_bias:
+    has_bias = fields.flag("attention_bias")
+    if (in_mlp := fields.flag("mlp_bias")) and not has_bias:
         fields.problems.append("mlp_bias true: not supported without attention_bias")
     return _swiglu(fields) | {"biases": "all" if in_mlp else "attention" if has_bias else "none"}
 
@@ -110,7 +110,7 @@ def _experts(fields: Fields) -> Table:
     """Experts as Mixtral and Qwen3 route them: without a limit, with normalised weights, and no balance loss."""
     if (chosen := fields.size("num_experts_per_tok")) < 2:
         fields.problems.append(f"num_experts_per_tok {chosen}: weights are normalised over 2 or more")
-    experts = fields.size("num_experts", fields("num_local_experts"))
+    experts = fields.size("num_experts", fields("num_local_experts", int, 0) or None, MAX_EXPERTS)
     return {"experts": experts, "experts_per_token": chosen, "capacity_factor": 0.0, "balance": 0.0}
 
 
@@ -123,7 +123,7 @@ def _qwen3(fields: Fields) -> Table:
 
 
 def _qwen3_moe(fields: Fields) -> Table:
-    if not fields("norm_topk_prob", False):
+    if not fields.flag("norm_topk_prob"):
         fields.problems.append("norm_topk_prob false: not supported: weights of experts are normalised")
     values: Table = _llama(fields) | _unwindowed(fields) | _experts(fields)
     return values | {"query_norm": "head", "mlp": fields.size("moe_intermediate_size")}
@@ -137,8 +137,8 @@ def _gemma(fields: Fields) -> Table:
         "norm_offset": True,
         "activation": "geglu",
         "embed_scaled": True,
-        "tied": bool(fields("tie_word_embeddings", True)),
-        "biases": "attention" if fields("attention_bias", False) else "none",
+        "tied": fields.flag("tie_word_embeddings", True),
+        "biases": "attention" if fields.flag("attention_bias") else "none",
     }
     return _with_head_width(fields, values, 256)
 
@@ -146,7 +146,7 @@ def _gemma(fields: Fields) -> Table:
 def _gemma2(fields: Fields, caps: tuple[float, float] = (50.0, 30.0), every: int = 2) -> Table:
     return (_gemma(fields) | _patterned(fields, every)) | {
         "norm_places": "both",
-        "score_width": float(fields.number("query_pre_attn_scalar", 256)),
+        "score_width": fields.number("query_pre_attn_scalar", 256),
         "score_cap": _cap(fields, "attn_logit_softcapping", caps[0]),
         "logit_cap": _cap(fields, "final_logit_softcapping", caps[1]),
     }
@@ -158,8 +158,8 @@ def _gemma3(fields: Fields) -> Table:
     values: Table = _gemma2(fields, (0.0, 0.0), every) | {"query_norm": "head"}
     local, context = rope_table(fields, "sliding_attention"), values["context"]
     scaled = rope_table(fields, "full_attention")
-    if not fields("rope_parameters"):
-        scaled = fields("rope_scaling", {})
+    if not fields.table("rope_parameters"):
+        scaled = fields.table("rope_scaling")
     return values | {
         "rope": rope(fields, scaled, fields.number("rope_theta", 1_000_000.0), context),
         "local_rope": rope(fields, local, fields.number("rope_local_base_freq", 10_000.0), context),
@@ -172,7 +172,7 @@ def _olmo2(fields: Fields) -> Table:
 
 
 def _phi3(fields: Fields) -> Table:
-    fields("original_max_position_embeddings")
+    fields.skip("original_max_position_embeddings")
     values: Table = _swiglu(fields) | {"window": _window(fields), "norm_epsilon": fields.number("rms_norm_eps", 1e-5)}
     if values["rope"].scaling != "none":
         fields.problems.append(f"rope type {values['rope'].scaling}: not supported: Phi-3 reads it as longrope")
@@ -182,10 +182,10 @@ def _phi3(fields: Fields) -> Table:
 def _gpt2(fields: Fields) -> Table:
     embed, vocab = fields.size("n_embd"), fields.size("vocab_size")
     fields.one_of("activation_function", "gelu_new", "gelu_new", "gelu_pytorch_tanh")
-    if not fields("tie_word_embeddings", True):
+    if not fields.flag("tie_word_embeddings", True):
         fields.problems.append("tie_word_embeddings false: not supported: GPT-2 ties them")
     return {
-        "layers": fields.size("n_layer"),
+        "layers": fields.size("n_layer", most=MAX_LAYERS),
         "embed": embed,
         "heads": fields.size("n_head"),
         "mlp": fields.size("n_inner", 4 * embed),
@@ -202,28 +202,28 @@ def _with_head_width(fields: Fields, values: Table, default: int) -> Table:
 
 
 def _cap(fields: Fields, name: str, default: float) -> float:
-    return float(fields.number(name, 0.0)) if fields.has(name) else default
+    return fields.number(name, 0.0) if fields.has(name) else default
 
 
 def _window(fields: Fields, default: int = 0) -> int:
     """Returns the window; null is none, a missing one is the default."""
-    found = fields("sliding_window") if fields.has("sliding_window") else default
+    found = fields("sliding_window", float, 0.0) if fields.has("sliding_window") else default
     return fields.size("sliding_window", default) if found else 0
 
 
 def _unwindowed(fields: Fields) -> Table:
     """A family that has windows only if its config asks for them."""
-    fields("sliding_window")
-    if fields("use_sliding_window", False):
+    fields.skip("sliding_window")
+    if fields.flag("use_sliding_window"):
         fields.problems.append("use_sliding_window true: not supported for this architecture")
     return {}
 
 
 def _patterned(fields: Fields, every: int = 0) -> Table:
     """Windows in a pattern of layers: one in `every` has none, unless `layer_types` says otherwise."""
-    layers, types = fields.size("num_hidden_layers"), fields.names("layer_types")
-    if not every and not fields("use_sliding_window", False):
-        fields("sliding_window")
+    layers, types = fields.size("num_hidden_layers", most=MAX_LAYERS), fields("layer_types", list[str], [])
+    if not every and not fields.flag("use_sliding_window"):
+        fields.skip("sliding_window")
         if "sliding_attention" in types:
             fields.problems.append("layer_types: sliding_attention without use_sliding_window")
         return {}

@@ -4,12 +4,14 @@ A field that is neither read nor listed here is refused, because it might change
 """
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from .model_config import Rope
 
+T = TypeVar("T")
 Table = dict[str, Any]
 IGNORED = frozenset(
     {
@@ -49,8 +51,36 @@ ROPE_NAMES = {
 }
 
 
+WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list[str]: "a list of texts",
+    dict[str, Any]: "an object",
+}
+"""The types that fields may have."""
+
+
+class RopeTable(Struct):
+    """`rope_parameters`, or `rope_scaling`, of one type of layer."""
+
+    rope_type: str | None = None
+    type: str | None = None
+    rope_theta: float | None = None
+    factor: float | None = None
+    original_max_position_embeddings: int | None = None
+    low_freq_factor: float | None = None
+    high_freq_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    truncate: bool | None = None
+    attention_factor: float | None = None
+
+
 class Fields:
-    """The fields of a file. Notes which were read, and every problem."""
+    """The fields of a file, each decoded as the type that its reader asks for. Notes which were read, and all
+    problems."""
 
     def __init__(self, table: Table, has_nested_rope: bool) -> None:
         self._table, self._read = table, set[str]()
@@ -58,51 +88,56 @@ class Fields:
         """Whether the rotary positions may differ by type of layer."""
         self.problems: list[str] = []
 
+    def skip(self, name: str) -> None:
+        """Notes that a field is known, and has no effect here."""
+        self._read.add(name)
+
     def has(self, name: str) -> bool:
         return name in self._table
 
-    def __call__(self, name: str, default: Any = None) -> Any:
+    def __call__(self, name: str, kind: type[T], default: T) -> T:
+        """Returns a field; the default if it is missing, null, or of another type, which is a problem."""
         self._read.add(name)
         found = self._table.get(name)
-        return default if found is None else found
-
-    def number(self, name: str, default: float | None = None) -> Any:
-        """Returns a number; without a default it must be given."""
-        found = self(name, default)
         if found is None:
-            self.problems.append(f"{name}: missing: it is needed for the size of the model")
-        elif isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 2**40:
-            self.problems.append(f"{name} {json.dumps(found)}: must be a number")
-        else:
-            return found
-        return 1
+            return default
+        try:
+            return msgspec.convert(found, kind)
+        except msgspec.ValidationError:
+            self._refuse(name, f"must be {WORDS[kind]}")
+            return default
 
-    def size(self, name: str, default: int | None = None) -> int:
+    def _refuse(self, name: str, why: str) -> None:
+        self.problems.append(f"{name} {_shown(self._table.get(name))}: {why}")
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        return self(name, bool, default)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Returns a number; without a default it must be given."""
+        found = self(name, float, -1.0 if default is None else default)
+        if 0 <= found < 2**40:
+            return found
+        if self._table.get(name) is None:
+            self.problems.append(f"{name}: missing: it is needed for the size of the model")
+        else:
+            self._refuse(name, f"must be {WORDS[float]}")
+        return 1.0
+
+    def size(self, name: str, default: int | None = None, most: int = 2**31) -> int:
         found = self.number(name, default)
-        if found == int(found) >= 1:
+        if 1 <= found <= most and found == int(found):
             return int(found)
-        self.problems.append(f"{name} {found}: must be a whole number above 0")
+        self.problems.append(f"{name} {found:,g}: must be a whole number from 1 to {most:,}")
         return 1
 
     def table(self, name: str) -> Table:
-        found = self(name, {})
-        if isinstance(found, dict):
-            return found  # pyright: ignore[reportUnknownVariableType]
-        self.problems.append(f"{name} {json.dumps(found)}: must be an object")
-        return {}
-
-    def names(self, name: str) -> list[str]:
-        found = self(name, [])
-        if isinstance(found, list):
-            return [str(each) for each in found]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        self.problems.append(f"{name} {json.dumps(found)}: must be a list")
-        return []
+        return self(name, dict[str, Any], {})
 
     def one_of(self, name: str, default: str, *known: str) -> None:
         """Notes a problem if the field is none of the `known` values."""
-        found = self(name, default)
-        if found not in known:
-            self.problems.append(f"{name} {json.dumps(found)}: not supported: it must be {' or '.join(known)}")
+        if self(name, str, default) not in known:
+            self._refuse(name, f"not supported: it must be {' or '.join(known)}")
 
     def read(self) -> Table:
         return {name: value for name, value in self._table.items() if name in self._read}
@@ -110,23 +145,30 @@ class Fields:
     def unread(self) -> list[str]:
         rest = {name: value for name, value in self._table.items() if name not in self._read | IGNORED}
         wrong = [
-            f"{name} {json.dumps(value)[:60]}: not supported: it must be {json.dumps(FIXED[name])}"
+            f"{name} {_shown(value)}: not supported: it must be {json.dumps(FIXED[name])}"
             for name, value in rest.items()
             if name in FIXED and value not in (FIXED[name], None)
         ]
         unknown = [name for name, value in rest.items() if name not in FIXED and value is not None]
         return wrong + [
-            f"{name} {json.dumps(rest[name])[:60]}: unknown to shardtui, and it may change what is computed: remove it "
-            "if it does not"
+            f"{name} {_shown(rest[name])}: unknown to shardtui, and it may change what is computed: remove it if it "
+            "does not"
             for name in unknown
         ]
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value)[:60]
 
 
 def rope_table(fields: Fields, kind: str = "") -> Table:
     """Returns the table of rotary positions: `rope_parameters`, or `rope_scaling` of earlier files."""
     table = fields.table("rope_parameters") or ({} if kind else fields.table("rope_scaling"))
     if kind:
-        return table.get(kind) or {}
+        inner = Fields(table, True)
+        found = inner.table(kind)
+        fields.problems += [f"rope_parameters: {problem}" for problem in inner.problems]
+        return found
     if nested := {"full_attention", "sliding_attention"} & table.keys():
         if not fields.has_nested_rope:
             fields.problems.append(f"rope_parameters: {', '.join(sorted(nested))}: not supported for this architecture")
@@ -136,26 +178,27 @@ def rope_table(fields: Fields, kind: str = "") -> Table:
 
 def rope(fields: Fields, table: Table, theta: float, context: int) -> Rope:
     """Returns rotary positions; notes a problem for scalings and fields that are unknown."""
-    kind = table.get("rope_type") or table.get("type") or "default"
-    known = {"default": "none", "linear": "linear", "dynamic": "dynamic", "llama3": "llama3", "yarn": "yarn"}
-    values: Table = {"theta": table.get("rope_theta") or theta}
-    read = {*ROPE_NAMES.values(), "rope_type", "type", "rope_theta"}
-    values |= {ours: table[theirs] for ours, theirs in ROPE_NAMES.items() if table.get(theirs) is not None}
-    if kind not in known:
-        fields.problems.append(f"rope type {kind}: not supported: choose from {', '.join(known)}")
-    unknown = [name for name in table if name not in read and table[name] not in (None, FIXED.get(name))]
-    fields.problems.extend(f"rope {name}: unknown to shardtui" for name in unknown)
-    values["scaling"] = known.get(kind, "none")
-    if values["scaling"] in ("llama3", "yarn"):
-        values["original_context"] = table.get("original_max_position_embeddings") or context
-    elif values["scaling"] == "dynamic":
-        values["original_context"] = context
-    elif values["scaling"] == "none":
-        values = {"theta": values["theta"]}
-    else:
-        values.pop("original_context", None)
     try:
-        return msgspec.convert(values, Rope)
+        given = msgspec.convert(table, RopeTable)
     except msgspec.ValidationError as error:
         fields.problems.append(f"rope: {error}")
         return Rope()
+    kind = given.rope_type or given.type or "default"
+    known = {"default": "none", "linear": "linear", "dynamic": "dynamic", "llama3": "llama3", "yarn": "yarn"}
+    if kind not in known:
+        fields.problems.append(f"rope type {kind}: not supported: choose from {', '.join(known)}")
+    unknown = (name for name in table if name not in RopeTable.__struct_fields__)
+    fields.problems.extend(
+        f"rope {name}: unknown to shardtui" for name in unknown if table[name] not in (None, FIXED.get(name))
+    )
+    scaling = known.get(kind, "none")
+    values: Table = {"theta": given.rope_theta or theta, "scaling": scaling}
+    if scaling == "none":
+        return msgspec.convert(values, Rope)
+    values |= {ours: value for ours, theirs in ROPE_NAMES.items() if (value := getattr(given, theirs)) is not None}
+    values.pop("original_context", None)
+    if scaling != "linear":
+        values["original_context"] = context
+    if scaling in ("llama3", "yarn"):
+        values["original_context"] = given.original_max_position_embeddings or context
+    return msgspec.convert(values, Rope)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 from msgspec import Struct
 
-from ..base.regular_file import open_regular
+from ..base.untrusted import read_bytes, refusing
 from ..base.user_error import UserError
 from .preset import REST, SPLIT_ONCE, Axes, Preset
 from .preset_files import MAX_FILE_BYTES, wrong_value
@@ -138,16 +138,9 @@ def _size(path: Path, tables: dict[str, Any], axis: str) -> int:
 def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml  # flax and orbax bring it
 
-    try:
-        with open_regular(path) as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-        if len(text) > MAX_FILE_BYTES:
-            raise UserError(f"{path}: more than {MAX_FILE_BYTES:,} bytes, the limit for a file of rules")
+    text = read_bytes(path, MAX_FILE_BYTES)
+    with refusing(str(path), "not valid YAML"):
         tables = yaml.safe_load(text)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tables, dict):
         raise UserError(f"{path}: no mesh_axes and logical_axis_rules: give a configuration file of MaxText's")
     return cast(dict[str, Any], tables)

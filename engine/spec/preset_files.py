@@ -1,6 +1,5 @@
 """Finds and reads the files of parallelism and model presets, built-in and the user's own; messages on wrong values."""
 
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -10,8 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from ..base.directories import ENGINE, config_directory
-from ..base.regular_file import open_regular
-from ..base.user_error import UserError
+from ..base.untrusted import read_text, refusing
 
 PRESETS = ENGINE.parent / "presets"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -47,25 +45,13 @@ def _toml_files(kind: str) -> list[Path]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Returns a file's tables. Raises UserError, naming the file."""
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_FILE_BYTES:
-                raise UserError(f"{path}: {size:,} bytes: the limit for a preset file is {MAX_FILE_BYTES:,}")
-            text = file.read().decode()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    return parse_toml(path, text)
+    return parse_toml(path, read_text(path, MAX_FILE_BYTES))
 
 
 def parse_toml(path: Path, text: str) -> dict[str, Any]:
     """Returns the tables of `text` in the file `path`. Raises UserError, naming file and line."""
-    try:
+    with refusing(str(path), "not valid TOML"):
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError, so is a number of 5,000 digits
-        raise UserError(f"{path}: not valid TOML: {error}") from error
 
 
 def wrong_value(error: msgspec.ValidationError, *structs: type[Struct]) -> str:

@@ -5,12 +5,15 @@ end of its bytes), and the bytes of all tensors.
 """
 
 import math
+import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from ..base.regular_file import open_regular
+from ..base.untrusted import decode, read_struct, refusing
 from ..base.user_error import UserError
 
 INDEX = "model.safetensors.index.json"
@@ -28,14 +31,21 @@ class Stored(Struct, frozen=True):
     begin: int
 
 
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+
+
 class _Entry(Struct):
     dtype: str
-    shape: list[int]
-    data_offsets: tuple[int, int]
+    shape: Annotated[list[Count], Meta(max_length=64)]
+    data_offsets: tuple[Count, Count]
+
+
+class _Index(Struct):
+    weight_map: dict[str, str]
 
 
 def has_weights(directory: Path) -> bool:
-    return (directory / INDEX).exists() or any(directory.glob("*.safetensors"))
+    return os.path.lexists(directory / INDEX) or any(directory.glob("*.safetensors"))
 
 
 def stored_tensors(directory: Path) -> dict[str, Stored]:
@@ -57,30 +67,24 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
 
 def _files(directory: Path) -> list[Path]:
     index = directory / INDEX
-    if not index.exists():
+    if not os.path.lexists(index):
         return sorted(directory.glob("*.safetensors"))
-    try:
-        table: Any = msgspec.json.decode(index.read_bytes())
-        names = sorted({str(name) for name in table["weight_map"].values()})
-    except (OSError, msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{index} is not an index of tensors: {error}") from error
-    if missing := [name for name in names if not (directory / name).is_file()]:
+    names = sorted(set(read_struct(index, _Index).weight_map.values()))
+    if missing := [name for name in names if not os.path.exists(directory / name)]:  # noqa: PTH110 # raises nothing
         raise UserError(*(f"{index} names {name}, and there is no such file: download it again" for name in missing))
     return [directory / name for name in names]
 
 
 def _read(path: Path) -> dict[str, Stored]:
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    with refusing(str(path)), open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(LONGEST_HEADER, size - 8):
             raise UserError(f"{path}: {size:,} bytes are not a safetensors file: it is truncated or damaged")
         header = file.read(length)
-    try:
-        table = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
-        entries = {name: msgspec.json.decode(raw, type=_Entry) for name, raw in table.items() if name != METADATA}
-    except msgspec.DecodeError as error:
-        raise UserError(f"{path}: its header cannot be read: {error}") from error
+    about = f"{path}: its header"
+    table = decode(header, dict[str, msgspec.Raw], about)
+    entries = {name: decode(bytes(raw), _Entry, f"{about}: {name}") for name, raw in table.items() if name != METADATA}
     problems = [problem for name, entry in entries.items() if (problem := _problem(entry, name, size - 8 - length))]
     if problems:
         raise UserError(*(f"{path}: {problem}" for problem in problems[:5]))

@@ -24,7 +24,7 @@ from msgspec import Struct
 from ..base.atomic_write import write_atomically
 from ..base.encoding import encode_json
 from ..base.processes import Clock
-from ..base.regular_file import read_regular
+from ..base.untrusted import read_struct
 from ..base.user_error import UserError
 from ..spec.attempt import LostProcess
 from ..wire.ending import Ending
@@ -193,12 +193,15 @@ class Rendezvous:
         """Returns what a file holds; None if it is not there, half written, or cannot be read, which is reported."""
         problem = ""
         try:
-            return msgspec.json.decode(read_regular(path, MAX_FILE_BYTES), type=kind)
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ESTALE):  # of a file that was just replaced, on NFS
-                problem = f"{words(error)}: ignored until it can be read"
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            problem = f"{path}: not written by a supervisor: remove it"
+            return read_struct(path, kind, MAX_FILE_BYTES)
+        except UserError as error:
+            match error.__cause__:
+                case OSError(errno=errno.ENOENT | errno.ESTALE):  # of a file that was just replaced, on NFS
+                    pass
+                case OSError():
+                    problem = f"{error}: ignored until it can be read"
+                case _:
+                    problem = f"{path}: not written by a supervisor: remove it"
         finally:
             self._note(str(path), problem)
         return None

@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from ..base.encoding import encode_json
 from ..base.processes import exit_words
+from ..base.untrusted import decode
+from ..base.user_error import UserError
 
 VARIABLE = "SHARDTUI_ENDING"
 """The environment variable with the number of the descriptor to write to."""
@@ -95,9 +97,9 @@ class RecordedProcess:
     @property
     def ending(self) -> Ending | None:
         """What it has recorded; None if it has not."""
-        with contextlib.suppress(OSError, msgspec.DecodeError):
+        with contextlib.suppress(OSError, UserError):
             if self._ending is None and (record := os.read(self._ours, 1 << 20)):
-                self._ending = msgspec.json.decode(record, type=Ending)
+                self._ending = decode(record, Ending, "the ending")
         return self._ending
 
 

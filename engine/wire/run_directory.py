@@ -20,13 +20,13 @@ import msgspec
 from ..base.atomic_write import write_atomically
 from ..base.directories import cache_directory, state_directory
 from ..base.encoding import exact_json
-from ..base.regular_file import read_regular
+from ..base.untrusted import read_struct, read_text
 from ..base.user_error import UserError, suggestion
 from ..spec.config import Membership, RunConfig, WatchedRun
 from . import lock
 from .lock import Holder
 
-UNREADABLE = (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+MAX_CONFIG_BYTES = 2**24
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MAX_HOST_BYTES = 1024
 MAX_STEM = 58
@@ -99,8 +99,8 @@ class RunDirectory:
         """Returns where a supervised run is shown, in words, if process 0 is on another host; empty if it is not."""
         if not self.shown_on.exists() or not self.is_supervised:
             return ""
-        with contextlib.suppress(OSError):
-            host = read_regular(self.shown_on, MAX_HOST_BYTES).decode(errors="replace")
+        with contextlib.suppress(UserError):
+            host = read_text(self.shown_on, MAX_HOST_BYTES)
             return f"process 0 is on {host}: `shardtui attach {self.name}` there shows the run"
         return ""
 
@@ -109,18 +109,13 @@ class RunDirectory:
         """Reads `run.json`. Raises UserError if it cannot be read, or if the training loop is external."""
         if watched := self.watched:
             raise UserError(watched.refusal)
-        path = self.path / "run.json"
-        try:
-            return msgspec.json.decode(read_regular(path), type=RunConfig)
-        except UNREADABLE as error:
-            why = getattr(error, "strerror", None) or error
-            raise UserError(f"{path}: not a valid run configuration: {why}: remove its directory") from error
+        return read_struct(self.path / "run.json", RunConfig, MAX_CONFIG_BYTES, advice="remove its directory")
 
     @property
     def watched(self) -> WatchedRun | None:
         """Reads `run.json` of a run with an external training loop; None for any other run."""
-        with contextlib.suppress(*UNREADABLE):
-            return msgspec.json.decode(read_regular(self.path / "run.json"), type=WatchedRun)
+        with contextlib.suppress(UserError):
+            return read_struct(self.path / "run.json", WatchedRun, MAX_CONFIG_BYTES)
         return None
 
     @property

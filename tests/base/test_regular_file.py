@@ -33,7 +33,7 @@ def created(name: str) -> RunDirectory:
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"text")
     (tmp_path / "link").symlink_to("file")
-    assert read_regular(tmp_path / "file") == read_regular(tmp_path / "link") == b"text"
+    assert read_regular(tmp_path / "file", 4) == read_regular(tmp_path / "link", 4) == b"text"
     others = {fifo(tmp_path / "fifo"): "a FIFO", tmp_path: "a directory", Path("/dev/zero"): "a character device"}
     for path, kind in others.items():
         with pytest.raises(NotRegular, match=f"{kind}, not a regular file"):
@@ -51,7 +51,7 @@ def test_good_runs_are_listed_next_to_bad_ones(home: Path) -> None:
         created(name)
     runs = run_directory.state_home()
     bad = {
-        fifo(runs / "bad-1/run.json"): "not a valid run configuration: a FIFO, not a regular file",
+        fifo(runs / "bad-1/run.json"): "cannot be read: a FIFO, not a regular file",
         fifo(runs / "bad-2/events.jsonl"): "cannot be read: a FIFO, not a regular file",
     }
     listed = answered("ls", "--json")

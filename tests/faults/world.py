@@ -69,8 +69,8 @@ def fifo(folder: Path) -> str:
     os.mkfifo(shared / "attempt-x")
     with _hosts(folder, 1, count=5) as hosts:
         _until(lambda: "waits: process 1" in hosts.said(0), hosts, "what it waits for")
-        for name, why in (("1", "a FIFO"), ("2", "a directory"), ("3", "larger than")):
-            found = [line for line in hosts.said(0).splitlines() if f"host-{name}.json: {why}" in line]
+        for name, why in (("1", "a FIFO"), ("2", "a directory"), ("3", "2,097,152 bytes")):
+            found = [line for line in hosts.said(0).splitlines() if f"host-{name}.json: cannot be read: {why}" in line]
             assert len(found) == 1, f"host-{name}.json reported {len(found)} times: {hosts.said(0)[-500:]}"
         return f"each reported once; ended {_ended(hosts, WAITING_SECONDS, code=1):.1f} s after SIGTERM"
 

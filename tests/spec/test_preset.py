@@ -106,7 +106,7 @@ def test_every_problem_of_a_file_is_reported_at_once(tmp_path: Path) -> None:
         ("[mesh]\n" + "".join(f"a{n} = 1\n" for n in range(17)), "17 axes: use at most 16"),
         ("[mesh]\ndata = 0x" + "f" * 4000, "[mesh] 'data': a size must be at most 1,000,000"),
         ("[mesh]\ndata = " + "9" * 5000, "not valid TOML: Exceeds the limit"),
-        ("#" * (2**20 + 1), "1,048,577 bytes: the limit for a preset file is 1,048,576"),
+        ("#" * (2**20 + 1), "1,048,577 bytes: at most 1,048,576 are read"),
     ],
 )
 def test_invalid_files_are_rejected(tmp_path: Path, text: str, says: str) -> None:

@@ -102,7 +102,7 @@ def test_runs_are_listed_as_text(home: Path) -> None:
     table = run("ls", COLUMNS="200")
     assert all(line.isprintable() for line in (table.stdout + table.stderr).splitlines())
     assert "\\x1b]0;owned\\x07\\u202e[red]\\x9b31m" in table.stdout and "[/]" in table.stdout
-    assert "run.json: not a valid run configuration" in table.stderr
+    assert "run.json: cannot be read: " in table.stderr
     answer = run("ls", "--json")
     assert answer.stdout.isascii()
     assert [listed["preset"] for listed in json.loads(answer.stdout)["runs"]] == [HOSTILE]

@@ -205,7 +205,7 @@ async def test_a_run_that_cannot_be_read_says_why_and_can_be_deleted(home: Path)
     directory = recorded_run("broken")
     (directory.path / "run.json").write_text("{")
     async with offered(no_new_run, size=(300, 24)) as (app, pilot, screen):
-        assert "not a valid run configuration" in screen.list.problems["broken"]
+        assert "cannot be read: " in screen.list.problems["broken"]
         await pilot.press("down", "enter")
         assert app.screen is screen
         assert app._notifications

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ...engine.base import formatting
 from ...engine.base.output import show
+from ...engine.base.untrusted import read_struct
 from ...engine.base.user_error import UserError, suggestion
 from ...engine.explain.explanation import (
     CompiledProgram,
@@ -119,12 +120,7 @@ def matching(found: Explanation, name: str) -> Explanation:
 
 
 def _saved(path: str) -> Explanation:
-    try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=Explanation)
-    except OSError as error:
-        raise UserError(f"--diff {path}: cannot be read: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
-        raise UserError(f"--diff {path}: not what `shardtui explain … --save` wrote: {error}") from error
+    return read_struct(path, Explanation, name=f"--diff {path}", advice="not what `shardtui explain … --save` wrote")
 
 
 def _write(found: Explanation, path: str) -> None:

@@ -15,13 +15,14 @@ from rich.text import Text
 
 from ...engine.base import formatting
 from ...engine.base.output import printable, show
+from ...engine.base.untrusted import read_text
 from ...engine.base.user_error import UserError
 from ...engine.explain.explanation import Explained
 from ...engine.hlo.collectives import inventory
 from ...engine.hlo.layout import notation, wasted_bytes
 from ...engine.hlo.lint import Finding
 from ...engine.hlo.megascale import WrongSlices, slices_of
-from ...engine.hlo.module import parse
+from ...engine.hlo.module import MAX_TEXT_BYTES, parse
 from ...engine.hlo.traffic import flows, overlapped_share
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_reader import load_preset
@@ -86,16 +87,14 @@ def _inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None
     """Prints the collectives of a compiled module's text. Raises UserError."""
     count = math.prod(mesh.values())
     try:
-        module = parse(Path(path).read_text(encoding="utf-8"))
+        module = parse(read_text(path, MAX_TEXT_BYTES, f"--hlo {path}"))
         devices = module.partitions * slices_of(module, count)
         collectives = inventory(module, mesh) if devices == count else []
-    except OSError as error:
-        raise UserError(f"--hlo {path}: cannot be read: {error.strerror}") from error
     except WrongSlices as error:
         raise UserError(
             f"--mesh {formatting.axes(mesh)}: the module does not fit it: {error}: give its own mesh"
         ) from error
-    except ValueError as error:  # or a UnicodeDecodeError
+    except ValueError as error:
         raise UserError(f"--hlo {path}: not the text of a compiled module: {error}") from error
     if devices != count:
         raise UserError(

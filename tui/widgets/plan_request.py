@@ -14,6 +14,7 @@ from ...engine.base import formatting
 from ...engine.base.atomic_write import write_atomically
 from ...engine.base.directories import state_directory
 from ...engine.base.output import printable
+from ...engine.base.untrusted import read_text
 from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
 from ...engine.spec.checks import problems_of
@@ -101,8 +102,8 @@ def ended_text(planner: Planner) -> str:
 
 def last_slice() -> str:
     """Returns the slice that was planned last; empty if there is none, or this version does not know it."""
-    with suppress(OSError, UnicodeDecodeError, UserError):
-        name = _path().read_text(encoding="ascii").strip()
+    with suppress(UserError):
+        name = read_text(_path()).strip()
         load_topology(name)
         return name
     return ""
