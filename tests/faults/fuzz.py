@@ -1,4 +1,4 @@
-"""Fuzzes frames, preset files and modules of compiled programs."""
+"""Fuzzes frames, and preset files that are placed; `readers` has all files."""
 
 import random
 import resource
@@ -12,8 +12,6 @@ from pathlib import Path
 import jax
 import msgspec
 from shardtui.engine.base.user_error import UserError
-from shardtui.engine.hlo.collectives import inventory
-from shardtui.engine.hlo.module import parse
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset_files import PRESETS
@@ -82,7 +80,7 @@ def run(times: int) -> list[Row]:
     with own_directories(), living_engine("fuzzed") as engine:
         rows = [*_frames(engine, chance, times), *_connections(engine, times)]
     with own_directories():
-        return [*rows, _presets(chance, 1000 * times), _modules(chance, times)]
+        return [*rows, _presets(chance, 1000 * times)]
 
 
 def _frames(engine: Living, chance: random.Random, times: int) -> Iterator[Row]:
@@ -220,22 +218,6 @@ def _presets(chance: random.Random, times: int) -> Row:
                 wrong.append(f"{type(error).__name__}: {error} from {text[:200]!r}")
     note = f"{outcomes['refused']} refused, {outcomes['fit']} fit" + "".join(f"; {text}" for text in wrong[:3])
     return Row("changed preset files, read and placed", times, times - len(wrong), note)
-
-
-def _modules(chance: random.Random, times: int) -> Row:
-    originals = [path.read_text() for path in (Path(__file__).parents[1] / "hlo").glob("*.hlo")]
-    originals = [text for text in originals if len(text) < 60_000]
-    wrong: list[str] = []
-    for _ in range(200 * times):
-        text = "HloModule " + mutated(chance, originals).removeprefix("HloModule ")
-        try:
-            inventory(parse(text), {"data": 4, "model": 2})
-        except ValueError:  # `inspect --hlo` reports it as a refusal
-            pass
-        except Exception as error:
-            wrong.append(f"{type(error).__name__}: {error}")
-    note = "; ".join(sorted(set(wrong))[:3])
-    return Row("changed modules for `inspect --hlo`, parsed", 200 * times, 200 * times - len(wrong), note)
 
 
 def _built_in() -> list[str]:

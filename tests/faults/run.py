@@ -31,6 +31,7 @@ LONG = {
     "messages": 1,
     "hostile": 1,
     "fuzz": 1,
+    "readers": 46,
     "terminals": 5,
     "keys": 30,
 }

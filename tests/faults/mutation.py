@@ -1,0 +1,129 @@
+"""Changes files as downloads, other programs and full disks do: byte by byte, by structure, or in kind."""
+
+import json
+import os
+import random
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RAW = {
+    "@@deep": "[" * 100_000,
+    "@@nested": "[" * 400 + "]" * 400,
+    "@@object": '{"a":' * 100_000,
+    "@@digits": "9" * 5000,
+    "@@integer": "9" * 4000,
+    "@@infinite": "1e999",
+    "@@nan": "NaN",
+    "@@surrogate": '"\\ud800"',
+}
+"""What `json.dumps` does not write; each stands for itself until then."""
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 1.5, -0.0, 2**31, 2**63, -(2**63), 2**64, 10**30, 1e308, *RAW),
+    *("", "\0", "a\0b", "x" * 5000, "../../../etc/passwd", "/dev/zero", "\x1b[31m", "\u202e", "nan", "9" * 5000),
+    *([], {}, [[]], [None], [0] * 2000, {"": None}, [{}], ["x"], {"a": {"b": {"c": {}}}}),
+)
+"""In place of any value of a JSON document."""
+
+
+def bytewise(chance: random.Random, content: bytes) -> bytes:
+    """Returns the content with a few bytes changed, removed, repeated or added."""
+    found = bytearray(content)
+    for _ in range(chance.choice((1, 1, 2, 5))):
+        at = chance.randrange(len(found) + 1)
+        match chance.randrange(8):
+            case 0:
+                found[at : at + 1] = chance.randbytes(1)
+            case 1:
+                found[at : at + chance.randrange(1, 9)] = b"\0" * 8
+            case 2:
+                del found[at:]
+            case 3:
+                del found[at : at + chance.randrange(1, 40)]
+            case 4:
+                found[at:at] = chance.randbytes(chance.randrange(1, 9))
+            case 5:
+                found += found[at : at + 2000]
+            case 6:
+                found[at : at + 8] = struct.pack("<q", chance.choice((-1, 0, 1, 2**31, 2**62, 2**63 - 1)))
+            case _:
+                found[at : at + 1] = bytes([chance.choice(b"\0\xff\x80\n\"'{}[]:,0-9")])
+    return bytes(found)
+
+
+def structured(chance: random.Random, content: bytes) -> bytes:
+    """Returns a JSON document, or one line of several, with another value, name or order somewhere."""
+    lines = content.split(b"\n")
+    at = chance.choice([number for number, line in enumerate(lines) if line.strip()])
+    try:
+        table = json.loads(lines[at] if len(lines) > 2 else content)
+    except ValueError:
+        at, table = 0, json.loads(content)
+        lines = [content]
+    for _ in range(chance.choice((1, 1, 1, 3))):
+        table = _changed(chance, table)
+    text = json.dumps(table)
+    for name, raw in RAW.items():
+        text = text.replace(json.dumps(name), raw)
+    if chance.randrange(10) == 0:
+        text = text.replace("{", '{"x": 1, "x": [], ', 1)
+    if len(lines) > 2:
+        return b"\n".join([*lines[:at], text.encode(), *lines[at + 1 :]])
+    return text.encode()
+
+
+def _changed(chance: random.Random, table: Any) -> Any:
+    """Changes one place, the deeper the more often."""
+    if isinstance(table, dict) and table and chance.randrange(12):
+        key = chance.choice(list(table))
+        match chance.randrange(10):
+            case 0:
+                del table[key]
+            case 1:
+                table[str(chance.choice(VALUES))[:100]] = table[key]
+            case 2:
+                table[key] = table[chance.choice(list(table))]
+            case _:
+                table[key] = _changed(chance, table[key])
+        return table
+    if isinstance(table, list) and table and chance.randrange(4):
+        at = chance.randrange(len(table))
+        match chance.randrange(5):
+            case 0:
+                table.insert(at, table[at])
+            case 1:
+                del table[at]
+            case _:
+                table[at] = _changed(chance, table[at])
+        return table
+    return chance.choice(VALUES)
+
+
+def replaced(chance: random.Random, path: Path) -> None:
+    """Puts something else than a regular file in the place of a file."""
+    path.unlink()
+    match chance.randrange(5):
+        case 0:
+            os.mkfifo(path)
+        case 1:
+            path.mkdir()
+        case 2:
+            path.symlink_to("nowhere")
+        case 3:
+            path.symlink_to(path.name)
+        case _:
+            path.symlink_to("/dev/zero")
+
+
+def restored(folder: Path, files: dict[str, bytes]) -> None:
+    """Empties the folder and writes the files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+Mutation = Callable[[random.Random, bytes], bytes]
