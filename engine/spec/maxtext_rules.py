@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -28,6 +29,8 @@ OUR_NAMES = {
     "layers": "layers",
 }
 """MaxText's logical axes by their name here; it has others, for parts that the built-in models lack."""
+MAX_DEPTH = 50
+"""Lists within each other in a file: rules need three."""
 SIZE_NAMES = {"stage": "pipeline"}
 """Axes whose size has another name in MaxText: `ici_pipeline_parallelism` for `stage`."""
 PARAMETERS = (
@@ -139,6 +142,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml  # flax and orbax bring it
 
     text = read_bytes(path, MAX_FILE_BYTES)
+    if max(accumulate((each in b"[{") - (each in b"]}") for each in text), default=0) > MAX_DEPTH:
+        raise UserError(f"{path}: not valid YAML: nested too deeply")  # PyYAML takes seconds to notice
     with refusing(str(path), "not valid YAML"):
         tables = yaml.safe_load(text)
     if not isinstance(tables, dict):
