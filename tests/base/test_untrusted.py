@@ -20,6 +20,7 @@ PARSERS = {"json", "msgspec.json", "tomllib", "yaml", "np"}
 ELSEWHERE = {
     "engine/base/untrusted.py": "the one place",
     "engine/base/machine.py": "/proc and /sys",
+    "engine/base/output.py": "the output of an own child",
     "engine/base/processes.py": "/proc",
     "engine/wire/lock.py": "/proc",
     "tui/client/stopping.py": "/proc",

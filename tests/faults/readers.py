@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 from etils import epath
+from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.checkpoint.manifest import Manifest, file_digests, read_manifest, write_manifest
 from shardtui.engine.data.documents import parts_of, pieces
@@ -41,7 +42,6 @@ from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.spec.safetensors import SIZES, stored_tensors
 from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.engine.wire.event_log import LogReader, deciding_events, last_seq
-from shardtui.engine.wire.framing import encode_json
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.cli.explain import _saved
 from shardtui.tui.cli.inspect import _inspect_hlo
