@@ -29,17 +29,22 @@ def run(times: int) -> Iterator[Row]:
         yield Row("opens that fail", 0, 0, "not run: no gcc")
         return
     with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "failing_storage.so"
-        source = Path(__file__).with_name("failing_storage.c")
-        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-        yield from Storage(library).rows(times)
+        yield from Storage(compiled("failing_storage", Path(folder))).rows(times)
+
+
+def compiled(name: str, folder: Path) -> str:
+    """Compiles a library of this folder, for `LD_PRELOAD`."""
+    library = folder / f"{name}.so"
+    source = Path(__file__).with_name(f"{name}.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return str(library)
 
 
 class Storage:
-    def __init__(self, library: Path) -> None:
+    def __init__(self, library: str) -> None:
         command = ["train", "--run=storage", f"--steps={STEP}", "--checkpoint-every=2", *SETTINGS]
         subprocess.run([*SHARDTUI, *command], check=True, capture_output=True)
-        self._library = str(library)
+        self._library = library
         self._run = Path(os.environ["XDG_STATE_HOME"], "shardtui/runs/storage")
         self._folder = self._run / "checkpoints"
         self._saved = self._run.with_name("storage.saved")
