@@ -91,10 +91,19 @@ class Reader:
 def run(times: int) -> Iterator[Row]:
     """Tries `times` as many inputs of each reader as the short form."""
     chance = random.Random(times)
-    logging.getLogger("shardtui").setLevel(logging.CRITICAL)
-    with own_directories() as home:
+    with own_directories() as home, _silent(logging.getLogger("shardtui")):
         for reader in readers(home / "seeds"):
             yield _tried(reader, home / "tried", chance, INPUTS * times)
+
+
+@contextlib.contextmanager
+def _silent(logger: logging.Logger) -> Iterator[None]:
+    kept = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(kept)
 
 
 def _tried(reader: Reader, folder: Path, chance: random.Random, times: int) -> Row:
