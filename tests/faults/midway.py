@@ -1,4 +1,4 @@
-"""Faults that begin while a supervised run trains, and pass: it must go on, save again, and end when it is asked to, with
+"""Faults that begin while a supervised run trains, and pass: it must go on, save again, and end when asked to, with
 the losses of a run without them."""
 
 import errno
