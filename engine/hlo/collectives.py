@@ -8,26 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from ..spec.topology import spans, within
 from ..wire.descriptions import CollectiveInfo
 from . import megascale
+from .array_types import Arrays, arrays
+from .collective_forms import kind_of, results, sent_operands, sent_types
 from .dataflow import Dataflow
-from .device_groups import axes_of, grouping, groups_of
+from .device_groups import Ids, axes_of, grouping, groups_of, numbering
 from .execution_counts import CALLS, runs
-from .module import Arrays, Computation, Instruction, Module, arrays
+from .module import Computation, Instruction, Module
 from .overlap import Schedule
 
-KINDS = {
-    opcode: kind
-    for kind in (
-        "all-reduce",
-        "all-gather",
-        "reduce-scatter",
-        "all-to-all",
-        "ragged-all-to-all",
-        "collective-permute",
-        "collective-broadcast",
-    )
-    for opcode in (kind, f"{kind}-start")
-}
-"""HLO opcode to the kind of collective. A `-done` is not a collective of its own."""
 WRITTEN = re.compile(
     r"psum|pmax|pmin|pmean|all_gather|reduce_scatter|psum_scatter|all_to_all|ragged_all_to_all|ppermute|pbroadcast"
 )
@@ -70,7 +58,7 @@ class Reader:
         """Characters that may still come from elsewhere, see `MAX_SHARED`."""
         self.unlisted = 0
         """Groupings so far that name more devices than their text has characters."""
-        self._groups: dict[str, tuple[list[str], int]] = {}
+        self._groups: dict[tuple[str, Ids], tuple[list[str], int]] = {}
         self._types: dict[str, Arrays] = {}
         self._sums: dict[tuple[str, ...], tuple[int, str]] = {}
         self._written: dict[str, bool] = {}
@@ -82,11 +70,7 @@ class Reader:
 
     def located(self) -> Iterator[tuple[Computation, Instruction, CollectiveInfo]]:
         """Yields the collectives with their place in the text. Raises ValueError, naming the instruction."""
-        found = [
-            (where, each)
-            for where, each in self.module.instructions()
-            if each.opcode in KINDS or megascale.kind_of(each)
-        ]
+        found = [(where, each) for where, each in self.module.instructions() if kind_of(each)]
         schedule = Schedule(self.module, found)
         overlapped = schedule.overlapped()
         for where, instruction in found:
@@ -100,13 +84,11 @@ class Reader:
 
     def _describe(self, where: Computation, instruction: Instruction, overlapped: bool) -> CollectiveInfo:
         transfer = megascale.kind_of(instruction)
-        kind = transfer or KINDS[instruction.opcode]
-        if kind == "all-reduce" and where.name.startswith("all-reduce-scatter"):
-            kind = "reduce-scatter"  # TPU: a fusion of an all-reduce and the slice of its own part
-        names = instruction.operands[:1] if transfer else instruction.operands  # a transfer also takes a token
-        axes, size = self._across(instruction) if transfer else self._grouping(grouping(instruction))
+        kind = "reduce-scatter" if _is_scatter(where, instruction) else kind_of(instruction) or ""
+        names = sent_operands(instruction)
+        axes, size = self._across(instruction) if transfer else self._grouping(instruction)
         operands = [found for name in names if (found := where.instructions.get(name))]
-        bits, dtype = self._sum(tuple(operand.type for operand in operands))
+        bits, dtype = self._sum(sent_types(instruction, operands))
         each = bits // 8 * (size if kind == "all-gather" else 1)
         count = self.runs[where.name]
         others = [self.callers[where.name][1], *operands] if where.name in self.callers else operands
@@ -147,8 +129,10 @@ class Reader:
 
     def _shapes(self, where: Computation, instruction: Instruction) -> list[list[int]]:
         """The shapes of the results; for a transfer, the received shape."""
+        if _is_scatter(where, instruction):
+            return self._type(where.root.type).shapes if where.root else []
         if not megascale.kind_of(instruction):
-            return self._type(instruction.type).shapes
+            return self._type(instruction.type).shapes[results(instruction)]
         if where.name not in self._received:
             self._received[where.name] = {sent: each for each, sent in megascale.received(where).items()}
         result = where.instructions.get(self._received[where.name].get(instruction.name, ""))
@@ -166,15 +150,18 @@ class Reader:
         at = self.flow.argument(where, name) if self.flow else None
         return "" if at is None or at >= len(self.arguments) else self.arguments[at]
 
-    def _grouping(self, text: str) -> tuple[list[str], int]:
+    def _grouping(self, instruction: Instruction) -> tuple[list[str], int]:
         """The mesh axes of a grouping, and the number of devices in its largest group."""
-        if text not in self._groups:
-            groups = groups_of(text, math.prod(self.mesh.values()))
+        text, devices = grouping(instruction), math.prod(self.mesh.values())
+        replicas = self.module.replicas if self.module.partitions == devices else 1
+        ids = numbering(instruction, replicas)
+        if (text, ids) not in self._groups:
+            groups = groups_of(text, devices, ids, replicas)
             self.unlisted += sum(map(len, groups)) > len(text)
             if self.unlisted > MAX_GROUPINGS:
                 raise ValueError(f"more than {MAX_GROUPINGS:,} different groupings")
-            self._groups[text] = axes_of(groups, self.mesh), max(map(len, groups), default=1)
-        return self._groups[text]
+            self._groups[text, ids] = axes_of(groups, self.mesh), max(map(len, groups), default=1)
+        return self._groups[text, ids]
 
     def _sum(self, types: tuple[str, ...]) -> tuple[int, str]:
         """The total bits of some types, and their dtypes in words."""
@@ -193,6 +180,11 @@ class Reader:
         if op_name not in self._written:
             self._written[op_name] = bool(WRITTEN.search(re.split(r"\W", op_name)[-1]))
         return self._written[op_name]
+
+
+def _is_scatter(where: Computation, instruction: Instruction) -> bool:
+    """Whether an all-reduce is half of a reduce-scatter: a TPU's fusion that also slices out the device's part."""
+    return instruction.opcode == "all-reduce" and where.name.startswith("all-reduce-scatter")
 
 
 def _callers(module: Module) -> dict[str, tuple[Computation, Instruction]]:

@@ -4,10 +4,11 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from .module import Instruction, number, numbers
 
-PAIRS = re.compile(r"source_target_pairs=\{([\d,{}]*)\}")
+PAIRS = re.compile(r'source_target_pairs="?\{([\d,{}]*)\}')
 """The (source, target) pairs of a permutation."""
 GROUPS = re.compile(
     r"replica_groups=(?:\{(?P<lists>[\d,{}]*)\}"
@@ -24,6 +25,12 @@ MAX_DIMS = 64
 
 Groups = list[tuple[int, ...]]
 """Devices that communicate with each other, as positions in the mesh in row-major order of its axes."""
+Ids = Literal["devices", "partitions", "replicas", "replicas, all partitions"]
+"""What the ids in groups count. A device is a partition of a replica, counted replica by replica. Groups of partitions
+are within each replica; those of replicas connect a partition of each, or all partitions of all."""
+ONE_REPLICA = r"\breplica_groups=(\{\{0\}\}|\[1,1\]<=\[1\])"
+HAVE_GLOBAL_IDS = ("all-reduce", "all-gather", "reduce-scatter")
+"""Opcodes with the attribute `use_global_device_ids`."""
 
 
 def grouping(instruction: Instruction) -> str:
@@ -41,16 +48,39 @@ def grouping(instruction: Instruction) -> str:
     return ""
 
 
-def groups_of(text: str, devices: int) -> Groups:
+def numbering(instruction: Instruction, replicas: int) -> Ids:
+    """Returns what the ids in an instruction's groups count: XLA's "collective operation group mode", which follows
+    from its channel and `use_global_device_ids`. Ids beyond the only replica count devices: texts may be shortened."""
+    has_channel = instruction.attribute(r"\b(channel_id=)") is not None
+    if not has_channel:
+        return "replicas" if replicas > 1 else "devices"
+    if instruction.opcode.removesuffix("-start") not in HAVE_GLOBAL_IDS:
+        return "partitions"
+    is_short = replicas == 1 and instruction.attribute(ONE_REPLICA) is None
+    is_global = is_short or instruction.attribute(r"\b(use_global_device_ids=true)")
+    return "devices" if is_global else "replicas, all partitions"
+
+
+def groups_of(text: str, devices: int, ids: Ids = "devices", replicas: int = 1) -> Groups:
     """Parses the text that `grouping` returned. Pairs of a permutation from a device to itself are left out.
 
     Raises ValueError if they are not groups of `devices` devices.
     """
+    each = devices // replicas
+    count = {"devices": devices, "partitions": each}.get(ids, replicas)
     pairs = PAIRS.match(text)
-    groups = _pairs(pairs[1], devices) if pairs else _groups(text, devices)
-    if any(member >= devices for group in groups for member in group):
+    groups = _pairs(pairs[1], count) if pairs else _groups(text, count)
+    if any(member >= count for group in groups for member in group):
         raise ValueError(f"its groups name a device outside the mesh of {devices}")
-    return groups
+    match ids:
+        case "devices":
+            return groups
+        case "partitions":
+            return [tuple(start + at for at in group) for start in range(0, devices, each) for group in groups]
+        case "replicas":
+            return [tuple(replica * each + at for replica in group) for at in range(each) for group in groups]
+        case _:
+            return [tuple(replica * each + at for replica in group for at in range(each)) for group in groups]
 
 
 def axes_of(groups: Groups, mesh: Mapping[str, int]) -> list[str]:

@@ -12,14 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from .array_types import arrays, elements, leaves, memory_space
 from .execution_counts import APPLIED, BODY, CALLS, CONDITION, callees
-from .module import Computation, Instruction, Module, arrays, closing, number, numbers
+from .module import Computation, Instruction, Module, number, numbers
 
-LEAF = re.compile(r"token\[\]|\w+\[[^\]]*\](?:\{[^}]*\})?")
-"""An array, with its layout."""
-SPACE = re.compile(r"S\((\d+)\)")
-MAIN = 0
-"""The memory space of HBM, and on CPU the only one."""
 OUTPUT_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
 """An output, and the argument or operand whose memory it takes."""
 RENAMES = ("bitcast", "tuple", "opt-barrier", "optimization-barrier", "after-all", "call")
@@ -248,33 +244,3 @@ def _element(where: Computation, each: Instruction, flat: Values) -> Values:
     index = number(each.attribute(r"\bindex=(\d+)") or "0")
     at = sum(counts[:index])
     return flat[at : at + (counts[index] if index < len(counts) else 0)]
-
-
-@lru_cache(4096)
-def leaves(type_: str) -> tuple[str, ...]:
-    """Returns the arrays of a type in order, nested tuples flattened."""
-    return tuple(LEAF.findall(type_))
-
-
-@lru_cache(4096)
-def elements(type_: str) -> tuple[int, ...]:
-    """Returns how many arrays each element of a tuple type has."""
-    counts, at = list[int](), 1
-    while at < len(type_) - 1:
-        if type_[at] == "(":
-            end = at + 1 + closing(type_[at + 1 :]) + 1
-            counts.append(len(leaves(type_[at:end])))
-        elif found := LEAF.match(type_, at):
-            end = found.end()
-            counts.append(1)
-        else:  # a comma, a blank, or a comment with an index
-            end = type_.find("*/", at) + 2 if type_.startswith("/*", at) else at + 1
-        at = end
-    return tuple(counts)
-
-
-@lru_cache(4096)
-def memory_space(array: str) -> int:
-    """Returns the memory space of an array, such as `MAIN`; TPUs also have vector and scalar memory on the chip."""
-    found = SPACE.search(array)
-    return int(found[1]) if found else MAIN

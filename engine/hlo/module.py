@@ -8,11 +8,9 @@ search from many places to the same distant end, and what several instructions r
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -20,10 +18,11 @@ from ..base.directories import CONSTRAINTS, ENGINE
 
 INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\((.*)")
 COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{$")
-ARRAY_TYPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
 OP_NAME = r'op_name="([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 DIGITS = re.compile(r"\d+")
 OPERAND = re.compile(r"%([\w.\-]+)")
+BRACKETS = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}")
+"""The dims and the layout of a type."""
 LINE = re.compile(r".+")
 NUMBERED = re.compile(r'(\d+) (?:"(.*)"|\{(.*)\})')
 LIBRARIES = re.compile(
@@ -32,15 +31,9 @@ LIBRARIES = re.compile(
 )
 """Files that a reader did not write: a source line is looked for below them."""
 
-BYTES = {"pred": 1, "token": 0, "opaque": 0, "c64": 8, "c128": 16}
-"""Bytes of an element, for dtypes whose name does not give the bits."""
 MAX_TEXT_BYTES = 1_000_000_000  # a module takes several times its text in memory
 MAX_DIGITS = 20
 """Digits of a 64-bit number."""
-MAX_BYTES = 2**63
-"""Bytes of one array."""
-MAX_DTYPES = 100
-"""Distinct dtypes in one type."""
 
 _compiled = lru_cache(re.compile)
 
@@ -67,7 +60,7 @@ class Instruction(Struct, frozen=True, dict=True):
         inner = self.rest[: self.closing]
         if "%" in inner:
             return OPERAND.findall(inner)
-        return [part.split()[-1] for part in inner.split(",") if part.strip()]
+        return [part.split()[-1].rpartition("*/")[2] for part in BRACKETS.sub("", inner).split(",") if part.strip()]
 
     @property
     def operand(self) -> str:
@@ -86,17 +79,6 @@ class Instruction(Struct, frozen=True, dict=True):
     def op_name(self) -> str:
         """The op name in the metadata, such as `jit(step)/mlp/dot_general`; empty if there is none."""
         return self.attribute(OP_NAME) or ""
-
-
-class Arrays(NamedTuple):
-    """The arrays of a type: one, or the elements of a tuple."""
-
-    bits: int
-    """Bits of all arrays, without the padding of tiled layouts."""
-    dtypes: list[str]
-    """Distinct dtypes."""
-    shapes: list[list[int]]
-    """The shape of each array."""
 
 
 class Computation(Struct, frozen=True):
@@ -123,6 +105,8 @@ class Module:
     """The name in its first line, such as `jit_step`."""
     partitions: int
     """Devices that the program runs on."""
+    replicas: int
+    """Replicas of the program, which share `partitions` evenly: 1, but for a `pmap`."""
     computations: dict[str, Computation]
     """Computations by name."""
     entry: str
@@ -216,6 +200,7 @@ def parse(text: str) -> Module:
     return Module(
         head.group(1),
         _field(first_line, "num_partitions", 1) * _field(first_line, "replica_count", 1),
+        _field(first_line, "replica_count", 1),
         computations,
         entry,
         "is_scheduled=true" in first_line,
@@ -223,36 +208,6 @@ def parse(text: str) -> Module:
         ":T(" in first_line,  # the layouts of arguments are tiled
         first_line.partition("input_output_alias={")[2].partition(") }")[0],
     )
-
-
-def arrays(text: str) -> Arrays:
-    """Parses a type. Raises ValueError if it is too large for any device."""
-    found = ARRAY_TYPE.findall(text)
-    times = Counter(found)
-    dims = {array: numbers(array[1]) for array in times}
-    dtypes = list(dict.fromkeys(dtype for dtype, _ in times))
-    if len(dtypes) > MAX_DTYPES:
-        raise ValueError(f"a type has {len(dtypes):,} dtypes: at most {MAX_DTYPES} are read")
-    bits = sum(count * _bits(array[0], dims[array]) for array, count in times.items())
-    return Arrays(bits, dtypes, [dims[array] for array in found])
-
-
-def _bits(dtype: str, dims: list[int]) -> int:
-    bits = 0 if 0 in dims else element_bits(dtype)
-    for size in dims:
-        bits *= size
-        if bits > 8 * MAX_BYTES:
-            raise ValueError(f"an array of {dtype[:20]} in {len(dims)} dims takes more than 2⁶³ bytes")
-    return bits
-
-
-@lru_cache(64)
-def element_bits(dtype: str) -> int:
-    """Returns the bits of an element of a dtype such as `f32`, `bf16`, `s4` or `f8e4m3fn`; 0 if unknown."""
-    if dtype in BYTES:
-        return 8 * BYTES[dtype]
-    bits = re.match(r"[a-z]+(\d+)", dtype)
-    return number(bits.group(1)) if bits else 0
 
 
 def number(digits: str) -> int:
@@ -267,9 +222,9 @@ def numbers(text: str) -> list[int]:
     return list(map(int if len(text) <= MAX_DIGITS else number, DIGITS.findall(text)))
 
 
-def closing(rest: str) -> int:
-    """Returns the position in `rest` of the parenthesis that closes the one before it; its length if none does."""
-    depth, start = 1, 0
+def closing(rest: str, start: int = 0) -> int:
+    """Returns the position in `rest` of the parenthesis that closes the one before `start`; its length if none does."""
+    depth = 1
     while (at := rest.find(")", start)) >= 0:
         depth += rest.count("(", start, at) - 1
         if not depth:

@@ -8,6 +8,7 @@ slices runs from its `recv` to the end of that. How long the collective and the 
 from collections.abc import Sequence
 
 from . import megascale
+from .collective_forms import is_permute
 from .dataflow import is_product
 from .execution_counts import APPLIED, BODY, CALLS
 from .module import Computation, Instruction, Module
@@ -74,7 +75,8 @@ class Schedule:
         called = instruction.attribute(CALLS) or "" if instruction.opcode in ("async-start", "fusion") else ""
         if START in self._targets.get(called, ()):
             return f"channel {self._channels[called]}", called
-        return (instruction.name, called) if instruction.opcode.endswith("-start") else None
+        starts = instruction.opcode.endswith("-start") or is_permute(instruction)
+        return (instruction.name, called) if starts else None
 
     def _end(self, instruction: Instruction) -> str:
         """If an instruction ends or updates a collective, the key of its start; else an empty string."""

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from ..base.formatting import maxima
 from ..wire.descriptions import PeakBuffer, PeakMemory
+from .array_types import MAIN, arrays, element_bits, memory_space
 from .dataflow import Dataflow
 from .execution_counts import CALLS, is_walkable
-from .live_values import MAIN, Schedule, Value, memory_space
-from .module import Instruction, Module, arrays, element_bits, number, numbers
+from .live_values import Schedule, Value
+from .module import Instruction, Module, number, numbers
 
 ARRAY = re.compile(r"(\w+)\[([\d,<=]*)\](?:\{([\d,]*))?")
 TILE = re.compile(r"T\(([\d,]+)\)")

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ..wire.descriptions import ProductInfo
+from .array_types import arrays
 from .dataflow import Dataflow, is_product
 from .execution_counts import runs
-from .module import Computation, Instruction, Module, arrays, number, numbers
+from .module import Computation, Instruction, Module, number, numbers
 
 REMAT = ("checkpoint", "rematted_computation")
 """Scopes that jax adds to op names for rematerialization."""

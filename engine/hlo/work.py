@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
+from .array_types import arrays
 from .dataflow import Dataflow, is_product
 from .execution_counts import CALLS, callees, is_walkable, runs
-from .module import Computation, Instruction, Module, arrays
+from .module import Computation, Instruction, Module
 from .products import product_flops
 
 ARRAY = re.compile(r"\b[a-z]\w*\[[\d,<=]*\](\{[^{}]*\})?")

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from ..base import formatting
 from ..base.user_error import UserError
 from ..hlo import megascale
-from ..hlo.collectives import KINDS, Reader
+from ..hlo.collective_forms import kind_of
+from ..hlo.collectives import Reader
 from ..hlo.dataflow import is_product
 from ..hlo.device_groups import grouping, groups_of
 from ..hlo.execution_counts import runs
@@ -169,7 +170,7 @@ class Program:
         """The collective that an instruction is, contains or continues; empty if there is none."""
         if each.name in self.collectives:
             return each.name
-        channels = {_channel(other) for other in self._inner(each) if other.opcode in KINDS} - {None}
+        channels = {_channel(other) for other in self._inner(each) if kind_of(other)} - {None}
         return next((name for channel in channels if (name := self._begun.get(channel or ""))), "")
 
     @cached_property
@@ -179,7 +180,7 @@ class Program:
         for name in self.collectives:
             inner = self._inner(self._instructions[name])
             if any(START in each.rest for each in inner):
-                found |= {channel: name for each in inner if (channel := _channel(each)) and each.opcode in KINDS}
+                found |= {channel: name for each in inner if (channel := _channel(each)) and kind_of(each)}
         return found
 
     @cached_property

@@ -88,7 +88,8 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     count: int | None
     """Executions per step, including loop iterations; null if that depends on data or on a branch."""
     bytes_each: int
-    """Bytes of one execution on one device: the input of a reduction, exchange or scatter, the output of a gather."""
+    """Bytes of one execution on one device: the input of a reduction, exchange or scatter, the output of a gather.
+    Of a ragged all-to-all all rows of the input: how many are sent depends on data."""
     bytes_per_device: int | None
     """Bytes per step: `count` × `bytes_each`; null if `count` is null."""
     dtype: str

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.base.directories import CONSTRAINTS
+from shardtui.engine.hlo.array_types import arrays
 from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.device_groups import axes_of
 from shardtui.engine.hlo.execution_counts import runs
-from shardtui.engine.hlo.module import LIBRARIES, arrays, closing, parse
+from shardtui.engine.hlo.module import LIBRARIES, closing, parse
 from shardtui.engine.models import decoder
 from shardtui.engine.parallel import constraints
 from shardtui.tui.cli.main import main

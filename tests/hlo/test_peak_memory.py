@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import msgspec
 import pytest
 from rich.console import Console
-from shardtui.engine.hlo.live_values import elements, leaves, memory_space
+from shardtui.engine.hlo.array_types import elements, leaves, memory_space
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak, padded_bytes, peak_memory
 from shardtui.engine.planning.ahead_of_time import compile_cost

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from ...engine.base import formatting
 from ...engine.explain.explanation import Explanation, Rematerialization, ValueOrigin
 from ...engine.explain.graph import Graph
+from ...engine.hlo.array_types import element_bits
 from ...engine.hlo.finding import Finding, finding
 from ...engine.hlo.lint import LARGE_BYTES, LARGE_FRACTION
-from ...engine.hlo.module import element_bits
 
 
 def program_findings(found: Explanation) -> list[Finding]:
