@@ -112,17 +112,26 @@ def active_parameter_count(config: ModelConfig) -> int:
 
 
 def _attention_parameters(config: ModelConfig) -> int:
-    """2·D·H·(N + K) for the projections of query, result, key and value, their biases, and norms of query and key."""
+    """The projections, their biases, and norms of query and key."""
     query, key = config.heads * config.head_dim, config.key_heads * config.head_dim
     bias = {"all": query + 2 * key + config.embed, "attention": query + 2 * key + config.embed, "qkv": query + 2 * key}
     norms = {"none": 0, "head": 2 * config.head_dim, "full": query + key}[config.query_norm]
-    return 2 * config.embed * (query + key) + bias.get(config.biases, 0) + norms
+    return _projections(config) + bias.get(config.biases, 0) + norms
+
+
+def _projections(config: ModelConfig) -> int:
+    """2·D·H·(N + K) elements of the kernels of query, result, key and value."""
+    return 2 * config.embed * config.head_dim * (config.heads + config.key_heads)
 
 
 def _mlp_parameters(config: ModelConfig) -> int:
     inner = 2 if config.is_gated else 1
-    biases = inner * config.mlp + config.embed if config.biases == "all" else 0
-    return (inner + 1) * config.embed * config.mlp + biases
+    return _mlp_kernels(config) + (inner * config.mlp + config.embed if config.biases == "all" else 0)
+
+
+def _mlp_kernels(config: ModelConfig) -> int:
+    """2·D·F elements of its kernels, 3·D·F of a gated one's."""
+    return (3 if config.is_gated else 2) * config.embed * config.mlp
 
 
 def _norm_parameters(config: ModelConfig) -> int:
@@ -130,10 +139,11 @@ def _norm_parameters(config: ModelConfig) -> int:
 
 
 def flops_per_token(config: ModelConfig, seq_len: int) -> float:
-    """Returns the FLOPs of forward and backward pass: 6 per multiplying parameter + 12·N·H·T per layer for attention
-    (PaLM, appendix B). The position table and the token lookup multiply nothing; the output layer does. A token's
-    experts count even if they have no capacity left. In layers with a window T is at most the window."""
-    idle = (0 if config.rope else config.context) + (0 if config.tied else config.vocab)
-    multiplying = active_parameter_count(config) - idle * config.embed
+    """Returns the FLOPs of the matrix products of forward and backward pass: 6 per element of the kernels and of the
+    output layer's table, and 12·N·H·T per layer for attention, masked or not (Chowdhery et al. 2022, "PaLM", appendix
+    B). A token's experts count even if they have no capacity left. In layers with a window T is at most the window."""
+    d, experts = config.embed, config.experts_per_token if config.experts else 1
+    layer = _projections(config) + experts * _mlp_kernels(config) + d * config.experts
+    multiplying = config.layers * layer + d * config.vocab
     positions = sum(min(seq_len, config.window_of(layer) or seq_len) for layer in range(config.layers))
     return 6.0 * multiplying + 12.0 * config.heads * config.head_dim * positions

@@ -17,8 +17,8 @@ class StepTraffic:
     def flows(self) -> list[Flow]:
         groups: dict[tuple[str, Axes], list[Collective]] = {}
         for each in self._collectives():
-            axes = tuple(axis for axis in self.step.mesh if axis in each.axes)
-            if each.count and self.step.shard_count(axes) > 1:
+            axes = tuple(axis for axis, size in self.step.mesh.items() if size > 1 and axis in each.axes)
+            if each.count and axes:
                 groups.setdefault((each.kind, axes), []).append(each)
         found = [self._flow(kind, axes, same) for (kind, axes), same in groups.items()]
         return sorted(found, key=lambda flow: -flow.bytes_known)

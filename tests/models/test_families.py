@@ -1,5 +1,6 @@
 """What families do differently from GPT-2: sizes, positions, windows, grouped heads, experts, and live switches."""
 
+import math
 from pathlib import Path
 
 import jax
@@ -79,8 +80,10 @@ def test_all_arrays_are_counted_and_have_logical_axes_and_flops_those_of_active_
     assert active_parameter_count(load_model("qwen3-30b-a3b").model) == 3_353_032_704, "published as 3.3 B"
     full, local = (flops_per_token(config, 16) for config in (msgspec.structs.replace(GEMMA3, window=0), GEMMA3))
     assert full - local == 12 * 2 * 4 * 16 * (16 - 5), "two of three layers see 5 of 16 positions"
-    config = like(kv_heads=1)
-    assert flops_per_token(config, 0) == 6 * (parameter_count(config) - config.vocab * config.embed)
+    for config in (like(kv_heads=1), like(biases="all", query_norm="full", norm="layer", norm_places="both")):
+        arrays = Task(config_of(config), "cpu").arrays
+        kernels = sum(math.prod(array.shape) for array in arrays if array.names[0].endswith(".kernel"))
+        assert flops_per_token(config, 0) == 6 * (kernels / 3 + config.vocab * config.embed), "two moments of each"
     for name, config in {**FAMILIES, "gpt2": tiny_model()}.items():
         arrays = [array for array in Task(config_of(config), "cpu").arrays if array.shape]
         assert all(None not in array.logical_axes and len(array.logical_axes) == len(array.shape) for array in arrays)

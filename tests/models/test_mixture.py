@@ -115,7 +115,8 @@ def test_logits_depend_only_on_earlier_tokens_and_flops_on_active_experts() -> N
     dense = parameter_count(load_model("nano").model)
     assert parameter_count(config) == dense + 4 * (7 * mlp + 128 * 8)
     assert active_parameter_count(config) == dense + 4 * (mlp + 128 * 8)
-    assert flops_per_token(config, 128) == 6 * (dense + 4 * (mlp + 128 * 8) - 128 * 128) + 12 * 4 * 128 * 128
+    kernels = 4 * (4 * 128**2 + 2 * 2 * 128 * 512 + 128 * 8)
+    assert flops_per_token(config, 128) == 6 * (kernels + 256 * 128) + 12 * 4 * 128 * 128
 
 
 @pytest.mark.slow

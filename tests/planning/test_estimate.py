@@ -112,6 +112,18 @@ def test_gathers_of_moments_flops_and_axes_of_size_1_are_counted_by_formula(task
     assert estimate_row(task, wrong, 8, None).problems == list(wrong.problems)
 
 
+def test_axes_of_size_1_are_in_no_collective(task: Task) -> None:
+    """Rules of heads and MLP that name different axes of size 1 split alike: their all-reduces are one row."""
+    text = '[mesh]\ndata = 4\nextra = 1\nmodel = 2\n[rules]\nbatch = ["extra", "data"]\nvocab = "model"\n'
+    one, other = (
+        parse_preset(Path("x.toml"), text + rules)
+        for rules in ('heads = "model"\nmlp = "model"\n', 'heads = ["extra", "model"]\nmlp = "model"\n')
+    )
+    flows_of_one, flows_of_other = (Step(task, preset, 8).flows for preset in (one, other))
+    assert flows_of_one == flows_of_other
+    assert {axis for flow in flows_of_one for axis in flow.axes} == {"data", "model"}
+
+
 MLP = "mlp is split over data and model, only some of which split the tokens"
 MATMUL = "[overrides] split blocks.attention.out.kernel differently from the matmul that uses it"
 UNKNOWN = {
