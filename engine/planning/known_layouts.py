@@ -1,13 +1,12 @@
 """Which layouts the formulas cover. For all others the compiler's choices are not modelled, so there is no estimate."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import jax
 
 from ..spec.model_config import ModelConfig
-from ..spec.preset import Axes
 from .step_layout import StepLayout
-from .weight import TENSOR_PARALLEL, Spec
+from .weight import TENSOR_PARALLEL, Spec, split_axes
 
 UNSPLIT = ("activation_embed", "keys", "head_dim", "qkv", "positions")
 UNSPLIT_OF_EXPERTS = ("router", "expert_batch", "capacity")
@@ -33,24 +32,24 @@ def _reasons(step: StepLayout) -> Iterator[str]:
     if step.on_cpu and step.is_bfloat16 and jax.__version_info__ >= FIRST_UNKNOWN_JAX:
         yield f"bfloat16 on CPU: jax {jax.__version__} saves other activations than jax 0.10"
     for name in (*UNSPLIT, *(UNSPLIT_OF_EXPERTS if step.model.experts else ())):
-        if axes := _split(step, step.preset.rules.get(name, ())):
+        if axes := split_axes(step.preset.rules.get(name, ()), step.mesh):
             yield f"{name} is split over {_listed(axes)}"
-    if apart := [axis for axis in _split(step, step.rules.get("embed", ())) if axis not in tokens]:
+    if apart := [axis for axis in step.rules.get("embed", ()) if axis not in tokens]:
         yield f"embed is split over {_listed(apart)}, which does not split the tokens"
-    saved = _split(step, step.rules["saved_embed"]) if step.model.remat else []
-    if saved and saved != _split(step, step.rules.get("heads", ())):
+    saved = step.rules["saved_embed"] if step.model.remat else ()
+    if saved and saved != step.rules.get("heads", ()):
         yield f"saved_embed is split over {_listed(saved)}, unlike heads"
     for name in TENSOR_PARALLEL:
-        axes = _split(step, step.rules.get(name, ()))
-        if shared := [axis for axis in axes if axis in _split(step, step.seq_axes)]:
+        axes = step.rules.get(name, ())
+        if shared := [axis for axis in axes if axis in step.seq_axes]:
             yield f"{name} and seq are both split over {_listed(shared)}"
         elif tokens & set(axes) and not set(axes) <= tokens:
             yield f"{name} is split over {_listed(axes)}, only some of which split the tokens"
-    if not step.pipeline and (axes := _split(step, step.rules.get("layers", ()))):
+    if not step.pipeline and (axes := step.rules.get("layers", ())):
         yield f"layers are split over {_listed(axes)}, but not into pipeline stages"
     if step.model.experts:
         yield from _expert_reasons(step)
-    if step.model.is_grouped and _split(step, step.rules["kv_heads"]) != _split(step, step.rules.get("heads", ())):
+    if step.model.is_grouped and step.rules["kv_heads"] != step.rules.get("heads", ()):
         yield "kv_heads is split unlike heads"
     for weight in step.weights:
         if _differ(step, weight.spec, step.spec_of(weight.array.shape, weight.array.logical_axes)):
@@ -77,17 +76,13 @@ def differences(model: ModelConfig) -> list[str]:
 
 
 def _expert_reasons(step: StepLayout) -> Iterator[str]:
-    parts, is_split = step.shard_count(step.seq_axes), bool(_split(step, step.seq_axes))
+    parts, is_split = step.shard_count(step.seq_axes), bool(step.seq_axes)
     if step.model.capacity_factor and step.slots % parts:
         yield f"an expert's {step.slots} slots are not divisible by the {parts} shards of the sequence"
     if step.on_cpu and is_split:
         yield "no formula for the memory of experts with a split sequence on CPU"
     if step.on_cpu and step.model.remat:
         yield "no formula for the memory of experts with remat on CPU"
-
-
-def _split(step: StepLayout, axes: Axes) -> list[str]:
-    return [axis for axis in axes if step.mesh[axis] > 1]
 
 
 def _differ(step: StepLayout, one: Spec, other: Spec) -> bool:
@@ -97,8 +92,8 @@ def _differ(step: StepLayout, one: Spec, other: Spec) -> bool:
 def _split_for_use(step: StepLayout, spec: Spec) -> list[list[str]]:
     """Returns a spec without the axes that split tokens: over those, parameters and moments are gathered for use."""
     tokens = {*step.batch_axes, *step.seq_axes} - set(step.rules.get("experts", ()))
-    return [[axis for axis in _split(step, axes) if axis not in tokens] for axes in spec]
+    return [[axis for axis in axes if axis not in tokens] for axes in spec]
 
 
-def _listed(axes: list[str]) -> str:
+def _listed(axes: Sequence[str]) -> str:
     return " and ".join(axes)

@@ -70,7 +70,7 @@ class StepLayout(Shards):
 
     @cached_property
     def weights(self) -> list[Weight]:
-        return weights_of(self.task.state_arrays, self.state)
+        return weights_of(self.task.state_arrays, self.state, self.mesh)
 
     @property
     def output_table(self) -> Weight:

@@ -44,7 +44,9 @@ class StepMemory:
         found = dict.fromkeys(names.values(), 0)
         decisions = jax.tree.leaves((self.step.state, self.step.batch))
         for array, decision in zip(self.step.task.arrays, decisions, strict=True):
-            found[names[array.kind]] += self.step.local_elements(array.shape, spec_of(decision)) * array.dtype.itemsize
+            found[names[array.kind]] += (
+                self.step.local_elements(array.shape, spec_of(decision, self.step.mesh)) * array.dtype.itemsize
+            )
         return found
 
     @property

@@ -60,36 +60,42 @@ class Weight:
         return self.is_kernel and self.name.split(".")[-2] in ("qkv", "query", "kv")
 
 
-def spec_of(decision: Decision) -> Spec:
-    return tuple(dim.axes for dim in decision.dims)
+def split_axes(axes: Axes, mesh: Mapping[str, int]) -> Axes:
+    """Leaves out axes of size 1, which split nothing."""
+    return tuple(axis for axis in axes if mesh.get(axis, 1) > 1)
+
+
+def spec_of(decision: Decision, mesh: Mapping[str, int]) -> Spec:
+    return tuple(split_axes(dim.axes, mesh) for dim in decision.dims)
 
 
 def axes_of(spec: Spec) -> set[str]:
     return {axis for axes in spec for axis in axes}
 
 
-def weights_of(arrays: TrainState, decisions: TrainState) -> list[Weight]:
+def weights_of(arrays: TrainState, decisions: TrainState, mesh: Mapping[str, int]) -> list[Weight]:
     moments: dict[str, list[Spec]] = {}
     for array, decision in zip(*map(jax.tree.leaves, (arrays, decisions)), strict=True):
         if array.kind == "moment":
             for owner in array.names[1:]:  # Adafactor's rows and columns name none
-                moments.setdefault(owner, []).append(spec_of(decision))
+                moments.setdefault(owner, []).append(spec_of(decision, mesh))
     parameters = zip(*map(jax.tree.leaves, (arrays.params, decisions.params)), strict=True)
-    return [Weight(array, spec_of(each), tuple(moments.get(array.names[0], ()))) for array, each in parameters]
+    return [Weight(array, spec_of(each, mesh), tuple(moments.get(array.names[0], ()))) for array, each in parameters]
 
 
 class Shards:
-    """How rules split arrays over a mesh."""
+    """How rules split arrays over a mesh. Rules and specs name no axes of size 1."""
 
     def __init__(self, rules: Mapping[str, Axes], mesh: Mapping[str, int]) -> None:
-        self.rules, self.mesh = rules, mesh
-        self.batch_axes, self.seq_axes = rules.get("batch", ()), rules.get("seq", ())
+        self.rules = {logical: split_axes(axes, mesh) for logical, axes in rules.items()}
+        self.mesh = mesh
+        self.batch_axes, self.seq_axes = self.rules.get("batch", ()), self.rules.get("seq", ())
         self._specs: dict[object, Spec] = {}
         self._elements: dict[object, int] = {}
 
     def spec_of(self, shape: tuple[int, ...], logical: LogicalAxes) -> Spec:
         if (shape, logical) not in self._specs:
-            self._specs[shape, logical] = spec_of(by_rules(shape, logical, self.rules, self.mesh))
+            self._specs[shape, logical] = spec_of(by_rules(shape, logical, self.rules, self.mesh), self.mesh)
         return self._specs[shape, logical]
 
     def tensor_axes(self, logical: str) -> Axes:
