@@ -18,39 +18,47 @@ import numpy as np
 from ..base.atomic_write import write_atomically
 from ..base.directories import cache_directory
 from ..base.encoding import encode_json
-from ..base.formatting import count
+from ..base.formatting import count, listed
 from ..base.output import note
 from ..base.untrusted import read_bytes, read_struct, read_text, refusing
 from ..base.user_error import UserError
 from ..spec.prepared import FILE_NAME, TOKENIZER, PrepareAnswer, Prepared, PreparedShard, PrepareRequest
-from .documents import NO_TEXT, Part, parts_of, pieces
+from .documents import MOST_NAMED, NO_TEXT, Part, Sources, pieces, sources_of
 from .tokenizer import Tokenizer, load_tokenizer
 
 PLAN = "plan"
 PROGRESS_SECONDS = 2.0
+MOST_WITHOUT_TEXT = 1000
+"""Records of a shard without text, if none has one: the field is wrong."""
 
 
 def prepare(request: PrepareRequest) -> PrepareAnswer:
     """Writes the shards, then `data.json`. Raises UserError; finished shards stay, and the same request goes on."""
     tokenizer = load_tokenizer(request.tokenizer, request.end_of_text)
     with refusing(request.source):
-        parts = parts_of(request.source, request.text_field)
-        plan = _plan(request, tokenizer, parts)
+        sources = sources_of(request.source, request.text_field)
+        parts, plan = sources.parts, _plan(request, tokenizer, sources)
+    if sources.others:
+        note(f"no documents: {listed(sources.others, MOST_NAMED)}")
     out = Path(request.out) if request.out else cache_directory() / "data" / plan
     if request.out is None and (out / FILE_NAME).exists():
         return PrepareAnswer(directory=str(out), data=read_struct(out / FILE_NAME, Prepared, advice=f"remove {out}"))
     done = _begin(out, plan, len(parts))
-    shards = [shard for shard in _shards(request, parts, out, done) if shard.tokens]
-    if not shards:
-        raise UserError(f"{request.source}: {NO_TEXT}")
+    shards = [shard for shard in _shards(request, parts, out, done) if shard.tokens or shard.skipped]
+    if not any(shard.tokens for shard in shards):
+        problems = [problem for shard in shards for problem in shard.problems]
+        raise UserError(*problems[:MOST_NAMED] or [f"{request.source}: {NO_TEXT}"])
     found = Prepared(
         vocab=tokenizer.vocab,
         dtype=tokenizer.dtype,  # type: ignore[arg-type]
         tokens=sum(shard.tokens for shard in shards),
         documents=sum(shard.documents for shard in shards),
         end_of_text=tokenizer.end_of_text,
+        begin_of_text=list(tokenizer.before),
         tokenizer_sha256=tokenizer.sha256,
         shards=shards,
+        skipped_files=[f"{path}: {why}" for path, why in sources.skipped.items()],
+        skipped_share=_skipped_share(sources, shards),
     )
     if request.tokenizer:
         write_atomically(out / TOKENIZER, read_bytes(Path(request.tokenizer).expanduser()))
@@ -60,11 +68,17 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
     return PrepareAnswer(directory=str(out), data=found)
 
 
-def _plan(request: PrepareRequest, tokenizer: Tokenizer, parts: list[Part]) -> str:
+def _skipped_share(sources: Sources, shards: list[PreparedShard]) -> float:
+    skipped = sum(shard.skipped for shard in shards)
+    records = skipped + sum(shard.documents for shard in shards)
+    return max(skipped / max(1, records), sources.skipped_size / max(1, sources.size))
+
+
+def _plan(request: PrepareRequest, tokenizer: Tokenizer, sources: Sources) -> str:
     """Returns a digest of the request, the tokenizer, and the names, sizes and modification times of the sources."""
-    paths = dict.fromkeys(Path(span.path) for part in parts for span in part)
+    paths = dict.fromkeys(Path(span.path) for part in sources.parts for span in part)
     states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    how = (request.text_field, tokenizer.end_of_text, tokenizer.sha256, parts, states)
+    how = (request.text_field, tokenizer.end_of_text, tokenizer.sha256, sources, states)
     return hashlib.sha256(encode_json(how)).hexdigest()
 
 
@@ -127,17 +141,29 @@ def _write(request: PrepareRequest, out: Path, number: int, part: Part) -> Prepa
     if note.exists():
         return read_struct(note, PreparedShard, advice="remove it")
     tokenizer, arrays, documents = load_tokenizer(request.tokenizer, request.end_of_text), list[np.ndarray](), 0
-    dtype = np.dtype(tokenizer.dtype)
+    dtype, skipped, problems = np.dtype(tokenizer.dtype), 0, list[str]()
+    before, after = np.array(tokenizer.before, dtype), np.array(tokenizer.after, dtype)
     for span in part:
-        for text, ends in pieces(span, request.text_field):
-            arrays.append(tokenizer.encode(text).astype(dtype))
-            if ends:
-                arrays.append(np.array([tokenizer.end_of_text], dtype))
-                documents += 1
+        for piece in pieces(span, request.text_field):
+            if isinstance(piece, UserError):
+                skipped += 1
+                problems += piece.problems if skipped <= MOST_NAMED else ()
+                if skipped > MOST_WITHOUT_TEXT and not documents:
+                    raise UserError(*problems)
+                continue
+            arrays += [before] if piece.begins else []
+            arrays.append(tokenizer.encode(piece.text).astype(dtype))
+            arrays += [after] if piece.ends else []
+            documents += piece.ends
     tokens = np.concatenate(arrays) if arrays else np.empty(0, dtype)
     content = tokens.tobytes()
     shard = PreparedShard(
-        file=path.name, tokens=tokens.size, documents=documents, sha256=hashlib.sha256(content).hexdigest()
+        file=path.name,
+        tokens=tokens.size,
+        documents=documents,
+        sha256=hashlib.sha256(content).hexdigest(),
+        skipped=skipped,
+        problems=problems,
     )
     try:
         write_atomically(path, content)

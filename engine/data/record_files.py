@@ -31,7 +31,9 @@ EXAMPLE = {
 def row_groups(path: Path, text_field: str) -> list[int]:
     """Returns the bytes of each row group. Only the footer is read. Raises UserError if there is no column of text."""
     with _parquet(path) as file, refusing(str(path), "damaged"):
-        kinds = dict(zip(file.schema_arrow.names, map(str, file.schema_arrow.types), strict=True))
+        types = file.schema_arrow.types
+        values = [getattr(kind, "value_type", kind) if "dictionary" in str(kind) else kind for kind in types]
+        kinds = dict(zip(file.schema_arrow.names, map(str, values), strict=True))
         if text_field not in kinds:
             raise UserError(f"{path}: it has no column {text_field}: choose --text-field from {', '.join(kinds)}")
         if kinds[text_field] not in ("string", "large_string", "string_view"):
@@ -41,8 +43,8 @@ def row_groups(path: Path, text_field: str) -> list[int]:
         return [file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups)]
 
 
-def rows(path: str, group: int, text_field: str) -> Iterator[str]:
-    """Yields the texts of a row group. Raises UserError; it names the row."""
+def rows(path: str, group: int, text_field: str) -> Iterator[str | UserError]:
+    """Yields the texts of a row group, an error for each null. Raises UserError; it names the row."""
     row = 0
     with _parquet(Path(path)) as file:
         with refusing(f"{path}: row group {group}", "damaged"):
@@ -54,9 +56,8 @@ def rows(path: str, group: int, text_field: str) -> Iterator[str]:
             if batch is None:
                 return
             for text in texts:
-                if text is None:
-                    raise UserError(f"{path}: row {row:,} of row group {group}: {text_field} is null")
-                yield text
+                null = UserError(f"{path}: row {row:,} of row group {group}: {text_field} is null")
+                yield null if text is None else text
                 row += 1
 
 
@@ -83,13 +84,15 @@ def record_count(path: Path) -> int:
         reader.close()
 
 
-def records(path: str, begin: int, end: int, text_field: str) -> Iterator[str]:
-    """Yields the texts of records `[begin:end]`. Raises UserError; it names the record."""
+def records(path: str, begin: int, end: int, text_field: str) -> Iterator[str | UserError]:
+    """Yields the texts of records `[begin:end]`, an error for each that has none or is damaged."""
     reader = _open_records(Path(path))
     try:
         for first in range(begin, end, READ_AT_ONCE):
             for number, record in enumerate(_read(reader, path, first, min(end, first + READ_AT_ONCE)), first):
-                yield _text(f"{path}: record {number:,}", record, text_field)
+                yield (
+                    record if isinstance(record, UserError) else _text(f"{path}: record {number:,}", record, text_field)
+                )
     finally:
         reader.close()
 
@@ -105,24 +108,24 @@ def _open_records(path: Path) -> Any:
     return reader
 
 
-def _read(reader: Any, path: str, begin: int, end: int) -> list[bytes]:
+def _read(reader: Any, path: str, begin: int, end: int) -> list[bytes | UserError]:
     """Reads records `[begin:end]`; if one is damaged, one by one, to name it."""
     try:
         return reader.read(begin, end)
-    except RuntimeError as error:
+    except RuntimeError:
         if end == begin + 1:
-            raise UserError(f"{path}: record {begin:,}: damaged: write the file again, or remove it") from error
+            return [UserError(f"{path}: record {begin:,}: damaged: write the file again, or remove it")]
         return [record for number in range(begin, end) for record in _read(reader, path, number, number + 1)]
 
 
-def _text(where: str, record: bytes, text_field: str) -> str:
+def _text(where: str, record: bytes, text_field: str) -> str | UserError:
     features = _features(record)
     if features is not None and text_field not in features:
-        raise UserError(f"{where}: no text in {text_field}: its features are {', '.join(features)}: set --text-field")
+        return UserError(f"{where}: no text in {text_field}: its features are {', '.join(features)}: set --text-field")
     try:
         return (record if features is None else features[text_field]).decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: byte {error.start:,}: not UTF-8: convert the file, or remove it") from error
+        return UserError(f"{where}: byte {error.start:,}: not UTF-8: convert the file, or remove it")
 
 
 def _features(record: bytes) -> dict[str, bytes] | None:

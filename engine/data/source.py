@@ -9,17 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
+from ..base.formatting import listed
 from ..base.formatting import size as size_text
 from ..base.output import note
 from ..base.regular_file import NotRegular, open_regular
 from ..base.untrusted import decode, read_bytes, refusing
 from ..base.user_error import UserError
-from ..spec.prepared import FILE_NAME, Prepared
+from ..spec.prepared import FILE_NAME, Prepared, is_document
 from .corpus import HASHED_BYTES, Corpus, Shard, StoredTokens
+from .documents import MOST_NAMED, SNIFFED_BYTES
 
 STANDARD_LIBRARY = "the Python standard library's sources"
 EXCLUDED_DIRECTORIES = {"test", "tests", "idle_test", "site-packages", "__pycache__"}
-SNIFFED_BYTES = 1 << 16
 LARGE_CORPUS_BYTES = 100_000_000
 """Bytes of text above which it stays in its files; the log announces that it is being hashed."""
 SUFFIXES = (".bin", ".npy")
@@ -144,9 +145,14 @@ def read_text(data: str | None) -> Corpus:
         return _join(STANDARD_LIBRARY, [_sniff(path) for path in paths])
     path = Path(data).expanduser()
     if path.is_dir():
-        texts = [text for text in map(_sniff, filter(Path.is_file, sorted(path.rglob("*")))) if text.is_text]
+        files = [found for found in sorted(path.rglob("*")) if not found.is_dir()]
+        sniffed = [_sniff(file) for file in files if is_document(file.relative_to(path))]
+        texts = [text for text in sniffed if text.is_text]
         if not texts:
             raise UserError(f"--data {data}: no text file in that directory: give a directory with at least one")
+        taken = {text.path for text in sniffed if text.is_text or not (text.size or text.kind)}
+        if others := [str(file.relative_to(path)) for file in files if file not in taken]:
+            note(f"--data {data}: no text, or hidden, or a README: {listed(others, MOST_NAMED)}")
         return _join(data, texts)
     if not path.exists():
         raise UserError(f"--data {data}: no such file or directory")

@@ -24,6 +24,10 @@ class Tokenizer:
     sha256: str | None
     encode: Callable[[str], np.ndarray]
     """Returns the tokens of a text, without special ones."""
+    before: tuple[int, ...] = ()
+    """The tokens before a document, by the tokenizer's own template."""
+    after: tuple[int, ...] = (0,)
+    """The tokens after a document; `end_of_text` is the last one."""
 
     @property
     def dtype(self) -> str:
@@ -43,7 +47,18 @@ def load_tokenizer(file: str | None, end_of_text: str | None = None) -> Tokenize
         with refusing(f"--tokenizer {file}", "cannot tokenize"):
             return np.asarray(found.encode(text, add_special_tokens=False).ids, np.uint32)
 
-    return Tokenizer(max(found.get_vocab().values()) + 1, end, sha256, encode)
+    with refusing(f"--tokenizer {file}", "cannot tokenize"):
+        before, after = _template(found)
+    after = after if after[-1:] == (end,) else (*after, end)
+    return Tokenizer(max(found.get_vocab().values()) + 1, end, sha256, encode, before, after)
+
+
+def _template(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the tokens that the tokenizer's post-processor puts before and after a text."""
+    found = tokenizer.encode("a")
+    marks = "".join(map(str, found.special_tokens_mask))
+    before, after = len(marks) - len(marks.lstrip("1")), len(marks.rstrip("1"))
+    return tuple(found.ids[:before]), tuple(found.ids[max(before, after) :])
 
 
 def _parse(file: str, content: bytes) -> Any:

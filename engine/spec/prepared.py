@@ -1,5 +1,6 @@
 """The request of `shardtui data prepare`, and `data.json`, which describes the prepared data. No numpy here."""
 
+from pathlib import PurePath
 from typing import Literal
 
 from msgspec import Struct
@@ -7,7 +8,9 @@ from msgspec import Struct
 FILE_NAME = "data.json"
 """Describes prepared data. It is written last: without it, the preparation is not complete."""
 TOKENIZER = "tokenizer.json"
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 FORMS = {
+    ".json": "json",
     ".jsonl": "json_lines",
     ".ndjson": "json_lines",
     ".parquet": "parquet",
@@ -16,9 +19,20 @@ FORMS = {
 }
 
 
+MOST_SKIPPED = 0.01
+"""The share of the documents that may be skipped."""
+
+
 def form_of(name: str) -> str | None:
-    """Returns the form of a file with documents, as `c4.array_record-00000-of-00032`; None for text."""
-    return FORMS.get("." + name.rpartition(".")[2].partition("-")[0])
+    """Returns the form of a file with documents, as `c4.array_record-00000-of-00032` or `a.jsonl.gz`; None for text."""
+    path = PurePath(name)
+    suffix = PurePath(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+    return FORMS.get(suffix.partition("-")[0])
+
+
+def is_document(path: PurePath) -> bool:
+    """Whether a file of a directory may have documents, by its path inside: READMEs and hidden files have none."""
+    return path.name.partition(".")[0].upper() != "README" and not any(part.startswith(".") for part in path.parts)
 
 
 def rows_of(vocab: int) -> int:
@@ -47,6 +61,10 @@ class PreparedShard(Struct, frozen=True, kw_only=True):
     """Number of documents that end in it."""
     sha256: str
     """SHA-256 of its bytes, in hexadecimal."""
+    skipped: int = 0
+    """Number of records without text that were skipped."""
+    problems: list[str] = []
+    """The first of them: file, line or record, and why there is no text."""
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
@@ -64,10 +82,16 @@ class Prepared(Struct, frozen=True, kw_only=True):
     """Number of documents."""
     end_of_text: int
     """The token after each document."""
+    begin_of_text: list[int] = []
+    """The tokens before each document: those of the tokenizer's own template."""
     tokenizer_sha256: str | None
     """SHA-256 of `tokenizer.json`; null for bytes."""
     shards: list[PreparedShard]
     """The files, in order."""
+    skipped_files: list[str] = []
+    """The files without text that were skipped, each with the reason."""
+    skipped_share: float = 0.0
+    """The share of the records, or of the bytes of the sources, that was skipped: the larger one."""
 
     @property
     def vocab_rows(self) -> int:

@@ -1,6 +1,10 @@
-"""`data prepare`: the tokens of documents, in order, however many processes; damaged records are named."""
+"""`data prepare`: the tokens of documents, in order, however many processes; what is skipped is counted and named."""
 
+import bz2
+import contextlib
+import gzip
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -20,9 +24,9 @@ from shardtui.engine.data.source import read_corpus
 from shardtui.engine.spec.prepared import Prepared, PrepareRequest
 from shardtui.engine.training.inputs import text_inputs
 from shardtui.engine.wire.engine_command import engine_command
-from shardtui.tui.cli.main import _parser
+from shardtui.tui.cli.main import _parser, main
 from shardtui.tui.cli.run_config import new_config
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from ..conftest import SHARDTUI, tiny_config, tiny_model
 from ..processes import is_alive
@@ -107,10 +111,11 @@ def test_one_text_is_one_document_however_it_is_divided(tmp_path: Path, monkeypa
     monkeypatch.setattr(documents, "PART_BYTES", 1_000)
     monkeypatch.setattr(documents, "PIECE_BYTES", 300)
     (tmp_path / "text.txt").write_text("".join(TEXTS))
-    spans = [span for part in documents.parts_of(str(tmp_path / "text.txt"), "text") for span in part]
-    read = [piece for span in spans for piece in documents.pieces(span, "text")]
-    assert "".join(text for text, _ in read) == "".join(TEXTS)
-    assert (len(spans) > 10, len(read) > 30, [ends for _, ends in read].count(True)) == (True, True, 1)
+    spans = [span for part in documents.sources_of(str(tmp_path / "text.txt"), "text").parts for span in part]
+    read = [piece for span in spans for piece in documents.pieces(span, "text") if isinstance(piece, documents.Piece)]
+    assert "".join(piece.text for piece in read) == "".join(TEXTS)
+    ends = [(piece.begins, piece.ends) for piece in read]
+    assert (len(spans) > 10, ends) == (True, [(True, False), *[(False, False)] * (len(read) - 2), (False, True)])
     found = prepared(request(tmp_path / "text.txt", tmp_path / "out"))
     assert (found.documents, found.dtype, found.end_of_text) == (1, "uint8", 0)
     tokens = read_corpus(str(tmp_path / "out")).read(0, found.tokens)
@@ -122,9 +127,9 @@ def test_a_killed_preparation_ends_the_same(tmp_path: Path, tokenizer: Path, mon
     monkeypatch.setattr(documents, "PART_BYTES", 7_001)
     asked = request(write(tmp_path, "jsonl"), tmp_path / "out", tokenizer=str(tokenizer))
     (tmp_path / "out").mkdir()
-    parts = documents.parts_of(asked.source, "text")
-    loaded = prepare.load_tokenizer(asked.tokenizer)
-    plan = prepare._plan(asked, loaded, parts)
+    sources = documents.sources_of(asked.source, "text")
+    loaded, parts = prepare.load_tokenizer(asked.tokenizer), sources.parts
+    plan = prepare._plan(asked, loaded, sources)
     assert prepare._begin(tmp_path / "out", plan, len(parts)) == 0
     first = prepare._write(asked, tmp_path / "out", 0, parts[0])
     assert prepare._begin(tmp_path / "out", plan, len(parts)) == 1
@@ -155,24 +160,120 @@ def test_the_processes_of_a_killed_preparation_end(tmp_path: Path) -> None:
     assert prepared(request(source, tmp_path / "out")).tokens == 170 * 800_000 + 1
 
 
+def packed(content: bytes) -> bytes:
+    return pyarrow.Codec("zstd").compress(content, asbytes=True)
+
+
+LINES = b'{"text": "one"}\n{"text": "two"}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "texts"),
+    [
+        ("a.jsonl.gz", gzip.compress(LINES) + gzip.compress(LINES), ["one", "two"] * 2),
+        ("a.jsonl", gzip.compress(LINES), ["one", "two"]),
+        ("a.jsonl.gz", LINES, ["one", "two"]),
+        ("a.json.bz2", bz2.compress(LINES), ["one", "two"]),
+        ("a.jsonl.xz", lzma.compress(LINES), ["one", "two"]),
+        ("a.jsonl.zst", packed(LINES) * 2, ["one", "two"] * 2),
+        ("a.txt.gz", gzip.compress(b"one\n" * 3), ["one\n" * 3]),
+        ("a.json", LINES, ["one", "two"]),
+        ("a.json", b'[{"text": "one"}, {"text": "two"}]', ["one", "two"]),
+        ("a.json", b'{\n  "text": "one"\n}\n', ["one"]),
+        ("a.json.gz", gzip.compress(b'[\n{"text": "one"}]'), ["one"]),
+        ("a.jsonl", b'\xef\xbb\xbf{"text": "one"}\r\n\r\n{"text": ""}\r\n', ["one", ""]),
+        ("a.txt", b"\xef\xbb\xbfone", ["one"]),
+    ],
+)
+def test_files_are_read_by_their_content(tmp_path: Path, name: str, content: bytes, texts: list[str]) -> None:
+    (tmp_path / name).write_bytes(content)
+    found = prepared(request(tmp_path / name, tmp_path / "out"))
+    tokens = read_corpus(str(tmp_path / "out")).read(0, found.tokens)
+    assert tokens.tobytes().decode().split("\0")[:-1] == texts
+    assert (found.documents, found.skipped_share) == (len(texts), 0.0)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("a.jsonl", b'{"text": "a"}\n\n{"text": \n', "a.jsonl: line 3: not JSON"),
-        ("a.jsonl", b'{"text": "a"}\n{"body": "b"}\n', "a.jsonl: line 2: no text in text: its fields are body"),
         ("a.jsonl", b"[1]\n", "a.jsonl: line 1: no text in text: it is no object"),
+        ("a.jsonl", b'{"body": "b"}\n' * 5000, "a.jsonl: line 1: no text in text: its fields are body"),
+        ("a.json", b'{"rows": [{"text": "a"}]}', "a.json: line 1: no text in text: its fields are rows"),
+        ("a.json", b'[{"text": "a"},\n', "a.json: cannot be read: Input data was truncated"),
+        ("a.jsonl", '{"text": "a"}'.encode("utf-16"), "a.jsonl: not UTF-8 text, it has a NUL byte"),
         ("a.txt", b"good\n" * 10 + b"\xff\n", "a.txt: byte 50: not UTF-8"),
+        ("a.jsonl.gz", gzip.compress(LINES)[:-9], "a.jsonl.gz: cannot be read: Compressed file ended before"),
+        ("a.jsonl.zst", packed(LINES)[:-5], "a.jsonl.zst: cannot be read: Truncated compressed stream"),
+        ("a.tar.gz", gzip.compress(b"a.txt\0\0"), "a.tar.gz: not UTF-8 text, it has a NUL byte"),
+        ("a.zip", b"PK\3\4", "a.zip: a ZIP archive: unpack it"),
+        ("a.jsonl.lz4", b"\x04\x22\x4d\x18", "a.jsonl.lz4: compressed by LZ4: decompress it"),
         ("a.parquet", b"PAR1 and no more", "a.parquet: not a Parquet file, or damaged"),
         ("a.arrayrecord", b"no record", "a.arrayrecord: not an ArrayRecord file, or truncated"),
         ("a.bin", b"\0\0", "there is no text in it"),
     ],
 )
-def test_damaged_records_are_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+def test_what_has_no_text_is_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError) as raised:
         prepared(request(tmp_path / name, tmp_path / "out"))
     assert says in raised.value.problems[0]
     assert not (tmp_path / "out" / "data.json").exists()
+
+
+def test_skipped_records_and_files_are_counted_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "PART_BYTES", 40)
+    (folder := tmp_path / "in").mkdir()
+    (folder / "a.jsonl").write_bytes(LINES + b'{"text": null}\n\n{"text": \n{"text": "caf\xe9"}\n{"text": "\\ud83d"}\n')
+    (folder / "image.png").write_bytes(b"\x89PNG\0\0")
+    (folder / "README.md").write_text("# Card")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("[core]")
+    dictionary = pyarrow.array(["one", None, "one"]).dictionary_encode()
+    pyarrow.parquet.write_table(pyarrow.table({"text": dictionary}), folder / "b.parquet")
+    found = prepared(request(folder, tmp_path / "out"))
+    problems = [problem.removeprefix(f"{folder}/") for shard in found.shards for problem in shard.problems]
+    assert [problem.rpartition(": correct")[0] for problem in problems[:4]] == [
+        "a.jsonl: line 3: text is null",
+        "a.jsonl: line 5: not JSON: Input data was truncated",
+        "a.jsonl: line 6: not JSON: 'utf-8' codec can't decode byte 0xe9 in position 3: unexpected end of data",
+        "a.jsonl: line 7: not JSON: Input data was truncated",
+    ]
+    assert problems[4:] == ["b.parquet: row 1 of row group 0: text is null"]
+    assert (found.documents, sum(shard.skipped for shard in found.shards), found.skipped_share) == (4, 5, 5 / 9)
+    assert found.skipped_files == [f"{folder}/image.png: not text, it has a NUL byte"]
+    assert capsys.readouterr().err == "no documents: .git/config, README.md\n"
+
+
+@pytest.mark.parametrize(("skipped", "status"), [(1, 0), (3, 1)])
+def test_a_share_of_skipped_records_above_1_percent_is_a_failure(
+    tmp_path: Path, skipped: int, status: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (source := tmp_path / "a.jsonl").write_bytes(LINES * 100 + b"{}\n" * skipped)
+    assert main(["data", "prepare", str(source), str(tmp_path / "out")]) == status
+    says = capsys.readouterr().err
+    assert f"skipped {skipped} records and 0 files without text, {skipped / (2 + skipped / 100):.2g} % of" in says
+    assert f"{source}: line 201: no text in text: its fields are" in says
+    options = _parser("train").parse_args(["train", "--steps=1", f"--data={source}"])
+    with pytest.raises(SystemExit) if status else contextlib.nullcontext():
+        assert new_config(options).data
+
+
+def test_the_template_of_the_tokenizer_is_applied_to_each_document(tmp_path: Path, tokenizer: Path) -> None:
+    found = Tokenizer.from_file(str(tokenizer))
+    found.add_special_tokens(["<bos>", "<sep>"])
+    source = write(tmp_path, "jsonl")
+    for template, after in (("<bos> $A", []), ("<bos> $A <sep>", [401]), ("<bos> $A <|endoftext|>", [])):
+        special = [(name, found.token_to_id(name)) for name in ("<bos>", "<sep>", "<|endoftext|>")]
+        found.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
+        found.save(str(tmp_path / "tokenizer.json"))
+        out = tmp_path / template
+        data = prepared(request(source, out, tokenizer=str(tmp_path / "tokenizer.json")))
+        texts = [found.encode(text, add_special_tokens=False).ids for text in TEXTS]
+        expected = [token for text in texts for token in [400, *text, *after, data.end_of_text]]
+        assert (data.begin_of_text, read_corpus(str(out)).read(0, data.tokens).tolist()) == ([400], expected)
 
 
 def test_a_column_that_lacks_and_a_damaged_record_are_named(tmp_path: Path) -> None:
@@ -187,8 +288,9 @@ def test_a_column_that_lacks_and_a_damaged_record_are_named(tmp_path: Path) -> N
     at = content.index(TEXTS[123].encode()[:20])
     content[at] ^= 1
     source.write_bytes(content)
-    with pytest.raises(UserError, match=r"source\.array_record: record 123: damaged"):
-        prepared(request(source, tmp_path / "out"))
+    found = prepared(request(source, tmp_path / "out"))
+    assert (found.documents, found.skipped_share) == (399, 1 / 400)
+    assert "source.array_record: record 123: damaged" in found.shards[0].problems[0]
     (tmp_path / "examples").mkdir()
     with pytest.raises(UserError, match=r"record 0: no text in body: its features are id, text: set --text-field"):
         prepared(request(write(tmp_path / "examples", "examples"), tmp_path / "other", text_field="body"))

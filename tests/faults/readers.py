@@ -1,11 +1,14 @@
 """Changed files for every reader: each must be read, or refused by an error that users see, in time and memory."""
 
+import bz2
 import contextlib
 import faulthandler
+import gzip
 import hashlib
 import io
 import json
 import logging
+import lzma
 import random
 import resource
 import signal
@@ -24,7 +27,7 @@ from etils import epath
 from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.checkpoint.manifest import Manifest, file_digests, read_manifest, write_manifest
-from shardtui.engine.data.documents import parts_of, pieces
+from shardtui.engine.data.documents import pieces, sources_of
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.data.tokenizer import load_tokenizer
 from shardtui.engine.distributed.outcomes import UNSUCCESSFUL
@@ -49,7 +52,7 @@ from shardtui.tui.state.explanation_diff import changes
 from tokenizers import Tokenizer, models
 
 from ..conftest import tiny_config
-from ..data.test_prepare import TEXTS, example, write_records
+from ..data.test_prepare import TEXTS, example, packed, write_records
 from ..oracle.files import write_file, write_files
 from ..oracle.tiny import CONFIGS
 from ..profiling.test_planes import GPU_TEXT, gpu, tpu
@@ -240,13 +243,16 @@ def _data(folder: Path) -> Iterator[Reader]:
     texts = TEXTS[:20]
 
     def documents(made: Path) -> None:
-        for part in parts_of(str(made), "text"):
+        for part in sources_of(str(made), "text").parts:
             for span in part:
                 for _ in pieces(span, "text"):
                     pass
 
     lines = "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in texts).encode()
-    yield Reader("documents (JSON lines)", [{"a.jsonl": lines}], documents)
+    array = b"[" + b",".join(lines.splitlines()) + b"]"
+    yield Reader("documents (JSON)", [{"a.jsonl": lines}, {"a.json": array}, {"a.json": lines}], documents)
+    zipped = [{"a.jsonl": pack(lines)} for pack in (gzip.compress, bz2.compress, lzma.compress, packed)]
+    yield Reader("documents (compressed)", zipped, documents, (bytewise,))
     table = pyarrow.table({"n": range(20), "text": texts})
     parquet = _made(folder, lambda made: pyarrow.parquet.write_table(table, made / "a.parquet", row_group_size=7))
     yield Reader("documents (Parquet)", [parquet], documents, (bytewise,))

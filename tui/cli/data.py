@@ -6,19 +6,29 @@ from pathlib import Path
 import msgspec
 
 from ...engine.base import formatting
-from ...engine.base.output import show
+from ...engine.base.output import say, show
 from ...engine.base.user_error import UserError
 from ...engine.spec.config import RunConfig
-from ...engine.spec.prepared import PrepareAnswer, PrepareRequest, form_of
-from ..terminal import FINE
+from ...engine.spec.prepared import (
+    COMPRESSED,
+    MOST_SKIPPED,
+    PrepareAnswer,
+    Prepared,
+    PrepareRequest,
+    form_of,
+    is_document,
+)
+from ..terminal import FAILED, FINE
 from ..terminal.clean import json_line
 from .options import add_json_option, add_text_options
+
+MOST_NAMED = 20
 
 
 def data_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("action", choices=["prepare"], help="tokenize documents; a preparation that was killed goes on")
-    add("source", metavar="SRC", help="a file or a directory of text, .jsonl or .parquet files")
+    add("source", metavar="SRC", help="a file or a directory of text, .json, .jsonl, .parquet or ArrayRecord")
     add("out", metavar="OUT", help="the directory to write, which --data takes")
     add("--tokenizer", metavar="FILE", help="a tokenizer.json; default: bytes")
     add_text_options(parser)
@@ -28,14 +38,27 @@ def data_options(parser: argparse.ArgumentParser) -> None:
 def data_command(options: argparse.Namespace) -> int:
     """Prepares data and prints what was written. Raises SystemExit if it fails."""
     found = _prepared(options, options.source, str(Path(options.out).expanduser().absolute())).data
+    status = FAILED if found.skipped_share > MOST_SKIPPED else FINE
     if options.json:
         show(json_line(found))
-        return FINE
+        return status
     tokens, documents = formatting.count(found.tokens), formatting.count(found.documents)
     show(f"{tokens} tokens of {documents} documents in {len(found.shards)} shards, vocabulary {found.vocab:,}")
     vocab = f" --set vocab={found.vocab} --set vocab_rows={found.vocab_rows}" if found.vocab > 256 else ""
     show(f"train on them: shardtui train --steps 100 --data {options.out}{vocab}")
-    return FINE
+    return status
+
+
+def _note_losses(found: Prepared) -> None:
+    """Says what was skipped, and whether documents begin with the tokens that a model expects."""
+    if found.tokenizer_sha256:
+        before = f"tokens {found.begin_of_text}" if found.begin_of_text else "nothing, the tokenizer has no template"
+        say(f"before each document: {before}; after it: token {found.end_of_text}")
+    records, files = sum(shard.skipped for shard in found.shards), len(found.skipped_files)
+    named = [*found.skipped_files, *(problem for shard in found.shards for problem in shard.problems)]
+    if named:
+        share = f"{100 * found.skipped_share:.2g} % of the data"
+        say(f"skipped {records:,} records and {files:,} files without text, {share}:", *named[:MOST_NAMED])
 
 
 def tokenized(config: RunConfig, options: argparse.Namespace) -> RunConfig:
@@ -46,10 +69,10 @@ def tokenized(config: RunConfig, options: argparse.Namespace) -> RunConfig:
     evaluation, changes = config.evaluation, dict[str, object]()
     given = getattr(options, "tokenizer", None)
     if options.data and (given or _has_documents(options.data)):
-        changes["data"] = _prepared(options, options.data).directory
+        changes["data"] = _directory(options, options.data)
     held_out = getattr(options, "eval_data", None)
     if evaluation and held_out and (given or _has_documents(held_out)):
-        data = _prepared(options, held_out).directory
+        data = _directory(options, held_out)
         changes["evaluation"] = msgspec.structs.replace(evaluation, data=data)
     if given and not changes:
         raise UserError(f"--tokenizer {given}: there is nothing to tokenize: add --data PATH")
@@ -57,12 +80,23 @@ def tokenized(config: RunConfig, options: argparse.Namespace) -> RunConfig:
 
 
 def _has_documents(data: str) -> bool:
-    """Whether it is a file of documents, or a directory with files of Parquet or ArrayRecord, or JSON lines alone."""
+    """Whether it is a file of documents, or a directory with files of Parquet or ArrayRecord, with compressed files, or
+    of JSON alone."""
     path = Path(data).expanduser()
-    if path.is_file():
-        return form_of(path.name) is not None
-    forms = {form_of(file.name) for file in path.rglob("*") if file.is_file()}
-    return bool(forms & {"parquet", "array_record"}) or forms == {"json_lines"}
+    files = [path]
+    if path.is_dir():
+        files = [file for file in path.rglob("*") if file.is_file() and is_document(file.relative_to(path))]
+    forms = {"compressed" if file.suffix in COMPRESSED else form_of(file.name) for file in files}
+    return bool(forms & {"parquet", "array_record", "compressed"}) or (bool(forms) and forms <= {"json", "json_lines"})
+
+
+def _directory(options: argparse.Namespace, source: str) -> str:
+    """Prepares data of a run. Raises SystemExit if it fails, or skips more than `MOST_SKIPPED` of them."""
+    found = _prepared(options, source)
+    if found.data.skipped_share > MOST_SKIPPED:
+        say(f"{source}: too many to train: correct or remove them, or prepare the rest by shardtui data prepare")
+        raise SystemExit(FAILED)
+    return found.directory
 
 
 def _prepared(options: argparse.Namespace, source: str, out: str | None = None) -> PrepareAnswer:
@@ -75,4 +109,6 @@ def _prepared(options: argparse.Namespace, source: str, out: str | None = None) 
         text_field=options.text_field,
         end_of_text=options.end_of_text,
     )
-    return msgspec.json.decode(ask_engine("prepare", request), type=PrepareAnswer)
+    found = msgspec.json.decode(ask_engine("prepare", request), type=PrepareAnswer)
+    _note_losses(found.data)
+    return found
