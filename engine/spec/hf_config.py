@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from ..base.untrusted import read_struct, refusing
 from ..base.user_error import UserError
+from .hf_defaults import DEFAULTS
 from .hf_fields import Fields, Table, rope, rope_table
 from .model_config import ModelConfig
 
@@ -19,6 +20,7 @@ MAX_BYTES, MAX_LAYERS, MAX_EXPERTS = 2**24, 10_000, 10_000
 
 class _Named(Struct):
     architectures: list[str] | None = None
+    model_type: str | None = None
 
 
 def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
@@ -29,18 +31,37 @@ def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
             f"--model hf:{directory}: {NAME}: architectures {architecture or None!r}: not supported: choose a model of "
             f"{', '.join(ARCHITECTURES)}"
         )
-    fields = Fields(_read(directory, Table), has_nested_rope=architecture == "Gemma3ForCausalLM")
+    fields = fields_of(_read(directory, Table), architecture)
     with refusing(f"--model hf:{directory}: {NAME}"):  # a message may show a table that is nested too deeply
-        usual = 0.1 if architecture == "GPT2LMHeadModel" else 0.0
-        values: Table = ARCHITECTURES[architecture](fields) | {"dropout": _dropout(fields, dropout, usual)}
+        values: Table = ARCHITECTURES[architecture](fields) | {"dropout": _dropout(fields, dropout)}
         problems = dict.fromkeys(fields.problems + fields.unread())
     if problems:
         raise UserError(*(f"--model hf:{directory}: {NAME}: {problem}" for problem in problems))
     return ModelConfig(**values)
 
 
+def fields_of(table: Table, architecture: str) -> Fields:
+    return Fields(table, DEFAULTS[architecture], has_nested_rope=architecture == "Gemma3ForCausalLM")
+
+
 def architecture_of(directory: Path) -> str:
-    return next(iter(_read(directory, _Named).architectures or ()), "")
+    """Returns the architecture that the file names, or the one of its `model_type`; empty if it is unknown. Raises
+    UserError if they differ: transformers goes by `model_type`."""
+    named = _read(directory, _Named)
+    by_type = next((name for name, kind in MODEL_TYPES.items() if kind == named.model_type), "")
+    if not named.architectures:
+        return by_type
+    found = named.architectures[0]
+    if found in ARCHITECTURES and named.model_type and found != by_type:
+        raise UserError(
+            f"--model hf:{directory}: {NAME}: architectures {found}, but model_type {named.model_type}: give the "
+            f"architecture of that type, or model_type {MODEL_TYPES[found]}"
+        )
+    return found
+
+
+def names_architecture(directory: Path) -> bool:
+    return bool(_read(directory, _Named).architectures)
 
 
 def _read(directory: Path, kind: type[T]) -> T:
@@ -50,9 +71,9 @@ def _read(directory: Path, kind: type[T]) -> T:
     return read_struct(path, kind, MAX_BYTES, f"--model hf:{directory}: {path}")
 
 
-def _dropout(fields: Fields, given: float | None, usual: float) -> float:
+def _dropout(fields: Fields, given: float | None) -> float:
     names = ("embd_pdrop", "resid_pdrop", "attn_pdrop", "attention_dropout")
-    rates = {name: fields.number(name, usual if name.endswith("pdrop") else 0.0) for name in names}
+    rates = {name: fields.number(name) for name in names}
     embedding, branches, *scores = rates.values()
     if given is None and (embedding != branches or any(scores)):
         found = {name: rate for name, rate in rates.items() if rate}
@@ -63,7 +84,7 @@ def _dropout(fields: Fields, given: float | None, usual: float) -> float:
     return branches if given is None else given
 
 
-def _common(fields: Fields, theta: float = 10_000.0) -> Table:
+def _common(fields: Fields) -> Table:
     heads, embed, vocab = fields.size("num_attention_heads"), fields.size("hidden_size"), fields.size("vocab_size")
     kv_heads, context = fields.size("num_key_value_heads", heads), fields.size("max_position_embeddings")
     head_width = fields.size("head_dim", embed // heads or 1)
@@ -78,16 +99,16 @@ def _common(fields: Fields, theta: float = 10_000.0) -> Table:
         "vocab_rows": vocab,
         "context": context,
         "norm": "rms",
-        "norm_epsilon": fields.number("rms_norm_eps", 1e-6),
-        "rope": rope(fields, rope_table(fields), fields.number("rope_theta", theta), context),
+        "norm_epsilon": fields.number("rms_norm_eps"),
+        "rope": rope(fields, rope_table(fields), fields.number("rope_theta"), context),
         "biases": "none",
         "tied": fields.flag("tie_word_embeddings"),
     }
 
 
-def _swiglu(fields: Fields, theta: float = 10_000.0) -> Table:
-    fields.one_of("hidden_act", "silu", "silu")
-    return _common(fields, theta) | {"activation": "swiglu"}
+def _swiglu(fields: Fields) -> Table:
+    fields.one_of("hidden_act", "silu")
+    return _common(fields) | {"activation": "swiglu"}
 
 
 def _llama(fields: Fields) -> Table:
@@ -98,19 +119,21 @@ def _llama(fields: Fields) -> Table:
 
 
 def _mistral(fields: Fields) -> Table:
-    return _swiglu(fields) | {"window": _window(fields, 4096)}
+    return _swiglu(fields) | {"window": _window(fields)}
 
 
 def _mixtral(fields: Fields) -> Table:
-    values: Table = _swiglu(fields, 1_000_000.0) | _experts(fields)
-    return values | {"window": _window(fields), "norm_epsilon": fields.number("rms_norm_eps", 1e-5)}
+    return _swiglu(fields) | _experts(fields) | {"window": _window(fields)}
 
 
 def _experts(fields: Fields) -> Table:
     """Experts as Mixtral and Qwen3 route them: without a limit, with normalised weights, and no balance loss."""
     if (chosen := fields.size("num_experts_per_tok")) < 2:
         fields.problems.append(f"num_experts_per_tok {chosen}: weights are normalised over 2 or more")
-    experts = fields.size("num_experts", fields("num_local_experts", int, 0) or None, MAX_EXPERTS)
+    names = [name for name in ("num_experts", "num_local_experts") if fields.has(name)] or ["num_experts"]
+    (experts, *others) = [fields.size(name, most=MAX_EXPERTS) for name in names]
+    if any(number != experts for number in others):
+        fields.problems.append(f"num_experts {experts}: num_local_experts is another number")
     return {"experts": experts, "experts_per_token": chosen, "capacity_factor": 0.0, "balance": 0.0}
 
 
@@ -119,7 +142,7 @@ def _qwen2(fields: Fields) -> Table:
 
 
 def _qwen3(fields: Fields) -> Table:
-    return _with_head_width(fields, _llama(fields) | _patterned(fields) | {"query_norm": "head"}, 128)
+    return _llama(fields) | _patterned(fields) | {"query_norm": "head"}
 
 
 def _qwen3_moe(fields: Fields) -> Table:
@@ -131,49 +154,45 @@ def _qwen3_moe(fields: Fields) -> Table:
 
 def _gemma(fields: Fields) -> Table:
     """Gemma 1: its `hidden_act` of the first releases, gelu, meant the tanh form, as the library reads it."""
-    fields.one_of("hidden_act", "gelu_pytorch_tanh", "gelu_pytorch_tanh", "gelu")
-    fields.one_of("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
-    values: Table = _common(fields) | {
+    fields.one_of("hidden_act", "gelu_pytorch_tanh", "gelu")
+    fields.one_of("hidden_activation", "gelu_pytorch_tanh")
+    return _common(fields) | {
         "norm_offset": True,
         "activation": "geglu",
         "embed_scaled": True,
-        "tied": fields.flag("tie_word_embeddings", True),
         "biases": "attention" if fields.flag("attention_bias") else "none",
     }
-    return _with_head_width(fields, values, 256)
 
 
-def _gemma2(fields: Fields, caps: tuple[float, float] = (50.0, 30.0), every: int = 2) -> Table:
+def _gemma2(fields: Fields, every: int = 2) -> Table:
     return (_gemma(fields) | _patterned(fields, every)) | {
         "norm_places": "both",
-        "score_width": fields.number("query_pre_attn_scalar", 256),
-        "score_cap": _cap(fields, "attn_logit_softcapping", caps[0]),
-        "logit_cap": _cap(fields, "final_logit_softcapping", caps[1]),
+        "score_width": fields.number("query_pre_attn_scalar"),
+        "score_cap": fields.number("attn_logit_softcapping", 0.0),
+        "logit_cap": fields.number("final_logit_softcapping", 0.0),
     }
 
 
 def _gemma3(fields: Fields) -> Table:
     """The text model; a config of the one for images has `text_config`, which is refused as unknown."""
-    every = fields.size("sliding_window_pattern", 6)
-    values: Table = _gemma2(fields, (0.0, 0.0), every) | {"query_norm": "head"}
+    values: Table = _gemma2(fields, fields.size("sliding_window_pattern")) | {"query_norm": "head"}
     local, context = rope_table(fields, "sliding_attention"), values["context"]
     scaled = rope_table(fields, "full_attention")
     if not fields.table("rope_parameters"):
         scaled = fields.table("rope_scaling")
     return values | {
-        "rope": rope(fields, scaled, fields.number("rope_theta", 1_000_000.0), context),
-        "local_rope": rope(fields, local, fields.number("rope_local_base_freq", 10_000.0), context),
+        "rope": rope(fields, scaled, fields.number("rope_theta"), context),
+        "local_rope": rope(fields, local, fields.number("rope_local_base_freq"), context),
     }
 
 
 def _olmo2(fields: Fields) -> Table:
-    changes: Table = {"norm_places": "post", "query_norm": "full", "norm_epsilon": fields.number("rms_norm_eps", 1e-5)}
-    return _llama(fields) | changes
+    return _llama(fields) | {"norm_places": "post", "query_norm": "full"}
 
 
 def _phi3(fields: Fields) -> Table:
     fields.skip("original_max_position_embeddings")
-    values: Table = _swiglu(fields) | {"window": _window(fields), "norm_epsilon": fields.number("rms_norm_eps", 1e-5)}
+    values: Table = _swiglu(fields) | {"window": _window(fields)}
     if values["rope"].scaling != "none":
         fields.problems.append(f"rope type {values['rope'].scaling}: not supported: Phi-3 reads it as longrope")
     return values
@@ -181,8 +200,8 @@ def _phi3(fields: Fields) -> Table:
 
 def _gpt2(fields: Fields) -> Table:
     embed, vocab = fields.size("n_embd"), fields.size("vocab_size")
-    fields.one_of("activation_function", "gelu_new", "gelu_new", "gelu_pytorch_tanh")
-    if not fields.flag("tie_word_embeddings", True):
+    fields.one_of("activation_function", "gelu_new", "gelu_pytorch_tanh")
+    if not fields.flag("tie_word_embeddings"):
         fields.problems.append("tie_word_embeddings false: not supported: GPT-2 ties them")
     return {
         "layers": fields.size("n_layer", most=MAX_LAYERS),
@@ -191,24 +210,14 @@ def _gpt2(fields: Fields) -> Table:
         "mlp": fields.size("n_inner", 4 * embed),
         "vocab": vocab,
         "vocab_rows": vocab,
-        "context": fields.size("n_positions", 1024),
-        "norm_epsilon": fields.number("layer_norm_epsilon", 1e-5),
+        "context": fields.size("n_positions"),
+        "norm_epsilon": fields.number("layer_norm_epsilon"),
     }
 
 
-def _with_head_width(fields: Fields, values: Table, default: int) -> Table:
-    width = fields.size("head_dim", default)
-    return values | {"head_width": 0 if width * values["heads"] == values["embed"] else width}
-
-
-def _cap(fields: Fields, name: str, default: float) -> float:
-    return fields.number(name, 0.0) if fields.has(name) else default
-
-
-def _window(fields: Fields, default: int = 0) -> int:
-    """Returns the window; null is none, a missing one is the default."""
-    found = fields("sliding_window", float, 0.0) if fields.has("sliding_window") else default
-    return fields.size("sliding_window", default) if found else 0
+def _window(fields: Fields) -> int:
+    """Returns the window; null is none."""
+    return fields.size("sliding_window") if fields.number("sliding_window", 0.0) else 0
 
 
 def _unwindowed(fields: Fields) -> Table:
@@ -228,11 +237,11 @@ def _patterned(fields: Fields, every: int = 0) -> Table:
             fields.problems.append("layer_types: sliding_attention without use_sliding_window")
         return {}
     if not every and not types:
-        first = fields.number("max_window_layers", 28)
+        first = fields.number("max_window_layers")
         types = ["full_attention" if layer < first else "sliding_attention" for layer in range(layers)]
     types = types or ["sliding_attention" if (layer + 1) % every else "full_attention" for layer in range(layers)]
     local = [kind == "sliding_attention" for kind in types]
-    window, known = _window(fields, 4096), {"sliding_attention", "full_attention"}
+    window, known = _window(fields), {"sliding_attention", "full_attention"}
     if len(local) != layers or not set(types) <= known:
         fields.problems.append(f"layer_types: not {layers} of {' and '.join(sorted(known))}")
         return {}
@@ -257,4 +266,9 @@ ARCHITECTURES: dict[str, Callable[[Fields], Table]] = {
     "Olmo2ForCausalLM": _olmo2,
     "Phi3ForCausalLM": _phi3,
     "GPT2LMHeadModel": _gpt2,
+}
+MODEL_TYPES = {name: name.removesuffix("ForCausalLM").lower() for name in ARCHITECTURES} | {
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "GPT2LMHeadModel": "gpt2",
 }

@@ -6,16 +6,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..base.user_error import UserError
-from .hf_config import ARCHITECTURES
-from .hf_fields import ROPE_NAMES, Fields, Table
+from .hf_config import ARCHITECTURES, MODEL_TYPES, fields_of
+from .hf_fields import ROPE_NAMES, Table
 from .model_config import ModelConfig, Rope
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-MODEL_TYPES = {name: name.removesuffix("ForCausalLM").lower() for name in ARCHITECTURES} | {
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-    "Gemma3ForCausalLM": "gemma3_text",
-    "GPT2LMHeadModel": "gpt2",
-}
 SCALINGS = {
     "linear": ("factor",),
     "dynamic": ("factor",),
@@ -64,7 +59,7 @@ def config_table(config: ModelConfig) -> Table:
     wanted, table = in_files(config), _every_field(config)
     nearest: tuple[str, list[str]] | None = None
     for architecture, read in ARCHITECTURES.items():
-        fields = Fields(table, has_nested_rope=False)
+        fields = fields_of(table, architecture)
         found = in_files(ModelConfig(**read(fields)))
         differing = [name for name in ModelConfig.__struct_fields__ if getattr(found, name) != getattr(wanted, name)]
         if not differing and not fields.problems:

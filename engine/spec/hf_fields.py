@@ -82,8 +82,9 @@ class Fields:
     """The fields of a file, each decoded as the type that its reader asks for. Notes which were read, and all
     problems."""
 
-    def __init__(self, table: Table, has_nested_rope: bool) -> None:
-        self._table, self._read = table, set[str]()
+    def __init__(self, table: Table, defaults: Table, has_nested_rope: bool = False) -> None:
+        """`defaults`: a field's value if it is missing, as in `hf_defaults`."""
+        self._table, self._defaults, self._read = table, defaults, set[str]()
         self.has_nested_rope = has_nested_rope
         """Whether the rotary positions may differ by type of layer."""
         self.problems: list[str] = []
@@ -110,22 +111,22 @@ class Fields:
     def _refuse(self, name: str, why: str) -> None:
         self.problems.append(f"{name} {_shown(self._table.get(name))}: {why}")
 
-    def flag(self, name: str, default: bool = False) -> bool:
-        return self(name, bool, default)
+    def flag(self, name: str) -> bool:
+        return self(name, bool, self._defaults[name])
 
-    def number(self, name: str, default: float | None = None) -> float:
-        """Returns a number; without a default it must be given."""
-        found = self(name, float, -1.0 if default is None else default)
+    def number(self, name: str, derived: float | None = None) -> float:
+        """Returns a number. `derived`: what follows from other fields, if this one or its default is null."""
+        default = self._defaults[name]
+        if derived is not None and (default is None or name in self._table):
+            default = derived
+        found = self(name, float, default)
         if 0 <= found < 2**40:
             return found
-        if self._table.get(name) is None:
-            self.problems.append(f"{name}: missing: it is needed for the size of the model")
-        else:
-            self._refuse(name, f"must be {WORDS[float]}")
+        self._refuse(name, f"must be {WORDS[float]}")
         return 1.0
 
-    def size(self, name: str, default: int | None = None, most: int = 2**31) -> int:
-        found = self.number(name, default)
+    def size(self, name: str, derived: int | None = None, most: int = 2**31) -> int:
+        found = self.number(name, derived)
         if 1 <= found <= most and found == int(found):
             return int(found)
         self.problems.append(f"{name} {found:,g}: must be a whole number from 1 to {most:,}")
@@ -134,9 +135,9 @@ class Fields:
     def table(self, name: str) -> Table:
         return self(name, dict[str, Any], {})
 
-    def one_of(self, name: str, default: str, *known: str) -> None:
+    def one_of(self, name: str, *known: str) -> None:
         """Notes a problem if the field is none of the `known` values."""
-        if self(name, str, default) not in known:
+        if self(name, str, self._defaults[name]) not in known:
             self._refuse(name, f"not supported: it must be {' or '.join(known)}")
 
     def read(self) -> Table:
@@ -165,7 +166,7 @@ def rope_table(fields: Fields, kind: str = "") -> Table:
     """Returns the table of rotary positions: `rope_parameters`, or `rope_scaling` of earlier files."""
     table = fields.table("rope_parameters") or ({} if kind else fields.table("rope_scaling"))
     if kind:
-        inner = Fields(table, True)
+        inner = Fields(table, {})
         found = inner.table(kind)
         fields.problems += [f"rope_parameters: {problem}" for problem in inner.problems]
         return found

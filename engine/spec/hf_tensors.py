@@ -15,6 +15,8 @@ Shape = tuple[int, ...]
 Index = tuple[int | slice, ...]
 ALL = slice(None)
 MOST_NAMED = 5
+TABLE, OUTPUT = "token.embedding", "lm_head.weight"
+"""The parameter of the token table, and the output's tensor."""
 
 
 class Part(NamedTuple):
@@ -36,20 +38,30 @@ class Part(NamedTuple):
 
 
 def parts_of(config: ModelConfig, architecture: str, names: set[str] | None = None) -> Iterator[Part]:
-    """Yields all parts of all parameters: each element is in one of them. GPT-2's first files name tensors without
-    `transformer.`."""
-    if architecture != "GPT2LMHeadModel":
-        yield from _Llama(config, architecture)
-        return
-    is_short = names is not None and "wte.weight" in names
-    for part in _Gpt2(config):
-        yield part._replace(tensor=part.tensor.removeprefix("transformer.")) if is_short else part
+    """Yields all parts of all parameters: each element is in one of them.
+
+    `names`: the tensors of the files. GPT-2's first files name tensors without `transformer.`; files of a model with
+    tied tables may have the output's only.
+    """
+    names = names or set()
+    is_short = "wte.weight" in names
+    for part in _Gpt2(config) if architecture == "GPT2LMHeadModel" else _Llama(config, architecture):
+        tensor = part.tensor.removeprefix("transformer.") if is_short else part.tensor
+        if config.tied and part.parameter == TABLE and tensor not in names and OUTPUT in names:
+            tensor = OUTPUT
+        yield part._replace(tensor=tensor)
+
+
+def tied_tensors(config: ModelConfig, architecture: str, names: set[str]) -> tuple[str, str] | None:
+    """Returns the names of the tied tables, if the files have both."""
+    table = next(part.tensor for part in parts_of(config, architecture, names) if part.parameter == TABLE)
+    return (table, OUTPUT) if config.tied and OUTPUT in names - {table} else None
 
 
 def unused(name: str, config: ModelConfig) -> bool:
     """Returns whether a tensor without a parameter is no error: a mask, frequencies, the copy of a tied table."""
     return name.endswith((".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")) or (
-        config.tied and name == "lm_head.weight"
+        config.tied and name == OUTPUT
     )
 
 
@@ -60,10 +72,10 @@ class _Llama:
     def __iter__(self) -> Iterator[Part]:
         config = self._config
         table = config.vocab_rows, config.embed
-        yield _plain("model.embed_tokens.weight", "token.embedding", (), table)
+        yield _plain("model.embed_tokens.weight", TABLE, (), table)
         yield _plain("model.norm.weight", "norm.scale", (), (config.embed,))
         if not config.tied:
-            yield _plain("lm_head.weight", "output.embedding", (), table)
+            yield _plain(OUTPUT, "output.embedding", (), table)
         for layer in range(config.layers):
             yield from self._norms(layer)
             yield from self._attention(layer)
@@ -146,7 +158,7 @@ class _Gpt2:
     def __iter__(self) -> Iterator[Part]:
         config = self._config
         width, heads = (config.embed,), (config.heads, config.head_dim)
-        yield _plain("transformer.wte.weight", "token.embedding", (), (config.vocab_rows, *width))
+        yield _plain("transformer.wte.weight", TABLE, (), (config.vocab_rows, *width))
         yield _plain("transformer.wpe.weight", "position.embedding", (), (config.context, *width))
         yield from _norm("transformer.ln_f", "norm", (), width)
         for layer in range(config.layers):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from ..base.output import note
 from ..base.user_error import UserError, suggestion
 from .config import ModelConfig, Setting, TrainingConfig, UserModel
 from .preset_files import preset_files, read_toml, wrong_value
@@ -59,9 +60,8 @@ def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:
 
 
 def _hf_model(directory: Path, settings: tuple[str, ...]) -> ModelChoice:
-    from .hf_config import architecture_of, read_config  # the first frame does not wait for them
-    from .hf_tensors import weight_problems
-    from .safetensors import has_weights, stored_tensors
+    from .hf_config import architecture_of, names_architecture, read_config  # the first frame does not wait for them
+    from .safetensors import has_weights
 
     dropout = next(
         (_value(text) for key, _, text in (each.partition("=") for each in settings) if key == "dropout"), None
@@ -69,16 +69,35 @@ def _hf_model(directory: Path, settings: tuple[str, ...]) -> ModelChoice:
     model = read_config(directory, dropout)
     tables = {"summary": "", "model": msgspec.to_builtins(model), "training": msgspec.to_builtins(DEFAULT_TRAINING)}
     preset = with_settings(tables, settings, f"--set {' '.join(settings)} on {HF}{directory}")
+    architecture = architecture_of(directory)
+    if not names_architecture(directory):
+        note(f"--model {HF}{directory}: config.json names no architectures: {architecture} has its model_type")
     choice = ModelChoice(f"{HF}{directory.name}", preset.model, preset.training)
     if not has_weights(directory):
         return choice
     try:
-        problems = weight_problems(stored_tensors(directory), preset.model, architecture_of(directory))
+        problems = _weight_problems(directory, preset.model, architecture)
     except UserError as error:
         problems = list(error.problems)
     if problems:
         raise UserError(*(f"--model {HF}{directory}: {problem}" for problem in problems))
     return choice._replace(weights=str(directory))
+
+
+def _weight_problems(directory: Path, model: ModelConfig, architecture: str) -> list[str]:
+    from .hf_tensors import tied_tensors, weight_problems
+    from .safetensors import are_equal, stored_tensors
+
+    tensors = stored_tensors(directory)
+    if problems := weight_problems(tensors, model, architecture):
+        return problems
+    tied = tied_tensors(model, architecture, set(tensors))
+    if tied is None or are_equal(*(tensors[name] for name in tied)):
+        return []
+    return [
+        f"{' and '.join(tied)} differ, but tie_word_embeddings is true: transformers leaves them untied: set it to "
+        f"false in config.json to load both, or remove {tied[1]} from the files"
+    ]
 
 
 def user_model(

@@ -19,6 +19,8 @@ from ..base.user_error import UserError
 INDEX = "model.safetensors.index.json"
 SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes per element of the dtypes that parameters are read from."""
+BLOCK = 1 << 24
+"""Bytes that are compared at once."""
 METADATA = "__metadata__"
 LONGEST_HEADER = 100_000_000
 """Bytes that the format allows for a header."""
@@ -103,3 +105,19 @@ def _problem(entry: _Entry, name: str, size: int) -> str | None:
     if end > size:
         return f"{name} ends at byte {end:,} of {size:,}: the file is truncated: download it again"
     return None
+
+
+def are_equal(one: Stored, other: Stored) -> bool:
+    """Whether two tensors have the same bytes, dtype and shape. Raises UserError if a file has changed."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    left = math.prod(one.shape) * SIZES[one.dtype]
+    with refusing(one.file), open_regular(one.file) as first, refusing(other.file), open_regular(other.file) as second:
+        first.seek(one.begin)
+        second.seek(other.begin)
+        while left > 0:
+            block = first.read(min(left, BLOCK))
+            if not block or block != second.read(len(block)):
+                return False
+            left -= len(block)
+    return True

@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 from shardtui.engine.spec.hf_export import config_table  # noqa: E402
 from shardtui.engine.spec.hf_tensors import parts_of  # noqa: E402
 
+from tests.oracle import defaults  # noqa: E402
 from tests.oracle.ours import ANSWERS, Model  # noqa: E402
 from tests.oracle.tiny import CONFIGS, TRAINED, in_files, tensors_of  # noqa: E402
 from tests.suite import versions  # noqa: E402
@@ -41,6 +42,7 @@ def write_answers() -> None:
     for architecture in CONFIGS:
         np.savez_compressed(ANSWERS / f"{architecture}.npz", **answers(architecture))
     (ANSWERS / "versions.txt").write_text(VERSIONS)
+    defaults.write()
 
 
 def compared(architecture: str) -> list[float | None]:

@@ -70,6 +70,21 @@ def problems(folder: Path, *settings: str) -> list[str]:
     return [problem.removeprefix(f"--model hf:{folder}: ") for problem in found.value.problems]
 
 
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "GPT2LMHeadModel"])
+def test_tied_tables_are_one_and_different_ones_are_refused(architecture: str, tmp_path: Path) -> None:
+    """transformers 5 fills the token table from the output's if it is alone, and does not tie tables that differ."""
+    name = "transformer.wte.weight" if architecture == "GPT2LMHeadModel" else "model.embed_tokens.weight"
+    tensors = written(architecture, tmp_path)
+    table = tensors.pop(name)
+    write_file(tmp_path / "model.safetensors", tensors | {"lm_head.weight": table})
+    np.testing.assert_array_equal(loaded(tmp_path)[1].params["token"]["embedding"], table)
+    write_file(tmp_path / "model.safetensors", tensors | {"lm_head.weight": table, name: table})
+    np.testing.assert_array_equal(loaded(tmp_path)[1].params["token"]["embedding"], table)
+    write_file(tmp_path / "model.safetensors", tensors | {"lm_head.weight": table + 1, name: table})
+    (problem,) = problems(tmp_path)
+    assert problem.startswith(f"{name} and lm_head.weight differ, but tie_word_embeddings is true")
+
+
 def test_missing_left_over_and_misshapen_tensors_are_named_also_those_of_other_settings(tmp_path: Path) -> None:
     def change(tensors: Tensors) -> Tensors:
         del tensors["model.norm.weight"]

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shardtui.engine.spec.hf_config import read_config
-from shardtui.engine.spec.hf_export import MODEL_TYPES
+from shardtui.engine.spec.hf_config import MODEL_TYPES, read_config
 from shardtui.engine.spec.hf_tensors import Part, parts_of, tensor_shapes
 from shardtui.engine.spec.model_config import ModelConfig
 

@@ -52,13 +52,37 @@ def test_a_file_of_the_hub_is_the_built_in_model_and_settings_apply(tmp_path: Pa
     assert (choice.model.layers, choice.training.seq_len, choice.training.batch_size) == (3, 32, 4)
 
 
+def test_a_missing_field_is_the_default_of_its_family_and_null_follows_from_others(tmp_path: Path) -> None:
+    table = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    table |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "model_type": "gemma3_text"}
+    found = read(tmp_path, architectures=["Gemma3ForCausalLM"], **table)
+    assert (found.heads, found.key_heads, found.head_dim, found.vocab, found.tied) == (8, 4, 256, 262208, True)
+    assert parameter_count(found) == 3_880_263_168
+    small = {"hidden_size": 64, "num_attention_heads": 16}
+    assert read(tmp_path, architectures=["MistralForCausalLM"], **small).key_heads == 8
+    assert read(tmp_path, architectures=["MistralForCausalLM"], num_key_value_heads=None, **small).key_heads == 16
+    assert read(tmp_path, architectures=["LlamaForCausalLM"], **small).key_heads == 16
+    assert read(tmp_path, architectures=["Gemma2ForCausalLM"], final_logit_softcapping=None).logit_cap == 0.0
+    assert read(tmp_path, architectures=["Gemma2ForCausalLM"]).logit_cap == 30.0
+
+
+@pytest.mark.parametrize("architectures", [{}, {"architectures": None}, {"architectures": []}])
+def test_without_architectures_the_model_type_says(
+    architectures: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert read(tmp_path, model_type="mistral", **architectures).window == 4096
+    choose_model(f"hf:{tmp_path}")
+    says = "config.json names no architectures: MistralForCausalLM has its model_type\n"
+    assert capsys.readouterr().err == f"--model hf:{tmp_path}: {says}"
+    (problem,) = problems(tmp_path, model_type="llama", architectures=["MistralForCausalLM"])
+    assert problem.startswith("config.json: architectures MistralForCausalLM, but model_type llama: give")
+
+
 def test_all_problems_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
-    table = {name: value for name, value in QWEN3.items() if name != "hidden_size"}
-    table |= {"hidden_act": "relu", "num_hidden_layers": "many", "clip_qkv": 8.0, "decoder_sparse_step": 2}
+    table = QWEN3 | {"hidden_act": "relu", "num_hidden_layers": "many", "clip_qkv": 8.0, "decoder_sparse_step": 2}
     found = problems(tmp_path, **table)
     assert [problem.removeprefix("config.json: ") for problem in found] == [
         'hidden_act "relu": not supported: it must be silu',
-        "hidden_size: missing: it is needed for the size of the model",
         'num_hidden_layers "many": must be a number',
         "decoder_sparse_step 2: not supported: it must be 1",
         "clip_qkv 8.0: unknown to shardtui, and it may change what is computed: remove it if it does not",

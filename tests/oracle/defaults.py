@@ -1,0 +1,49 @@
+"""Writes the defaults of the config classes of `transformers`: `python tests/oracle/defaults.py`. It needs no torch."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+ANSWER = Path(__file__).parent / "answers" / "defaults.json"
+CLASSES = {
+    "LlamaForCausalLM": "LlamaConfig",
+    "MistralForCausalLM": "MistralConfig",
+    "MixtralForCausalLM": "MixtralConfig",
+    "Qwen2ForCausalLM": "Qwen2Config",
+    "Qwen3ForCausalLM": "Qwen3Config",
+    "Qwen3MoeForCausalLM": "Qwen3MoeConfig",
+    "GemmaForCausalLM": "GemmaConfig",
+    "Gemma2ForCausalLM": "Gemma2Config",
+    "Gemma3ForCausalLM": "Gemma3TextConfig",
+    "Olmo2ForCausalLM": "Olmo2Config",
+    "Phi3ForCausalLM": "Phi3Config",
+    "GPT2LMHeadModel": "GPT2Config",
+}
+
+
+def write() -> None:
+    import transformers
+
+    found = {name: _defaults(getattr(transformers, each)) for name, each in CLASSES.items()}
+    ANSWER.write_text(json.dumps({"transformers": transformers.__version__, "defaults": found}, indent=1) + "\n")
+
+
+def _defaults(kind: type[Any]) -> dict[str, Any]:
+    own = {name for each in kind.__mro__ if each.__module__ == kind.__module__ for name in each.__annotations__}
+    found = {field.name: field.default for field in fields(kind) if field.name in own}
+    found |= {"tie_word_embeddings": kind().tie_word_embeddings, "model_type": kind.model_type}
+    rope = kind().to_dict().get("rope_parameters") or {}
+    if "full_attention" in rope:
+        found |= {
+            "rope_theta": rope["full_attention"]["rope_theta"],
+            "rope_local_base_freq": rope["sliding_attention"]["rope_theta"],
+            "sliding_window_pattern": kind()._sliding_window_pattern,
+        }
+    elif rope:
+        found["rope_theta"] = rope["rope_theta"]
+    return {name: found[name] for name in sorted(found)}
+
+
+if __name__ == "__main__":
+    write()
