@@ -21,25 +21,31 @@ RUNS = {
     "supervise-host": "supervision.host_supervisor.supervise_host",
 }
 """The functions that run an engine; their parameters are its arguments."""
-ANSWERS = RUNS | {
-    "presets": "program.presets.list_presets",
-    "inspect": "program.inspection.inspect",
-    "inspect-origins": "explain.step.inspect_explained",
-    "why": "explain.step.explain_step",
-    "explain": "explain.programs.explain_program",
-    "explain-kept": "explain.programs.explain_kept",
-    "plan": "planning.answers.plan",
-    "search": "planning.answers.search",
-    "compile": "planning.answers.compile_one",
-    "schedule": "planning.answers.schedule_one",
-    "profile": "profiling.breakdown.profile",
-    "predict": "profiling.predicted.predict",
-    "verify": "checkpoint.directory.verify_run",
-    "export": "checkpoint.export.export",
-    "prepare": "data.prepare.prepare_until_interrupted",
-}
+PROGRAMS = {"compile-programs": "program.compiler_process.compile_programs"}
+"""The function that compiles programs for an engine, which stdin announces."""
+ANSWERS = (
+    RUNS
+    | PROGRAMS
+    | {
+        "presets": "program.presets.list_presets",
+        "inspect": "program.inspection.inspect",
+        "inspect-origins": "explain.step.inspect_explained",
+        "why": "explain.step.explain_step",
+        "explain": "explain.programs.explain_program",
+        "explain-kept": "explain.programs.explain_kept",
+        "plan": "planning.answers.plan",
+        "search": "planning.answers.search",
+        "compile": "planning.answers.compile_one",
+        "schedule": "planning.answers.schedule_one",
+        "profile": "profiling.breakdown.profile",
+        "predict": "profiling.predicted.predict",
+        "verify": "checkpoint.directory.verify_run",
+        "export": "checkpoint.export.export",
+        "prepare": "data.prepare.prepare_until_interrupted",
+    }
+)
 """The functions that answer a question; their parameters are its arguments."""
-ON_CPU = ("verify", "export", "plan", "search", "compile", "schedule", "explain", "explain-kept", "profile")
+ON_CPU = ("verify", "export", "plan", "search", "compile", "schedule", "explain", "explain-kept", "profile", *PROGRAMS)
 """Questions that use only the CPU, even if there are other devices."""
 
 
@@ -53,7 +59,7 @@ def main() -> int:
     if question in ON_CPU:
         os.environ["JAX_PLATFORMS"] = "cpu"
     adopt_pipe()
-    if question not in RUNS:
+    if question not in RUNS | PROGRAMS:
         end_with_parent()  # before jax is imported
     module, _, name = ANSWERS[question].rpartition(".")
     answer = getattr(import_module(f".{module}", __package__), name)

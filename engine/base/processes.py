@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,17 +16,25 @@ KILL_SECONDS = 5.0
 LONGEST_POLL_SECONDS = 1.0
 """More time between two looks does not count: the process that looks was stopped itself."""
 POLL_SECONDS = 0.05
+FATAL = re.compile(r"F\d{4} |LLVM ERROR|terminate called|Fatal Python error")
+"""Begins the last message of a library before it aborts the process."""
 STOPPED = "stopped by a signal, such as SIGSTOP"
 
 
-def exit_words(status: int | None) -> str:
+def exit_words(status: int | None, process: str = "its process") -> str:
     """Returns how a process ended: words alone, since only an `Ending` says what an end means. `status`: as in
     `subprocess`, negative for a signal, None if unknown."""
     if status is None:
-        return "its process has ended"
+        return f"{process} has ended"
     if status >= 0:
-        return f"its process ended with status {status}"
-    return f"its process was ended by {_signal_name(-status)}"
+        return f"{process} ended with status {status}"
+    return f"{process} was ended by {_signal_name(-status)}"
+
+
+def last_line(lines: Iterable[str]) -> str:
+    """Returns the line with which a library aborted the process, before its stack trace, or else the last one."""
+    texts = [line.strip() for line in lines if line.strip()]
+    return next((line for line in texts if FATAL.match(line)), texts[-1] if texts else "")
 
 
 def _signal_name(number: int) -> str:

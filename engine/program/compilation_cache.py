@@ -19,6 +19,7 @@ from jaxlib.mlir import ir
 from ..base.directories import ENGINE
 from ..hlo.module import LIBRARIES
 from ..wire.run_directory import compilation_cache
+from .compiler_process import compiled_here_or_apart, serializable
 
 LOCATION = re.compile(r'"([^"]+)":\d+:\d+')
 """A source location in a lowered program: file, line and column."""
@@ -40,7 +41,8 @@ def use_compilation_cache() -> None:
 
 @functools.cache
 def _patch_cache() -> None:
-    """Deletes entries that cannot be read, writes entries whole, and lets each process write what it compiles.
+    """Deletes entries that cannot be read, writes entries whole, lets each process write what it compiles, and lets
+    another process compile.
 
     jax never overwrites an entry, so one truncated by a full disk or a kill would stay, and its program would be
     compiled at every start. jax writes in process 0 only, although on CPU the keys differ by process, and hosts may
@@ -51,6 +53,7 @@ def _patch_cache() -> None:
         from jax._src import compilation_cache as entries
         from jax._src import compiler
 
+        compiler.backend_compile_and_load = compiled_here_or_apart(compiler.backend_compile_and_load)
         entries.get_executable_and_time = _deleting_on_failure(entries.get_executable_and_time)
         entries.put_executable_and_time = _written_whole(entries.put_executable_and_time)
         if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -80,7 +83,8 @@ def _written_whole(put: Callable[..., None]) -> Callable[..., None]:
     run have the same key, and may share the directory."""
 
     @functools.wraps(put)
-    def whole(key: str, *arguments: Any) -> None:
+    def whole(key: str, module: str, executable: Any, *arguments: Any) -> None:
+        arguments = (module, serializable(executable), *arguments)
         if jax.config.jax_compilation_cache_max_size != -1:  # type: ignore[attr-defined] # jax locks the directory
             put(key, *arguments)
         elif not _entry(key).exists():

@@ -19,6 +19,7 @@ from ..spec.preset_writer import write_preset
 from ..wire.descriptions import PresetInfo
 from ..wire.events import Phase, PresetInspected
 from .compile_queue import CompileQueue, Urgency
+from .compiler_process import compiled_apart
 from .inspection import inspect_program
 from .kept_programs import KeptPrograms
 from .placement import describe_preset, place
@@ -128,7 +129,11 @@ class Compiler:
         return future
 
     def compile_state_functions(self, program: Program) -> None:
-        self._queue.submit(Urgency.SCHEDULED, program.compile_state_functions)
+        def compile_apart() -> None:
+            with compiled_apart():
+                program.compile_state_functions()
+
+        self._queue.submit(Urgency.SCHEDULED, compile_apart)
 
     def request(
         self,
@@ -150,7 +155,8 @@ class Compiler:
         """Returns the sampler for a program's layout, and the seconds spent to compile it now; the last one is kept."""
         if self._sampler and self._sampler[0] == program.name:
             return self._sampler[1], 0.0
-        sampler = compile_sampler(self.task, program.placement)
+        with compiled_apart():
+            sampler = compile_sampler(self.task, program.placement)
         self._sampler = program.name, sampler
         return sampler, sampler.compile_seconds
 
@@ -162,7 +168,8 @@ class Compiler:
 
     def _inspected(self, name: str) -> PresetInspected:
         """Repeats an inspection with warnings if another job ran during it: they may be from that job's compilation."""
-        placement = self.compiled(name).placement
+        with compiled_apart():
+            placement = self.compiled(name).placement
         while True:
             started = self._queue.started
             inspected = inspect_program(self.task, placement)
@@ -174,11 +181,12 @@ class Compiler:
 
     def _ready(self, source: Program, name: str, on_phase: Callable[[Phase], None]) -> Ready:
         began, is_kept = time.perf_counter(), name_of(name) in self.kept
-        program = self.compiled(name, on_phase)
-        self.kept.get(source.name)  # keeps it longer: the user may switch back
-        on_phase("transfers")
-        program.compile_state_functions()
-        compiled = self.transfers.prepare(
-            self.task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
-        )
+        with compiled_apart():
+            program = self.compiled(name, on_phase)
+            self.kept.get(source.name)  # keeps it longer: the user may switch back
+            on_phase("transfers")
+            program.compile_state_functions()
+            compiled = self.transfers.prepare(
+                self.task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
+            )
         return Ready(program, time.perf_counter() - began if compiled or not is_kept else 0.0)

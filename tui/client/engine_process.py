@@ -12,11 +12,10 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from ...engine.base.encoding import encode_json
-from ...engine.base.processes import KILL_SECONDS, exit_words
+from ...engine.base.processes import KILL_SECONDS, exit_words, last_line
 from ...engine.base.user_error import UserError
 from ...engine.planning.compilers import Turn
 from ...engine.wire.engine_command import engine_command
-from .exit_reason import last_line
 
 MAX_PROBLEM_CHARS = 400
 """Compilers quote whole programs in their errors."""

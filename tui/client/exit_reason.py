@@ -1,15 +1,11 @@
 """How an engine process ended, and the last line of its log."""
 
-import re
 import signal
-from collections.abc import Iterable
 from pathlib import Path
 
-from ...engine.base.processes import exit_words
+from ...engine.base.processes import exit_words, last_line
 from ...engine.base.regular_file import open_regular
 
-FATAL = re.compile(r"F\d{4} |LLVM ERROR|terminate called|Fatal Python error")
-"""Begins the last message of a library before it aborts the process."""
 MAX_LOG_BYTES = 1024 * 1024
 """Bytes at the end of a log that are searched."""
 
@@ -30,9 +26,3 @@ def last_log_line(log: Path, begin: int) -> str:
             return last_line(file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines())
     except OSError:
         return ""
-
-
-def last_line(lines: Iterable[str]) -> str:
-    """Returns the line with which a library aborted the process, before its stack trace, or else the last one."""
-    texts = [line.strip() for line in lines if line.strip()]
-    return next((line for line in texts if FATAL.match(line)), texts[-1] if texts else "")

@@ -1,0 +1,157 @@
+"""Programs that another process compiles: they are the same, and an end of that process is an error with its text."""
+
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.stages import Compiled
+from shardtui.engine.base.processes import children
+from shardtui.engine.program import compiler_process
+from shardtui.engine.program.compilation_cache import cache_hits
+from shardtui.engine.program.compiler_process import CompilerEnded, compiled_apart
+
+UNKNOWN = time.time_ns()
+"""Part of each program, so that no cache has it."""
+LIMIT = 1 << 20
+"""Bytes of address space: less than the process has already."""
+
+
+@pytest.fixture
+def x() -> jax.Array:
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    return jax.device_put(jnp.arange(64.0).reshape(8, 8), NamedSharding(mesh, PartitionSpec("a", "b")))
+
+
+def program(x: jax.Array, name: str, function: Callable[[jax.Array], jax.Array] = jnp.cumsum) -> Compiled:
+    """Compiles a function of `x` that is called `name`."""
+
+    def named(x: jax.Array) -> jax.Array:
+        return function(x @ x.T) + UNKNOWN % 1000
+
+    named.__name__ = f"{name}_{UNKNOWN}"
+    return jax.jit(named, out_shardings=NamedSharding(x.sharding.mesh, PartitionSpec())).lower(x).compile()  # type: ignore[attr-defined]
+
+
+def compilers() -> set[int]:
+    return set(children(os.getpid()))
+
+
+def test_a_program_is_the_same_and_is_kept(x: jax.Array) -> None:
+    """With a call of LAPACK, which the other process has to know."""
+    before = compilers()
+    with compiled_apart():
+        apart = program(x, "kept", lambda x: jnp.linalg.eigh(x)[1])
+        assert len(compilers() - before) == 1
+    assert compilers() == before
+    hits = cache_hits()
+    with compiled_apart():
+        again = program(x, "kept", lambda x: jnp.linalg.eigh(x)[1])
+        assert compilers() == before, "it was in the cache"
+    assert cache_hits() == hits + 1
+    here = program(x, "here", lambda x: jnp.linalg.eigh(x)[1])
+    np.testing.assert_array_equal(apart(x), here(x))
+    np.testing.assert_array_equal(again(x), here(x))
+    assert apart.memory_analysis().temp_size_in_bytes == here.memory_analysis().temp_size_in_bytes  # type: ignore[union-attr]
+
+
+def killed(number: signal.Signals) -> Callable[[int], None]:
+    return lambda pid: os.kill(pid, number)
+
+
+def limited(pid: int) -> None:
+    resource.prlimit(pid, resource.RLIMIT_AS, (LIMIT, LIMIT))
+
+
+@contextmanager
+def as_soon_as_it_starts(act: Callable[[int], None]) -> Iterator[None]:
+    """Has a thread call `act` with the pid of the next compiler."""
+    before, is_over = compilers(), threading.Event()
+
+    def wait() -> None:
+        while not (found := compilers() - before) and not is_over.wait(0.01):
+            pass
+        for pid in found:
+            act(pid)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        pytest.param(killed(signal.SIGABRT), "was ended by SIGABRT", id="abort"),
+        pytest.param(killed(signal.SIGSEGV), "was ended by SIGSEGV", id="segmentation fault"),
+        pytest.param(killed(signal.SIGKILL), "was ended by SIGKILL", id="kill"),
+        pytest.param(limited, r"out of memory on this machine|failed to map", id="memory limit"),
+        pytest.param(killed(signal.SIGSTOP), "stopped by a signal", id="stop", marks=pytest.mark.slow),
+    ],
+)
+def test_an_end_of_the_compiler_is_an_error_and_the_next_one_compiles(
+    x: jax.Array, act: Callable[[int], None], words: str
+) -> None:
+    before, name = compilers(), f"end_{len(words)}"
+    with as_soon_as_it_starts(act), compiled_apart(), pytest.raises(CompilerEnded, match=words):
+        program(x, name)
+    assert compilers() == before
+    with compiled_apart():
+        program(x, name)(x)
+
+
+def test_a_compiler_that_hangs_is_ended(x: jax.Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_process, "LONGEST_SECONDS", 0.0)
+    monkeypatch.setattr(compiler_process, "POLL_SECONDS", 0.0)
+    before = compilers()
+    with compiled_apart(), pytest.raises(CompilerEnded, match="killed after 30 min"):
+        program(x, "hang")
+    assert compilers() == before
+
+
+def test_the_compiler_ends_with_the_engine(x: jax.Array) -> None:
+    """However that ends: here its end of the pipe is closed."""
+    with compiler_process.compiler_process(1) as compiler:
+        assert compiler.process.stdin
+        compiler.process.stdin.close()
+        assert compiler.process.wait(60) == 1
+
+
+def test_what_needs_this_process_is_compiled_here(x: jax.Array) -> None:
+    told: list[str] = []
+
+    def double(x: np.ndarray) -> np.ndarray:
+        return np.asarray(x) * 2
+
+    def calls_back(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(double, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    before = compilers()
+    with compiled_apart(lambda: told.append("before")):
+        found = program(x, "callback", calls_back)
+        assert compilers() == before
+    assert told == ["before"]
+    np.testing.assert_allclose(found(x), 2 * (x @ x.T) + UNKNOWN % 1000)
+
+
+def test_what_the_compiler_refuses_is_raised_as_jax_raises_it(x: jax.Array) -> None:
+    def unknown(x: jax.Array) -> jax.Array:
+        return jax.ffi.ffi_call("no_such_call", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    before = compilers()
+    with compiled_apart():
+        with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_call"):
+            program(x, "refused", unknown)
+        assert len(compilers() - before) == 1
