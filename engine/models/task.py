@@ -65,6 +65,8 @@ class Task:
             self._traces = Traces(self.outcome, self._abstract_arguments, self.model.trace_errors_as_invalid)
         if problems := parameter_problems(self._params, config.model_name):
             raise UserError(*problems)
+        if own is not None and isinstance(self.model, UserModule):
+            self.model.try_optimizer(own, self.abstract_state.params, self.abstract_state.opt_state)
 
     def with_config(self, config: RunConfig) -> "Task":
         """Returns the task of a config with another batch, accumulation or remat: none changes the state. Of a built-in

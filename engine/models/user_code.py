@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flax import nnx
+
 from ..base.advice import error_line, text_of
 from ..base.directories import ENGINE
 from ..base.user_error import UserError
@@ -75,6 +77,25 @@ def errors_as_invalid(what: str, directory: str) -> Iterator[None]:
         raise UserError(
             f"{what}: {error_line(error)[:MAX_MESSAGE]}{_location(error, directory)}{_hint(error)}"
         ) from error
+
+
+@contextlib.contextmanager
+def vmap_names_its_dim() -> Iterator[None]:
+    """`nnx.vmap` gives the dim that it adds no name, in front of the names of one layer, unless it is told one: without
+    that they would be of the first dims. Flax is to do so itself (google/flax#5508)."""
+    vmap = nnx.vmap
+
+    def with_name(*args: Any, **given: Any) -> Any:
+        out_axes = given.get("out_axes", 0)
+        if not isinstance(out_axes, int) or out_axes >= 0:  # flax counts from the end among the names alone
+            given["transform_metadata"] = {nnx.PARTITION_NAME: None, **given.get("transform_metadata", {})}
+        return vmap(*args, **given)
+
+    nnx.vmap = with_name
+    try:
+        yield
+    finally:
+        nnx.vmap = vmap
 
 
 def _location(error: BaseException, directory: str) -> str:

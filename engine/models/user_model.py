@@ -22,7 +22,16 @@ from .array import Batch, annotated_axes, name_of, text_batch
 from .decoder import loss as cross_entropy
 from .flops import Jaxpr, flops
 from .user_batches import BYTE_VALUES, UserBatches, on_host
-from .user_code import Function, errors_as_invalid, find_function, load_module, parameters_of, signature_of, type_name
+from .user_code import (
+    Function,
+    errors_as_invalid,
+    find_function,
+    load_module,
+    parameters_of,
+    signature_of,
+    type_name,
+    vmap_names_its_dim,
+)
 
 RESERVED_ARGUMENTS = ("rngs", "key", "model", "batch", "step")
 """Arguments that shardtui passes itself, so --set cannot."""
@@ -44,7 +53,8 @@ class UserModule:
     def _load(self, config: RunConfig, model: UserModel) -> None:
         self._model, self._seed = model, config.seed
         self._settings = {**msgspec.structs.asdict(config.training), **model.arguments}
-        module = load_module(model)
+        with vmap_names_its_dim():
+            module = load_module(model)
         self._make = find_function(module, model.function, model)
         self._loss, self._batch, self._optimizer = (
             find_function(module, name, model) if hasattr(module, name) else None
@@ -70,7 +80,7 @@ class UserModule:
     def module(self) -> nnx.Module:
         """Calls the user's function. Marks plain arrays as `nnx.data`, as Flax does outside traces. Raises
         UserError."""
-        with self._errors_as_invalid(self._model.function):
+        with self._errors_as_invalid(self._model.function), vmap_names_its_dim():
             rngs = {"rngs": nnx.Rngs(self._seed)} if "rngs" in parameters_of(self._make) else {}
             module = self._make(**self._keywords(self._make), **rngs)
             if not isinstance(module, nnx.Module):
@@ -121,9 +131,19 @@ class UserModule:
             return None
         with self._errors_as_invalid("optimizer"):
             found = self._optimizer(**self._keywords(self._optimizer))
+            if isinstance(found, optax.MultiSteps):
+                found = found.gradient_transformation()
         if not isinstance(found, optax.GradientTransformation):
             raise UserError(f"{self._of('optimizer')} returned {type_name(found)}: it must return an optax optimizer")
         return found
+
+    def try_optimizer(self, found: optax.GradientTransformation, params: Tree, state: Tree) -> None:
+        """Traces an update. Raises UserError if it fails, as the ones of line searches, which need the loss."""
+        try:
+            with self._errors_as_invalid("optimizer"):
+                jax.eval_shape(found.update, params, state, params)
+        except UserError as error:
+            raise UserError(f"{error}: its update gets gradients, state and parameters: choose another one") from error
 
     def trace_errors_as_invalid(self) -> contextlib.AbstractContextManager[None]:
         """Raises jax's errors in a trace of the user's functions as UserError."""

@@ -372,6 +372,15 @@ MODULE = "class make(nnx.Module):\n    def __init__(self):\n        "
         ),
         (f"{LINEAR}{MEAN}def batch(step):\n    return 1 / step\n", "batch(0) of models.py: ZeroDivisionError: "),
         (f"{LINEAR}{MEAN}{ONES}def optimizer(): return 3\n", "optimizer of models.py returned int: it must return"),
+        *(
+            (f"import optax\n{LINEAR}{MEAN}{ONES}def optimizer(): return optax.{name}\n", says)
+            for name, says in (
+                ("lbfgs()", "missing 3 required keyword-only arguments: 'value', 'grad', and 'value_fn'"),
+                ("polyak_sgd()", "its update gets gradients, state and parameters: choose another one"),
+                ("contrib.reduce_on_plateau()", "missing 1 required keyword-only argument: 'value'"),
+                ("contrib.momo()", "its update gets gradients, state and parameters: choose another one"),
+            )
+        ),
     ],
 )
 def test_errors_in_the_users_functions(tmp_path: Path, text: str, says: str) -> None:
@@ -379,6 +388,36 @@ def test_errors_in_the_users_functions(tmp_path: Path, text: str, says: str) -> 
     with pytest.raises(UserError) as error:
         task_of(f"{path}:make", "batch_size=8")
     assert says.format(path=path) in str(error.value)
+
+
+STACKED = """
+class Stacked(nnx.Module):
+    def __init__(self, *, rngs):
+        named = lambda *axes: nnx.with_partitioning(nnx.initializers.normal(), axes)
+        linear = lambda rngs: nnx.Linear(8, 8, kernel_init=named("embed", "mlp"), bias_init=named("mlp"), rngs=rngs)
+        self.blocks = nnx.split_rngs(splits=4)(nnx.vmap(linear))(rngs)
+        self.rows = nnx.Param(jnp.ones((4, 8)), out_sharding=P("model"))
+
+    def __call__(self, x):
+        run = nnx.scan(lambda block, x: block(x), in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+        return run(self.blocks, x @ self.rows)
+
+def optimizer():
+    return optax.MultiSteps(optax.adam(1e-3), every_k_schedule=2)
+"""
+
+
+def test_names_of_one_layer_are_of_the_last_dims_and_updates_may_wait(tmp_path: Path) -> None:
+    head = f"{HEAD}from jax.sharding import PartitionSpec as P\nimport optax\n"
+    path = written(tmp_path, f"{head}{STACKED}{MEAN}{ONES}")
+    task = task_of(f"{path}:Stacked", "batch_size=8")
+    axes = {array.names[0]: array.logical_axes for array in task.arrays}
+    assert axes["blocks.kernel"] == (None, "embed", "mlp")
+    assert axes["blocks.bias"] == (None, "mlp")
+    assert axes["rows"] == ("model", None)
+    (first, _), (second, _), (third, _) = unsharded(task, 3)
+    same, other = ([x.params["rows"], y.params["rows"]] for x, y in ((first, second), (second, third)))
+    assert np.array_equal(*same) != np.array_equal(*other)
 
 
 @pytest.mark.parametrize(
