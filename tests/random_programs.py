@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,22 @@ from jax.sharding import PartitionSpec as P
 SIZE = 24
 AXES = ("data", "model", "seq")
 Step = Callable[[jax.Array], jax.Array]
+NEIGHBOURS: dict[str, Step] = {
+    "cumsum": lambda x: jnp.cumsum(x, axis=0),
+    "argmax": lambda x: x + jnp.argmax(x, axis=1),
+    "top_k": lambda x: jax.lax.top_k(x, SIZE)[0],
+    "roll": lambda x: jnp.roll(x, 3, axis=0),
+    "flip": lambda x: x[::-1],
+    "sort": lambda x: jnp.sort(x, axis=1),
+    "pad": lambda x: jnp.pad(x, 2)[2:-2, 2:-2],
+    "pool": lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (3, 1), (1, 1), "SAME"),
+    "transpose": lambda x: x.T,
+    "join": lambda x: jnp.concatenate([x[:5], x[5:] * 2]),
+    "rows": lambda x: x[jnp.arange(SIZE) // 2],
+    "update": lambda x: x.at[:4].set(0.0),
+    "merge": lambda x: jnp.tanh(x.reshape(-1)).reshape(SIZE, SIZE),
+}
+"""Steps whose parts of a split array need elements of other devices, or change its dims."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,37 @@ def program(seed: int, alone: bool = False) -> RandomProgram:
 
     spec = _spec(chance, mesh)
     return RandomProgram(mesh, function, spec, f"program {seed} on {dict(mesh.shape)}, {spec}: {names}")
+
+
+@dataclass(frozen=True)
+class ProgramOfResults:
+    """A random program that returns its argument and what each of its steps gives, some with a sharding asked for."""
+
+    jitted: Any
+    argument: jax.ShapeDtypeStruct
+    summary: str
+
+
+def program_of_results(seed: int) -> ProgramOfResults:
+    chance = random.Random(seed)
+    sizes = chance.choice(((8,), (4, 2), (2, 4), (2, 2, 2)))
+    mesh = Mesh(np.array(jax.devices()).reshape(sizes), AXES[: len(sizes)])
+    others = list(NEIGHBOURS.items())
+    steps = [_step(chance, mesh) if chance.random() < 0.4 else chance.choice(others) for _ in range(4)]
+
+    def function(x: jax.Array) -> list[jax.Array]:
+        found = [x]
+        for _, step in steps:
+            found.append(step(found[-1]))
+        return [*found, found[-1].sum(axis=0), found[-1]]
+
+    out = [NamedSharding(mesh, _spec(chance, mesh)) if chance.random() < 0.5 else None for _ in steps]
+    asked = [None if chance.random() < 0.5 else NamedSharding(mesh, P()), *out, None, NamedSharding(mesh, P())]
+    donated = (0,) if chance.random() < 0.5 else ()
+    given = NamedSharding(mesh, _spec(chance, mesh)) if chance.random() < 0.8 else None
+    summary = f"program {seed} on {dict(mesh.shape)}: {given} {' → '.join(name for name, _ in steps)} {asked} {donated}"
+    argument = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32, sharding=given)
+    return ProgramOfResults(jax.jit(function, out_shardings=asked, donate_argnums=donated), argument, summary)
 
 
 def _step(chance: random.Random, mesh: Mesh, depth: int = 0) -> tuple[str, Step]:

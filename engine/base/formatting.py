@@ -61,6 +61,13 @@ def spec(entries: Sequence[str | Sequence[str] | None]) -> str:
     return f"({', '.join(entry if isinstance(entry, str) else '+'.join(entry or ()) or '–' for entry in entries)})"
 
 
+def layout(axes: Sequence[Sequence[str]], unreduced: Sequence[str] = (), device: int | None = None) -> str:
+    """Formats the layout of an array: `(–, fsdp)`, `(–, –) unreduced over data`, `only on device 0`."""
+    if device is not None:
+        return f"only on device {device}"
+    return f"{spec(axes)}{f' unreduced over {over(unreduced)}' if unreduced else ''}"
+
+
 def bars(values: Sequence[float], low: float, high: float) -> str:
     """Formats a course: a bar for each value, the lowest for `low` and the highest for `high`, such as `█▆▄▃▂▁`."""
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
@@ -88,6 +95,16 @@ def in_step(count: int | None) -> str:
 def short_source(source: str) -> str:
     """Returns a source line without its directories: `model.py:93` for `/home/me/engine/model.py:93`."""
     return source.rpartition("/")[2]
+
+
+def place(source: str, caller: str = "") -> str:
+    """Formats a source line and the one that calls its function: `model.py:93 ← train.py:12`; empty without one."""
+    return " ← ".join(map(short_source, filter(None, (source, caller))))
+
+
+def at(source: str, caller: str = "") -> str:
+    """Returns ` at model.py:93`; empty without a source."""
+    return f" at {place(source, caller)}" if source else ""
 
 
 def listed(names: Sequence[str], most: int, separator: str = ", ") -> str:

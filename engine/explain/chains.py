@@ -7,11 +7,29 @@ from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
+from ..base import formatting
 from .explanation import Link, LinkKind
-from .graph import NOTABLE, TRIVIAL, Axis, Graph, PropagationStep, at, layout, name_of, word
+from .graph import (
+    ASKS,
+    NOTABLE,
+    RETURN,
+    SHARD_MAP,
+    TRIVIAL,
+    TYPED,
+    Axis,
+    Graph,
+    Operation,
+    PropagationStep,
+    Tensor,
+    layout,
+    name_of,
+    word,
+)
 
 MOST_LINKS = 24
 """Links of a chain: the middle of a longer one is left out."""
+LATE = 1 << 62
+"""The number of a step that the propagation does not record: it comes after all that it does."""
 ORIGIN = re.compile(r"(input|output|constraint_\d+|mc_\d+_(?:input|output))(?:: (\d+))?$")
 
 
@@ -30,6 +48,11 @@ class End(NamedTuple):
     what: str
     source: str
     tensor: int | None = None
+    caller: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"{self.what}{formatting.at(self.source, self.caller)}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +79,8 @@ class Chains:
             links = [*links[:half], gap, *links[-half:]]
         if end := self.end(last, axis):
             to = self._label(end.tensor, tensor)
-            links.append(Link(dim=dim, axis=axis, kind=end.kind, what=end.what, source=end.source, value=to))
+            about = {"kind": end.kind, "what": end.what, "source": end.source, "caller": end.caller}
+            links.append(Link(dim=dim, axis=axis, value=to, **about))
         return links
 
     def unsharded(self, tensor: int) -> Iterator[Link]:
@@ -72,24 +96,68 @@ class Chains:
 
     def steps(self, tensor: int, axis: Axis) -> Iterator[PropagationStep]:
         """Yields the steps that brought the axis, the last one first."""
-        before = None
-        while True:
-            known = self.graph.tensors[tensor].steps.get(axis, ())
-            step = min(known, key=lambda step: step.number, default=None)
-            if step is None or (before is not None and step.number >= before):
-                return
+        before, seen = LATE + 1, {tensor}
+        while (step := self._step(tensor, axis, before)) and step.tensor not in seen:
             yield step
             tensor, before = step.tensor, step.number
+            seen.add(tensor)
+
+    def _step(self, tensor: int, axis: Axis, before: int) -> PropagationStep | None:
+        """The step that brought the axis, before another one. Layouts in the types of values only go forward, from
+        operands to results, which the propagation does not record."""
+        found = self.graph.tensors[tensor]
+        if self.graph.is_typed and (step := self._forward(found, axis)):
+            return step
+        if axis in found.given:
+            return None
+        known = [step for step in found.steps.get(axis, ()) if step.number < before]
+        return min(known, key=lambda step: step.number, default=None) or self._returned(found, axis)
+
+    def _returned(self, result: Tensor, axis: Axis) -> PropagationStep | None:
+        """The step from what the program returns to its result, unless another layout was given for that."""
+        if result.operation is None or self.graph.operations[result.operation].name != RETURN:
+            return None
+        (source,) = result.joined
+        has = self.graph.tensors[source].dim_of(axis) == result.dim_of(axis)
+        return PropagationStep(LATE, result.operation, source, "operand-0", "result-0") if has else None
+
+    def _forward(self, tensor: Tensor, axis: Axis) -> PropagationStep | None:
+        """The step from an operand that has the axis, in a program whose values have layouts in their types."""
+        graph, dim = self.graph, tensor.dim_of(axis)
+        if tensor.joined:
+            found = next((each for each in tensor.joined if graph.tensors[each].dim_of(axis) == dim), None)
+            role = f"operand-{tensor.joined.index(found)}" if found is not None else ""
+            return found if found is None else PropagationStep(LATE, tensor.operation or 0, found, role, "result-0")
+        if tensor.operation is None or dim is None:
+            return None
+        operation = graph.operations[tensor.operation]
+        if operation.name == TYPED:
+            return self._before_type(operation.operands[0], axis)
+        if operation.name == ASKS or operation.rule is None:
+            return None
+        factors = set(operation.rule.results[tensor.result][dim])
+        for position, (operand, its) in enumerate(zip(operation.operands, operation.rule.operands, strict=False)):
+            there = graph.tensors[operand].dim_of(axis)
+            if there is not None and factors & set(its[there]):
+                return PropagationStep(LATE, tensor.operation, operand, f"operand-{position}", "result-0")
+        return None
+
+    def _before_type(self, tensor: int, axis: Axis) -> PropagationStep | None:
+        found = self.graph.tensors[tensor]
+        if found.operation is not None and self.graph.operations[found.operation].name != SHARD_MAP:
+            return self._forward(found, axis)
+        has = found.dim_of(axis) is not None
+        return PropagationStep(LATE, found.operation or 0, tensor, "operand-0", "result-0") if has else None
 
     def end(self, tensor: int, axis: Axis) -> End | None:
         """Returns who asked for the axis on a tensor that did not get it from another; None if unknown."""
         graph, asked = self.graph, self.graph.tensors[tensor].asked.get(axis, "")
-        if tensor in graph.arguments:
-            return self._argument(tensor, axis)
+        if axis in graph.tensors[tensor].given:
+            asked = f"input: {graph.arguments.index(tensor)}" if tensor in graph.arguments else "self"
         if asked == "self":
             index = graph.tensors[tensor].operation
             inside = index is not None and tensor not in graph.operations[index].results
-            return self._operation(index, axis, "in_specs" if inside else "out_specs")
+            return self._operation(index, axis, "in_specs" if inside else "out_specs", tensor)
         found = ORIGIN.match(asked)
         if not found:
             return None
@@ -97,33 +165,62 @@ class Chains:
         if kind == "input":
             return self._argument(graph.arguments[index], axis)
         if kind == "output":
-            return End("constraint", f"the sharding asked for {graph.result_names[index]}", "")
+            return self._result(index)
         name = kind.removesuffix("_input").removesuffix("_output")
         specs = "in_specs" if kind.endswith("_input") else "out_specs"
         return self._operation(graph.origins.get(name), axis, specs)
+
+    def unreduced(self, tensor: int) -> End | None:
+        """Returns who left a sum over a mesh axis to be taken later; None if unknown."""
+        graph, seen = self.graph, set[int]()
+        while tensor not in seen:
+            seen.add(tensor)
+            if (index := graph.tensors[tensor].operation) is None:
+                return self._argument(tensor, "")
+            before = [each for each in graph.operations[index].operands if graph.tensors[each].unreduced]
+            tensor = before[0] if before else tensor
+        users = (graph.operations[index] for index, _ in graph.tensors[tensor].uses)
+        typed = next((user for user in users if user.name == TYPED), None)
+        return self._out_sharding(typed) if typed else None
 
     def why(self, tensor: int, axis: Axis) -> str:
         """Returns in words who asked for the axis first; empty if unknown."""
         *_, last = [tensor, *(step.tensor for step in self.steps(tensor, axis))]
         end = self.end(last, axis)
-        return f"{end.what}{at(end.source)}" if end else ""
+        return end.words if end else ""
 
     def _argument(self, tensor: int, axis: Axis) -> End:
         name = name_of(self.graph, tensor)
         return End("input", f"argument {name}{self._reason(name, axis)}", "", tensor)
 
-    def _operation(self, index: int | None, axis: Axis, specs: str) -> End | None:
+    def _result(self, index: int) -> End:
+        asked = f"the sharding asked for {self.graph.result_names[index]} by out_shardings"
+        return End("constraint", asked, "", self.graph.results[index])
+
+    def _operation(self, index: int | None, axis: Axis, specs: str, tensor: int | None = None) -> End | None:
         if index is None:
             return None
         operation = self.graph.operations[index]
-        source = operation.place.source
-        if operation.name == "sdy.manual_computation":
-            return End("shard_map", f"{specs} of the shard_map", source)
+        source, caller = operation.place.source, operation.place.caller
+        if operation.name == RETURN:
+            return self._result(self.graph.results.index(tensor))
+        if operation.name == SHARD_MAP:
+            return End("shard_map", f"{specs} of the shard_map", source, caller=caller)
+        if operation.name == TYPED:
+            return self._out_sharding(operation)
         result = self.graph.tensors[operation.results[0]]
         name = result.names[0] if result.names else ""
         of = f" of {name}" if name else ""
         reason = self._reason(name, axis) or self._reason_at(source, layout(result), axis)
-        return End("constraint", f"constraint{of} to {layout(result)}{reason}", source, operation.results[0])
+        what = f"constraint{of} to {layout(result)}{reason}"
+        return End("constraint", what, source, operation.results[0], caller)
+
+    def _out_sharding(self, typed: Operation) -> End:
+        """The layout that an operation gives its result, whose operands do not have it."""
+        made = self.graph.tensors[typed.operands[0]].operation
+        what = word(self.graph.operations[made]) if made is not None else "value"
+        asked = f"out_sharding of the {what}: {layout(self.graph.tensors[typed.results[0]])}"
+        return End("out_sharding", asked, typed.place.source, typed.results[0], typed.place.caller)
 
     def _reason(self, name: str, axis: Axis) -> str:
         reason = self.reasons[name].axes.get(axis) if name in self.reasons else None
@@ -138,7 +235,7 @@ class Chains:
     def _constrained(self) -> dict[tuple[str, str], list[str]]:
         found: dict[tuple[str, str], list[str]] = {}
         for operation in self.graph.operations:
-            if operation.name == "sdy.sharding_constraint":
+            if operation.name == ASKS:
                 result = self.graph.tensors[operation.results[0]]
                 found.setdefault((operation.place.source, layout(result)), []).extend(result.names[:1])
         return found
@@ -164,6 +261,8 @@ def _passed(what: str, role: str, target: str) -> str:
     """The relation of a tensor to the one that it passed an axis to: `operand 1 of the product`."""
     kind, _, index = role.partition("-")
     takes = target.startswith("operand")
+    if what == "return":
+        return "what is returned" if kind == "operand" else "the result of the program"
     if what == "loop":
         inner = ("the loop's initial value", "the value after an iteration of the loop")
         return inner[min(int(index), 1)] if kind == "operand" else "the loop that carries it"

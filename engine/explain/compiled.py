@@ -12,16 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import numpy as np
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
+from msgspec.structs import replace
 
 from ..base import formatting
 from ..base.advice import first_line
 from ..base.user_error import UserError
 from ..hlo.device_groups import axes_of
 from ..hlo.program_text import read
+from ..parallel.rules import spec_of
 from ..program.inspection import compiler_output, rematerializations
 from ..wire.descriptions import RematerializationInfo
 from .explanation import CompiledProgram, Explanation, Rematerialization, ValueOrigin, differences
-from .graph import at
 
 TILES = re.compile(r"\{devices=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 """Tiles of each dim (a last one may be replicas), then an iota of devices: its dims and their order."""
@@ -32,7 +33,7 @@ MOST_DIMS = 16
 Layout = list[list[str]]
 
 
-def compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> CompiledProgram:
+def with_compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> Explanation:
     """Compiles the program for the devices that it was lowered for. Raises UserError if that fails."""
     try:
         with _uncached(), compiler_output() as output:
@@ -42,10 +43,10 @@ def compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> CompiledP
     mesh, text = explanation.mesh, program.as_text() or ""
     known = f"num_partitions={math.prod(mesh.values())}" in text.partition("\n")[0] or not mesh
     found = read(text, mesh, ()).collectives if known else None
-    memory = program.memory_analysis()
-    return CompiledProgram(
+    memory, values = program.memory_analysis(), list(_as_compiled(explanation, program))
+    compiled = CompiledProgram(
         collectives=found,
-        differs=differences(explanation.collectives, found or ()),
+        differs=[*differences(explanation.collectives, found or ()), *_differing(values)],
         rematerializations=[
             rematerialized(each, explanation) for each in rematerializations("\n".join(output), text) if known
         ],
@@ -53,6 +54,28 @@ def compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> CompiledP
         output_bytes=memory.output_size_in_bytes if memory else 0,
         temporary_bytes=memory.temp_size_in_bytes if memory else 0,
     )
+    return replace(explanation, values=values, compiled=compiled)
+
+
+def _as_compiled(explanation: Explanation, program: jax.stages.Compiled) -> Iterator[ValueOrigin]:
+    """The values; results with the layouts that they have in the compiled program. Axes of size 1 split nothing."""
+    shardings = iter(jax.tree.leaves(program.output_shardings))
+    for value in explanation.values:
+        sharding = next(shardings) if value.role == "result" else None
+        if isinstance(sharding, jax.sharding.NamedSharding):
+            axes = spec_of(sharding, len(value.shape))
+            split = [[axis for axis in each if explanation.mesh.get(axis, 1) > 1] for each in axes]
+            yield replace(value, compiled_axes=split)
+        else:
+            yield value
+
+
+def _differing(values: Sequence[ValueOrigin]) -> list[str]:
+    return [
+        f"{value.name}: estimated {value.layout}, compiled {formatting.spec(value.compiled_axes)}"
+        for value in values
+        if value.compiled_axes is not None and value.compiled_axes != value.axes
+    ]
 
 
 @contextlib.contextmanager
@@ -85,8 +108,8 @@ def rematerialized(found: RematerializationInfo, explanation: Explanation) -> Re
         after=after[:rank],
         source=next(filter(None, [value.source, *(link.source for link in conflicts)]), found.source),
         because=[
-            *(f"{axis}: {end.what}{at(end.source)}" for axis, end in ends.items()),
-            *(f"dim {link.dim} not over {link.axis}: {link.what}{at(link.source)}" for link in conflicts),
+            *(f"{axis}: {end.what}{formatting.at(end.source)}" for axis, end in ends.items()),
+            *(f"dim {link.dim} not over {link.axis}: {link.what}{formatting.at(link.source)}" for link in conflicts),
         ],
     )
 

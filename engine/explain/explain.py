@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ..base import formatting
 from .chains import Chains, Reasons
 from .collective_reasons import collective_reasons
-from .explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
-from .graph import TRIVIAL, Axis, Graph, Operation, Seat, Tensor, layout, name_of, word
+from .explanation import CollectiveOrigin, Explanation, Link, ValueOrigin, ValueRole
+from .graph import ASKS, RETURN, TRIVIAL, Axis, Graph, Operation, Seat, Tensor, layout, name_of, word
 from .partitioned import partition
 from .transfers import Transfer, read_transfers
 
@@ -57,18 +57,24 @@ def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
     inner: dict[int, str] = {}
     for operation in graph.operations:
         for index in operation.results:
-            tensor, (op_name, source) = graph.tensors[index], operation.place
+            tensor, place = graph.tensors[index], operation.place
             if tensor.names:
                 inner[index] = tensor.names[0]
-            if source and tensor.shape and operation.name not in TRIVIAL and not operation.name.endswith("constant"):
-                last[source, "transpose(" in op_name] = index
+            if operation.name == RETURN:
+                continue
+            if (
+                place.source
+                and tensor.shape
+                and operation.name not in TRIVIAL
+                and not operation.name.endswith("constant")
+            ):
+                last[place.source, "transpose(" in place.op_name] = index
     for index in last.values():
         op = graph.operations[graph.tensors[index].operation or 0]
         inner.setdefault(index, formatting.op(op.place.op_name) or word(op))
     chosen |= {index: inner[index] for index in sorted(inner) if index not in chosen}
-    results = zip(graph.results, graph.result_names, strict=True) if with_results else ()
-    every = [*chosen.items(), *((index, name) for index, name in results if index not in graph.arguments)]
-    return every[:MOST_VALUES]
+    results = list(zip(graph.results, graph.result_names, strict=True)) if with_results else []
+    return [*list(chosen.items())[: max(len(graph.arguments), MOST_VALUES - len(results))], *results]
 
 
 def _labels(chosen: Sequence[tuple[int, str]]) -> dict[int, str]:
@@ -84,9 +90,30 @@ def _value(chains: Chains, transfers: Sequence[Transfer], index: int, name: str)
     graph = chains.graph
     tensor = graph.tensors[index]
     links = [link for axes in tensor.axes for axis in axes for link in chains.links(index, axis)]
-    links += [*chains.unsharded(index), *_conflicts(chains, transfers, index)]
-    source = graph.operations[tensor.operation].place.source if tensor.operation is not None else ""
-    return ValueOrigin(name=name, shape=tensor.shape, dtype=tensor.dtype, axes=tensor.axes, source=source, origin=links)
+    links += [*chains.unsharded(index), *_unreduced(chains, index), *_conflicts(chains, transfers, index)]
+    return ValueOrigin(
+        name=name,
+        shape=tensor.shape,
+        dtype=tensor.dtype,
+        axes=tensor.axes,
+        unreduced=tensor.unreduced,
+        device=tensor.device,
+        role=_role(graph, index),
+        source=graph.operations[tensor.operation].place.source if tensor.operation is not None else "",
+        origin=links,
+    )
+
+
+def _role(graph: Graph, index: int) -> ValueRole:
+    if index in graph.arguments:
+        return "argument"
+    return "result" if index in graph.results else "value"
+
+
+def _unreduced(chains: Chains, index: int) -> Iterator[Link]:
+    for axis in chains.graph.tensors[index].unreduced:
+        if end := chains.unreduced(index):
+            yield Link(dim=None, axis=axis, kind=end.kind, what=end.what, source=end.source, caller=end.caller)
 
 
 def _conflicts(chains: Chains, transfers: Sequence[Transfer], index: int) -> Iterator[Link]:
@@ -198,6 +225,8 @@ def _why(graph: Graph, op: Operation, own: Tensor, dim: int, axis: Axis, seats: 
     }
     if rivals:
         return f"another of its values splits this dim over {', '.join(sorted(rivals))}"
-    if op.name == "sdy.sharding_constraint":
+    if op.name == ASKS:
         return f"the constraint asks for {layout(graph.tensors[op.results[0]])}"
+    if op.name == RETURN:
+        return "the result is asked for otherwise by out_shardings"
     return "its own layout was asked for"

@@ -12,7 +12,8 @@ from ..base import formatting
 from ..spec.config import RunConfig, UserModel
 from ..wire.descriptions import CollectiveInfo
 
-LinkKind = Literal["input", "constraint", "shard_map", "operand", "conflict"]
+LinkKind = Literal["input", "constraint", "out_sharding", "shard_map", "operand", "conflict"]
+ValueRole = Literal["argument", "captured", "value", "result"]
 
 
 class ProgramRequest(Struct, frozen=True, kw_only=True):
@@ -40,18 +41,20 @@ class KeptStepRequest(Struct, frozen=True, kw_only=True):
 class Link(Struct, frozen=True, kw_only=True):
     """One link of a chain. A chain begins at a value and ends where the layout was asked for."""
 
-    dim: int
-    """The dim of the value that the chain is about."""
+    dim: int | None
+    """The dim of the value that the chain is about; null for an axis over which a sum is still to be taken."""
     axis: str
     """The mesh axis that splits the dim, or would have; empty if a preset leaves the dim unsharded."""
     kind: LinkKind
     """`operand`: taken over from another value of an operation; `input`: asked for by an argument's sharding;
-    `constraint`: by a sharding constraint or the sharding of a result; `shard_map`: by its specs; `conflict`: not taken
-    over, and why."""
+    `constraint`: by a sharding constraint or the sharding of a result; `out_sharding`: by that argument of an operation
+    under explicit axis types; `shard_map`: by its specs; `conflict`: not taken over, and why."""
     what: str
     """The link in words."""
     source: str
     """`file:line` of the operation; empty if unknown."""
+    caller: str = ""
+    """For what asked: `file:line` of the call of the function that has `source`; empty if that is the program."""
     value: str = ""
     """The value that the link leads to: its `name` in `values`, followed by ` #2` for the second value of that name;
     empty if it is not in `values`, or is the value that the chain begins at."""
@@ -68,13 +71,28 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
     """Its dtype."""
     axes: list[list[str]]
     """For each dim the mesh axes that split it, major first; `data:(1)2` is a part of `data`, of size 2."""
+    role: ValueRole = "argument"
+    """`captured`: an array that the function uses but does not take; the compiled program has it as a constant."""
+    unreduced: list[str] = []
+    """Mesh axes over which a sum is still to be taken: each device has a partial sum."""
+    device: int | None = None
+    """The only device that has it; null for any other value."""
     source: str
-    """`file:line` of its operation; empty for an argument."""
+    """`file:line` of its operation; empty for an argument and for a result."""
     compiled_axes: list[list[str]] | None = None
     """For each dim the mesh axes that split it in the compiled program; null unless that was asked for."""
     origin: list[Link]
     """A chain for each mesh axis that splits a dim, one after the other; then dims that the preset leaves unsharded;
     then conflicts."""
+
+    @property
+    def is_laid_out(self) -> bool:
+        """Whether devices have different parts or sums of it."""
+        return any(self.axes) or bool(self.unreduced) or self.device is not None
+
+    @property
+    def layout(self) -> str:
+        return formatting.layout(self.axes, self.unreduced, self.device)
 
 
 class CollectiveOrigin(Struct, frozen=True, kw_only=True):
@@ -116,7 +134,8 @@ class CompiledProgram(Struct, frozen=True, kw_only=True):
     collectives: list[CollectiveInfo] | None
     """Its collectives; null if its text cannot be read, or the mesh is unknown."""
     differs: list[str]
-    """Kinds of collectives over the same axes whose bytes differ from the estimate, one line each."""
+    """Kinds of collectives over the same axes whose bytes differ from the estimate, and results whose layouts do, one
+    line each."""
     rematerializations: list[Rematerialization] = []
     """Involuntary full rematerializations that the compiler warned of."""
     argument_bytes: int

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +12,16 @@ from ..base import formatting
 from ..hlo.module import LIBRARIES
 
 NAME = re.compile(r'loc\((?:fused[^\[]*\[)?"((?:[^"\\]|\\.)*)"(?!:)')
-FRAME = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):\d+')
+FRAME = re.compile(r'"((?:[^"\\]|\\.)*)"\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+"""Function, file, line and column."""
 CALLER = str(Path(__file__).with_name("programs.py"))
 """Calls the user's function: no frame further out is the user's."""
+RETURN = "func.return"
+"""Of the program: it takes what is computed, and its results are the program's, laid out as `jit` asks."""
+ASKS = "sdy.sharding_constraint"
+SHARD_MAP = "sdy.manual_computation"
+TYPED = "explicit type"
+"""A constraint that jax itself inserts after an operation, to the sharding in the type of its result."""
 Axis = str
 """A mesh axis; with `:(p)s` after its name only a part of it."""
 OPERATIONS = {
@@ -23,8 +31,9 @@ OPERATIONS = {
     "stablehlo.while": "loop",
     "stablehlo.case": "cond",
     "stablehlo.if": "cond",
-    "sdy.sharding_constraint": "constraint",
-    "sdy.manual_computation": "shard_map",
+    ASKS: "constraint",
+    RETURN: "return",
+    SHARD_MAP: "shard_map",
     "sdy.named_computation": "call",
     "stablehlo.optimization_barrier": "remat",
 }
@@ -32,7 +41,7 @@ MOVES = {
     f"stablehlo.{name}"
     for name in ("broadcast_in_dim", "convert", "optimization_barrier", "reshape", "transpose", "bitcast_convert")
 }
-TRIVIAL = {*MOVES, "sdy.named_computation"}
+TRIVIAL = {*MOVES, "sdy.named_computation", RETURN, TYPED}
 """Operations that a chain skips if it has others on the same line."""
 NOTABLE = {"product", "convolution", "reduction", "loop", "cond", "gather", "scatter", "concatenate"}
 """Operations that a chain shows rather than others on the same line."""
@@ -43,26 +52,37 @@ class Place(NamedTuple):
     """Name that jax gave it, such as `jit(step)/jvp(blocks)/mlp/dot_general`."""
     source: str
     """`file:line` of the innermost frame outside libraries; empty if there is none."""
+    caller: str = ""
+    """`file:line` of the call of the function that has `source`; empty if the program calls it."""
+    frame: str = ""
+    """The innermost frame with its function and columns."""
 
 
 class Places:
-    """Places of a module's operations, each location read once."""
+    """Places of a module's operations, each location read once. `outside`: of the call of the program itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, outside: Any = "") -> None:
+        self._outside = set(FRAME.findall(str(outside)))
         self._known: dict[Any, Place] = {}
 
     def of(self, location: Any) -> Place:
         key = location.attr
         if key not in self._known:
-            self._known[key] = _place(str(location))
+            self._known[key] = _place(str(location), self._outside)
         return self._known[key]
 
 
-def _place(text: str) -> Place:
+def _place(text: str, outside: set[tuple[str, ...]]) -> Place:
     name = NAME.match(text)
-    frames = takewhile(lambda frame: frame[0] != CALLER, FRAME.findall(text))
-    source = next((f"{file}:{line}" for file, line in frames if not LIBRARIES.search(file)), "")
-    return Place(name[1] if name else "", source)
+    frames = FRAME.findall(text)
+    own = [each for each in takewhile(lambda frame: frame[1] != CALLER, frames) if not LIBRARIES.search(each[1])]
+    source, *_ = *map(_line, own), ""
+    _, caller, *_ = *(_line(each) for each in own if each not in outside), "", ""
+    return Place(name[1] if name else "", source, caller, ":".join(frames[0]) if frames else "")
+
+
+def _line(frame: tuple[str, ...]) -> str:
+    return f"{frame[1]}:{frame[2]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +104,8 @@ class Operation:
     results: list[int]
     place: Place
     rule: Rule | None = None
+    within: int | None = None
+    """The `shard_map` around it."""
 
     @property
     def seats(self) -> "list[Seat]":
@@ -137,6 +159,12 @@ class Tensor:
     steps: dict[Axis, list[PropagationStep]] = field(default_factory=dict)
     asked: dict[Axis, str] = field(default_factory=dict)
     """For each axis where it was first asked for: `self`, or the name of an origin, such as `input: 2`."""
+    unreduced: list[Axis] = field(default_factory=list)
+    """Axes over which the sum is still to be taken: each device has a partial sum."""
+    device: int | None = None
+    """The only device that has it; None for any other value."""
+    given: list[Axis] = field(default_factory=list)
+    """Of an argument or a result: the axes that the sharding given for it has, as `in_shardings` or `out_shardings`."""
 
     def dim_of(self, axis: Axis) -> int | None:
         return next((dim for dim, axes in enumerate(self.axes) if axis in axes), None)
@@ -151,9 +179,15 @@ class Graph:
     operations: list[Operation] = field(default_factory=list)
     arguments: list[int] = field(default_factory=list)
     results: list[int] = field(default_factory=list)
+    """Tensors of their own, also where an argument is returned."""
     result_names: list[str] = field(default_factory=list)
     origins: dict[str, int] = field(default_factory=dict)
     """Origin's name, `constraint_3` or `mc_0` (a `shard_map`), to operation."""
+
+    @cached_property
+    def is_typed(self) -> bool:
+        """Whether values have layouts in their types, as under explicit mesh axes."""
+        return any(operation.name == TYPED for operation in self.operations)
 
     def parts(self, axes: Sequence[Axis]) -> int:
         """Returns the number of parts that mesh axes split a dim into."""
@@ -170,15 +204,10 @@ def word(operation: Operation) -> str:
 
 def layout(tensor: Tensor) -> str:
     """Returns the mesh axes of each dim: `(data, –, model)`."""
-    return formatting.spec(tensor.axes)
+    return formatting.layout(tensor.axes, tensor.unreduced, tensor.device)
 
 
 def name_of(graph: Graph, index: int) -> str:
     """Returns the name that the program gives a tensor, else its shape: `[4, 128, 512]`."""
     tensor = graph.tensors[index]
     return tensor.names[0] if tensor.names and tensor.names[0] else f"[{', '.join(map(str, tensor.shape))}]"
-
-
-def at(source: str) -> str:
-    """Returns ` at model.py:102`; empty without a source."""
-    return f" at {formatting.short_source(source)}" if source else ""

@@ -253,8 +253,13 @@ def live_peak(live: LiveMemory, names: Sequence[str]) -> Peak:
 def _temporary(live: LiveMemory, buffer: Buffer) -> PeakBuffer:
     results = list(buffer.op.results)
     typed = buffer.value if buffer.value in results else results[0]
-    op_name, source = live.places.of(buffer.op.location)
-    about = {"op_name": op_name, "source": source, "begin": live.share(buffer.begin), "end": live.share(buffer.end)}
+    place = live.places.of(buffer.op.location)
+    about = {
+        "op_name": place.op_name,
+        "source": place.source,
+        "begin": live.share(buffer.begin),
+        "end": live.share(buffer.end),
+    }
     return _described(live, buffer.value, typed, buffer.bytes, name="", kind="temporary", **about)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
+from .attributes import axes_of_dims, part_of_argument, shardings
 from .graph import Axis, Graph
 from .passes import insert_collectives, propagate
-from .reader import TAG, axes_of_dims, part_of_argument, read, shardings
+from .reader import TAG, given, read
 
 INSERTED = {
     "sdy.all_reduce": ("all-reduce", "reduction_axes"),
@@ -104,8 +105,9 @@ def partition(module: Any, records: bool = False) -> Partitioned:
     """Runs Shardy's passes on a copy of a module. Raises UserError if they fail. `records`: origins of mesh axes."""
     with module.context:
         propagated = module.operation.clone()
+        asked = given(propagated)
         propagate(propagated, records)
-        graph = read(propagated)
+        graph = read(propagated, asked)
         transformed = propagated.clone()
         insert_collectives(transformed)
         return Partitioned(transformed, graph)

@@ -11,7 +11,6 @@ from jax.interpreters import mlir
 from jax.stages import Lowered
 from jaxlib.mlir import ir
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ..base.advice import first_line
 from ..base.untrusted import read_struct
@@ -60,9 +59,9 @@ def explain_program(program: ProgramRequest) -> Explanation:
     found = explain(lowered.compiler_ir("stablehlo"), program.function.name)
     if not program.compiles:
         return found
-    from .compiled import compiled  # it imports flax and optax, which `watch` does not need
+    from .compiled import with_compiled  # it imports flax and optax, which `watch` does not need
 
-    return replace(found, compiled=compiled(lowered, found))
+    return with_compiled(lowered, found)
 
 
 def lower(program: ProgramRequest) -> jax.stages.Lowered:

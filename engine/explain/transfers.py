@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..hlo.device_groups import axes_of
+from .attributes import axes_in
 from .graph import Axis, Places
 from .partitioned import INSERTED, Partitioned, tag, trip_count
 from .passes import CALLS
-from .reader import axes_in
 
 WRITTEN = {
     f"stablehlo.{kind}": kind.replace("_", "-")

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from shardtui.engine.explain.compiled import with_compiled
+from shardtui.engine.explain.explanation import CompiledProgram, Explanation
 
 ROWS, COLUMNS, OUT = 64, 32, 128
 X, BOTH = (ROWS, COLUMNS), ("data", "model")
@@ -37,6 +39,12 @@ def arguments(*layouts: Layout) -> list[jax.ShapeDtypeStruct]:
     """Abstract arrays, float32, on the mesh that is set."""
     mesh = jax.sharding.get_mesh()
     return [jax.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, spec)) for shape, spec in layouts]
+
+
+def compiled(lowered: jax.stages.Lowered, found: Explanation) -> CompiledProgram:
+    program = with_compiled(lowered, found).compiled
+    assert program is not None
+    return program
 
 
 def asked(*spec: Any) -> Callable[[jax.Array], jax.Array]:

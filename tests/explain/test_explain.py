@@ -12,12 +12,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.explain import passes
-from shardtui.engine.explain.compiled import compiled
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import Explanation, Link, ValueOrigin, by_flow
 from shardtui.engine.explain.names import kept_names
 
-from .one_collective import PROGRAMS, Layout, Program, arguments
+from .one_collective import PROGRAMS, Layout, Program, arguments, compiled
 
 pytestmark = pytest.mark.usefixtures("mesh")
 ROWS, COLUMNS = ((8, 16), P("data")), ((16, 32), P(None, "model"))
@@ -77,7 +76,7 @@ def test_the_layout_of_a_result_is_a_constraint() -> None:
 
     found = explained(program, ((8, 16), P()), out_shardings=out)
     assert value(found, "first").axes == [["data"], []]
-    assert chain(value(found, "first"), "data")[-1] == ("constraint", "the sharding asked for result")
+    assert chain(value(found, "first"), "data")[-1] == ("constraint", "the sharding asked for result by out_shardings")
 
 
 @jax.custom_vjp

@@ -12,12 +12,12 @@ from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.user_error import UserError
-from shardtui.engine.explain.compiled import compiled
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import Explanation, ValueOrigin, by_flow
 from shardtui.engine.explain.names import kept_names
 from shardtui.engine.explain.programs import lowered
 
+from .one_collective import compiled
 from .programs import equinox_mlp, haiku_mlp, linen_transformer, manual_ring, nnx_decoder
 
 pytestmark = pytest.mark.usefixtures("mesh")

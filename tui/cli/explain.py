@@ -147,9 +147,7 @@ def chain_lines(found: Explanation) -> list[RenderableType]:
     lines: list[RenderableType] = [*_title(found)]
     for value in found.values:
         place = f"  {formatting.short_source(value.source)}" if value.source else ""
-        lines.append(
-            Text(f"\n{value.name} [{formatting.shape(value.shape)}] {formatting.spec(value.axes)}{place}", "bold")
-        )
+        lines.append(Text(f"\n{value.name} [{formatting.shape(value.shape)}] {value.layout}{place}", "bold"))
         lines += map(Text, [*chains(value.origin), *_as_compiled(value)])
     lines += ["", _collectives(found)] if found.collectives else []
     return [*lines, *(_compiled(found.compiled) if found.compiled else ())]

@@ -34,7 +34,7 @@ def layouts(before: Explanation, after: Explanation) -> list[tuple[str, str, str
     """Returns name and layout before and after of each value in both whose layout differs."""
     old = numbered(before.values)
     pairs = ((name, old[name], value) for name, value in numbered(after.values).items() if name in old)
-    return [(name, formatting.spec(a.axes), formatting.spec(b.axes)) for name, a, b in pairs if a.axes != b.axes]
+    return [(name, a.layout, b.layout) for name, a, b in pairs if a.layout != b.layout]
 
 
 def traffic(before: Explanation, after: Explanation) -> list[tuple[str, str, int, int]]:
@@ -54,10 +54,10 @@ def numbered(values: Sequence[ValueOrigin]) -> dict[str, ValueOrigin]:
 
 
 def _layout(value: ValueOrigin) -> str:
-    return f"{formatting.shape(value.shape)} {value.dtype} {formatting.spec(value.axes)}"
+    return f"{formatting.shape(value.shape)} {value.dtype} {value.layout}"
 
 
-def _origin(value: ValueOrigin) -> list[tuple[int, str, str, str, str]]:
+def _origin(value: ValueOrigin) -> list[tuple[int | None, str, str, str, str]]:
     links = (link for link in value.origin if link.axis)
     return [(link.dim, link.axis, link.kind, unnumbered(link.what), _file(link.source)) for link in links]
 

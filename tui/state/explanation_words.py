@@ -7,8 +7,8 @@ from ...engine.explain.explanation import CompiledProgram, Link
 
 
 def in_words(link: Link) -> str:
-    """Returns a link with its source line."""
-    return f"{link.what} ({formatting.short_source(link.source)})" if link.source else link.what
+    """Returns a link with its source line, and the line that calls its function."""
+    return f"{link.what} ({formatting.place(link.source, link.caller)})" if link.source else link.what
 
 
 def ends(origin: Sequence[Link]) -> list[str]:
@@ -25,9 +25,14 @@ def chains(origin: Sequence[Link]) -> list[str]:
         if link.kind == "conflict":
             continue
         begins, chain = chain != (link.dim, link.axis), (link.dim, link.axis)
-        over = f"over {link.axis}" if link.axis else "unsharded"
-        lines.append(f"  dim {link.dim} {over}: {in_words(link)}" if begins else f"    ← {in_words(link)}")
+        lines.append(f"  {_head(link)}: {in_words(link)}" if begins else f"    ← {in_words(link)}")
     return [*lines, *(f"  {line}" for line in conflicts(origin))]
+
+
+def _head(link: Link) -> str:
+    if link.dim is None:
+        return f"unreduced over {link.axis}"
+    return f"dim {link.dim} {f'over {link.axis}' if link.axis else 'unsharded'}"
 
 
 def conflicts(origin: Sequence[Link]) -> list[str]:

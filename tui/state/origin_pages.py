@@ -123,7 +123,7 @@ def _value(label: str, known: Known) -> Iterator[Line]:
         return
     array = known.compiled.get(label)
     source = f"  {formatting.short_source(value.source)}" if value.source else ""
-    yield Line(f"{formatting.shape(value.shape)} {value.dtype} {formatting.spec(value.axes)}{source}", HEAD)
+    yield Line(f"{formatting.shape(value.shape)} {value.dtype} {value.layout}{source}", HEAD)
     if array and not known.rules and len(array.compiled_spec) == len(value.axes):
         yield _as_compiled(value, array, known.mesh)
     elif value.compiled_axes is not None:
@@ -139,6 +139,8 @@ def _value(label: str, known: Known) -> Iterator[Line]:
         else:
             yield Line(f"dim {dim} {reason}", DIM)
         yield from _chains([link for link in links if link.axis], known)
+    for link in (each for each in value.origin if each.dim is None):
+        yield Line(f"unreduced over {link.axis}: {in_words(link)}")
     named = [each for each in known.explanation.collectives if _takes_part(label, value, each, known)]
     yield from _collectives("collectives that it takes part in, estimated", named)
 
@@ -201,7 +203,7 @@ def _values(heading: str, labels: Sequence[str], known: Known) -> Iterator[Line]
         yield Line(heading, HEAD)
     for label in labels[:MOST_LINES]:
         value = known.values[label]
-        yield Line(f"  {label} {formatting.shape(value.shape)} {formatting.spec(value.axes)}", "", ValuePage(label))
+        yield Line(f"  {label} {formatting.shape(value.shape)} {value.layout}", "", ValuePage(label))
     if len(labels) > MOST_LINES:
         yield Line(f"  and {len(labels) - MOST_LINES} more", DIM)
 

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Iterator
-from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -22,7 +21,7 @@ def program_findings(found: Explanation) -> list[Finding]:
 
 
 def _arguments(found: Explanation) -> list[ValueOrigin]:
-    return list(takewhile(lambda value: not value.source, found.values))
+    return [value for value in found.values if value.role == "argument"]
 
 
 def _replicated(found: Explanation) -> Iterator[Finding]:

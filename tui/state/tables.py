@@ -197,7 +197,7 @@ VALUES: Sequence[Column[tuple[str, ValueOrigin]]] = (
     Column("value", lambda each: each[0]),
     Column("shape", lambda each: formatting.shape(each[1].shape)),
     Column("dtype", lambda each: each[1].dtype, style="dim"),
-    Column("split over", lambda each: formatting.spec(each[1].axes) if any(each[1].axes) else ""),
+    Column("split over", lambda each: each[1].layout if each[1].is_laid_out else ""),
     Column("source", lambda each: formatting.short_source(each[1].source)),
     Column("asked for by", lambda each: ends(each[1].origin)),
 )

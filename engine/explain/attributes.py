@@ -1,0 +1,126 @@
+"""Attributes of MLIR modules, Shardy's above all, through jaxlib's bindings."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from .graph import ASKS, Axis
+
+SHARDING, ORIGINS, EDGES = "sdy.sharding", "sdy.sharding_origins", "sdy.propagation_edges"
+ASKED = re.compile(r'(?:"([^"]+)"|([\w.]+)) = "([^"]*)"')
+AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
+
+
+def factors_of(mappings: Any) -> list[list[list[int]]]:
+    return [
+        [list(sdy.DimMappingAttr(dim).factor_indices) for dim in sdy.TensorMappingAttr(each).dim_mappings]
+        for each in mappings
+    ]
+
+
+def mesh_of(top: list[Any]) -> dict[str, int]:
+    """The axes of all meshes of a module: Shardy has dropped axes of size 1."""
+    meshes = [sdy.MeshAttr(op.operation.attributes["mesh"]) for op in top if _is_mesh(op)]
+    axes = (sdy.MeshAxisAttr(axis) for mesh in meshes for axis in mesh.axes)
+    return {axis.name: axis.size for axis in axes}
+
+
+def _is_mesh(op: Any) -> bool:
+    return op.operation.name == "sdy.mesh"
+
+
+def devices_of(top: list[Any]) -> dict[str, int]:
+    """The device of each mesh that is only one, by the name of the mesh."""
+    meshes = ((text_of(op, "sym_name"), sdy.MeshAttr(op.operation.attributes["mesh"])) for op in top if _is_mesh(op))
+    return {name: mesh.device_ids[0] for name, mesh in meshes if len(mesh.device_ids) == 1}
+
+
+def main_of(module: Any) -> Any:
+    top = (op.operation for op in module.regions[0].blocks[0].operations)
+    return next(op for op in top if op.name == "func.func" and text_of(op, "sym_name") == "main")
+
+
+def last_of(function: Any) -> Any:
+    *_, last = function.regions[0].blocks[0].operations
+    return last.operation
+
+
+def each_of(main: Any, values: Sequence[Any], name: str) -> list[Any]:
+    """The attributes of each argument or each result of a function."""
+    return list(attribute_of(main, name) or [{}] * len(values))
+
+
+def of_results(op: Any, name: str, count: int) -> list[Any]:
+    """An attribute that has one entry per result, or, for an operation of one result, is the entry."""
+    found = attribute_of(op, name)
+    if found is None:
+        return [None] * count
+    return list(ir.ArrayAttr(found)) if isinstance(found, ir.ArrayAttr) else [found] * count
+
+
+def origins_in(origins: Any) -> dict[Axis, str]:
+    if origins is None:
+        return {}
+    return {quoted or bare: origin for quoted, bare, origin in ASKED.findall(str(origins))}
+
+
+def attribute_of(op: Any, name: str) -> Any:
+    return entry(op.attributes, name)
+
+
+def entry(attributes: Any, name: str) -> Any:
+    return attributes[name] if name in attributes else None  # noqa: SIM401 (it has no `get` in jax 0.10)
+
+
+def text_of(op: Any, name: str) -> str:
+    found = attribute_of(op.operation, name)
+    return "" if found is None else ir.StringAttr(found).value
+
+
+def type_of(value: Any) -> tuple[list[int], str]:
+    try:
+        type_ = ir.RankedTensorType(value.type)
+    except ValueError:  # a token
+        return [], str(value.type)
+    return list(type_.shape), str(type_.element_type)
+
+
+def axes_of_dims(sharding: Any, rank: int) -> list[list[Axis]]:
+    dims = sdy.TensorShardingAttr(sharding).dimension_shardings
+    axes = [[axis_of(axis) for axis in sdy.DimensionShardingAttr(dim).axes] for dim in dims]
+    return axes + [[] for _ in range(rank - len(axes))]
+
+
+def axes_in(attribute: Any) -> list[Axis]:
+    """Returns the mesh axes that an attribute names, each once."""
+    return list(dict.fromkeys(name + part for name, part in AXIS.findall(str(attribute))))
+
+
+def part_of_argument(shard_map: Any, index: int, rank: int) -> list[list[Axis]]:
+    """Returns the mesh axes of each dim of a `shard_map`'s argument that are left to the partitioner."""
+    attributes = shard_map.attributes
+    manual = axes_in(attributes["manual_axes"])
+    asked = list(sdy.TensorShardingPerValueAttr(attributes["in_shardings"]).shardings)[index]
+    return [[axis for axis in axes if axis not in manual] for axes in axes_of_dims(asked, rank)]
+
+
+def shardings(op: Any) -> list[Any]:
+    attributes = op.attributes
+    if op.name == ASKS:
+        return [attributes["sharding"]]
+    for name in (SHARDING, "out_shardings"):
+        if name in attributes:
+            return list(sdy.TensorShardingPerValueAttr(attributes[name]).shardings)
+    return [None] * len(op.results)
+
+
+def axis_of(attribute: Any) -> Axis:
+    axis = sdy.AxisRefAttr(attribute)
+    part = axis.sub_axis_info
+    if part is None:
+        return axis.name
+    size = sdy.SubAxisInfoAttr(part)
+    return f"{axis.name}:({size.pre_size}){size.size}"

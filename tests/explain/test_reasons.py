@@ -1,0 +1,123 @@
+"""Reasons of layouts and collectives that jax inserts by itself: transposes, types under explicit axes, open sums."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+from shardtui.engine.explain.explain import explain
+from shardtui.engine.explain.explanation import Explanation, ValueOrigin
+
+from .one_collective import arguments
+
+ROWS, COLUMNS = ((8, 16), P("data")), ((16, 32), P(None, "model"))
+
+
+@pytest.fixture
+def explicit() -> Iterator[None]:
+    with jax.set_mesh(Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"), (AxisType.Explicit,) * 2)):
+        yield
+
+
+def explained(function: Callable[..., Any], *layouts: tuple[tuple[int, ...], P]) -> Explanation:
+    return explain(jax.jit(function).lower(*arguments(*layouts)).compiler_ir("stablehlo"), "test")
+
+
+def result(found: Explanation, name: str = "result") -> ValueOrigin:
+    return next(value for value in found.values if value.name == name and value.role == "result")
+
+
+def ends(value: ValueOrigin) -> dict[str, tuple[str, str]]:
+    return {link.axis: (link.kind, link.what) for link in value.origin if link.kind != "conflict"}
+
+
+def at(function: Callable[..., Any], offset: int) -> str:
+    return f"test_reasons.py:{function.__code__.co_firstlineno + offset}"
+
+
+@pytest.mark.usefixtures("explicit")
+def test_under_explicit_axes_a_chain_goes_through_the_types_to_what_asked() -> None:
+    def helper(x: jax.Array) -> jax.Array:
+        return jax.sharding.reshard(x, P("data"))
+
+    def program(x: jax.Array, w: jax.Array) -> dict[str, jax.Array]:
+        hidden = jnp.sin(x @ w) + 1
+        carried, _ = jax.lax.scan(lambda x, _: (x * 2, None), helper(hidden), length=3)
+        return {"hidden": hidden, "carried": carried, "zeros": jnp.zeros((8, 8), out_sharding=P("model"))}
+
+    found = explained(program, ROWS, COLUMNS)
+    assert ends(result(found, "result['hidden']")) == {
+        "data": ("input", "argument x"),
+        "model": ("input", "argument w"),
+    }
+    *_, asked = result(found, "result['carried']").origin
+    assert (asked.kind, asked.what) == ("constraint", "constraint to (data, –)")
+    assert (asked.source[-len(at(helper, 1)) :], asked.caller[-len(at(program, 2)) :]) == (
+        at(helper, 1),
+        at(program, 2),
+    )
+    zeros = ends(result(found, "result['zeros']"))
+    assert zeros == {"model": ("out_sharding", "out_sharding of the broadcast_in_dim: (model, –)")}
+    assert not [value for value in found.values if value.is_laid_out and not value.origin]
+
+
+@pytest.mark.usefixtures("explicit")
+def test_a_sum_that_is_left_open_is_shown_with_what_left_it_and_what_takes_it() -> None:
+    def program(x: jax.Array, y: jax.Array) -> jax.Array:
+        part = jnp.einsum("bi,bo->io", x, y, out_sharding=P(unreduced={"data"}))
+        total = part + part
+        return jax.sharding.reshard(total, P())
+
+    found = explained(program, ROWS, ((8, 32), P("data")))
+    open_, *_ = [value for value in found.values if value.unreduced]
+    left = "out_sharding of the product: (–, –) unreduced over data"
+    assert open_.layout == "(–, –) unreduced over data"
+    assert [(link.dim, link.axis, link.kind, link.what) for link in open_.origin] == [
+        (None, "data", "out_sharding", left)
+    ]
+    (summed,) = found.collectives
+    assert (summed.kind, summed.axes, summed.bytes) == ("all-reduce", ["data"], 16 * 32 * 4)
+    assert summed.because == [
+        f"[16, 32] is left unreduced over data, and the reshard at {at(program, 3)} asks for the whole sum",
+        f"[16, 32] is unreduced over data by the {left} at {at(program, 1)}",
+    ]
+
+
+@pytest.mark.usefixtures("mesh")
+@pytest.mark.parametrize("check", [True, False])
+def test_a_sum_of_a_gradient_that_jax_inserts_is_not_said_to_be_called(check: bool) -> None:
+    specs = {"in_specs": (P("data"), P()), "out_specs": P("data")}
+
+    @partial(jax.shard_map, check_vma=check, **specs)
+    def scaled(x: jax.Array, w: jax.Array) -> jax.Array:
+        total = jax.lax.pmean(x, "model") if not check else x
+        return total * w
+
+    def program(w: jax.Array, x: jax.Array) -> jax.Array:
+        return (scaled(x, w) ** 2).sum()
+
+    found = explained(jax.grad(program), ((16,), P()), ROWS)
+    inserted = [each for each in found.collectives if "data" in each.axes]
+    reasons = [reason for each in inserted for reason in each.because]
+    assert reasons
+    assert all(" inserts it: " in reason and reason.startswith("the transpose of the ") for reason in reasons), reasons
+    assert all(f"devices of {' × '.join(each.axes)}, so its gradient" in each.because[0] for each in inserted)
+
+
+@pytest.mark.usefixtures("mesh")
+def test_a_collective_of_the_backward_pass_is_the_transpose_of_what_the_code_calls() -> None:
+    @partial(jax.shard_map, in_specs=P("data"), out_specs=P("data"), check_vma=False)
+    def shifted(x: jax.Array) -> jax.Array:
+        return jax.lax.ppermute(x, "data", [(n, (n + 1) % 4) for n in range(4)])
+
+    found = explained(jax.grad(lambda x: (shifted(x) ** 2).sum()), ROWS)
+    line = f"test_reasons.py:{shifted.__wrapped__.__code__.co_firstlineno + 2}"
+    assert {each.because[0] for each in found.collectives if each.kind == "collective-permute"} == {
+        f"the code calls it at {line}",
+        f"it is the transpose of what the code calls at {line}",
+    }
