@@ -71,7 +71,7 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
     """Its dtype."""
     axes: list[list[str]]
     """For each dim the mesh axes that split it, major first; `data:(1)2` is a part of `data`, of size 2."""
-    role: ValueRole = "argument"
+    role: ValueRole
     """`captured`: an array that the function uses but does not take; the compiled program has it as a constant."""
     unreduced: list[str] = []
     """Mesh axes over which a sum is still to be taken: each device has a partial sum."""

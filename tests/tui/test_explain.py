@@ -140,7 +140,7 @@ def test_why_ends_at_the_rule_and_tries_another(home: Path) -> None:
 
 def test_changes_are_in_words() -> None:
     link = Link(dim=0, axis="data", kind="input", what="argument x", source="")
-    value = ValueOrigin(name="x", shape=[8], dtype="f32", axes=[["data"]], source="a.py:1", origin=[link])
+    value = ValueOrigin(name="x", shape=[8], dtype="f32", axes=[["data"]], role="value", source="a.py:1", origin=[link])
     reduced = CollectiveOrigin(
         kind="all-reduce", axes=["data"], count=2, bytes=80, source="a.py:2", because=["the sum at a.py:2"]
     )

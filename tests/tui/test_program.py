@@ -115,7 +115,8 @@ def value(name: str, axes: list[list[str]], source: str = "") -> ValueOrigin:
         for dim, split in enumerate(axes)
         for axis in split
     ]
-    return ValueOrigin(name=name, shape=[1024, 1024], dtype="f32", axes=axes, source=source, origin=origin)
+    role = "value" if source else "argument"
+    return ValueOrigin(name=name, shape=[1024, 1024], dtype="f32", axes=axes, role=role, source=source, origin=origin)
 
 
 def codes(*values: ValueOrigin, compiled: CompiledProgram | None = None) -> list[tuple[str, list[str]]]:
