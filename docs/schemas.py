@@ -25,8 +25,10 @@ from shardtui.engine.spec.preset_reader import PresetFile
 from shardtui.engine.wire.checkpoints import Verification
 from shardtui.engine.wire.descriptions import PresetListing
 from shardtui.engine.wire.events import AnyEvent, Sampled
+from shardtui.engine.wire.stored_checkpoint import StoredCheckpoint
 from shardtui.tui.cli.compare import CompareReport
 from shardtui.tui.cli.explain import ExplanationDiff, WhyReport
+from shardtui.tui.cli.inspect_checkpoint import CheckpointDiff
 from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport, LintReport
 from shardtui.tui.cli.ls import RunListing
 from shardtui.tui.cli.plan_report import PlanReport
@@ -40,6 +42,8 @@ PRINTED = {
     "inspect": ("shardtui inspect --json", InspectReport),
     "inspect-diff": ("shardtui inspect --diff OTHER --json", DiffReport),
     "inspect-hlo": ("shardtui inspect --hlo FILE --mesh data=4,model=2 --json", HloReport),
+    "inspect-checkpoint": ("shardtui inspect --checkpoint DIR --json", StoredCheckpoint),
+    "inspect-checkpoint-diff": ("shardtui inspect --checkpoint DIR --diff OTHER --json", CheckpointDiff),
     "lint": ("shardtui lint --json", LintReport),
     "explain": ("shardtui explain --json", Explanation),
     "explain-diff": ("shardtui explain --diff FILE --json", ExplanationDiff),

@@ -41,11 +41,16 @@ ANSWERS = (
         "predict": "profiling.predicted.predict",
         "verify": "checkpoint.directory.verify_run",
         "export": "checkpoint.export.export",
+        "checkpoints": "checkpoint.orbax_checkpoint.describe_checkpoints",
+        "place-checkpoint": "checkpoint.orbax_placement.place_checkpoint",
         "prepare": "data.prepare.prepare_until_interrupted",
     }
 )
 """The functions that answer a question; their parameters are its arguments."""
-ON_CPU = ("verify", "export", "plan", "search", "compile", "schedule", "explain", "explain-kept", "profile", *PROGRAMS)
+ON_CPU = (
+    *("verify", "export", "checkpoints", "place-checkpoint", "plan", "search", "compile", "schedule"),
+    *("explain", "explain-kept", "profile", *PROGRAMS),
+)
 """Questions that use only the CPU, even if there are other devices."""
 
 

@@ -13,6 +13,8 @@ from typing import TypeVar, cast
 from etils import epath
 
 from ..base.regular_file import NotRegular, open_regular
+from ..base.untrusted import read_bytes
+from ..base.user_error import UserError
 from ..distributed.outcomes import Damaged, Unreadable
 
 PAUSES = [0.1, 0.5, 2.0]
@@ -65,6 +67,16 @@ def read_file(checkpoint: epath.Path, path: epath.Path, read: Callable[[Buffered
             raise Damaged(f"{short_name(path)}: {error.strerror or error}") from error
 
     return patiently(path, attempt)
+
+
+def content(path: epath.Path) -> bytes:
+    """Returns the content of a small file of any checkpoint. Raises UserError."""
+    if is_local(path):
+        return read_bytes(os.fspath(path))
+    try:
+        return patiently(path, path.read_bytes)
+    except Unreadable as error:
+        raise UserError(*error.problems) from error
 
 
 def _opened(path: epath.Path) -> BufferedReader:

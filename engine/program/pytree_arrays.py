@@ -116,17 +116,21 @@ def bytes_of(shape: Sequence[int], dtype: Any) -> int:
 def _leaf(array: Any, path: Path, optimizer_depth: int | None, axes: LogicalAxes) -> Iterator[Leaf]:
     if not isinstance(array, jax.Array | jax.ShapeDtypeStruct):
         return
-    depths_by_key = (at + 1 for at, key in enumerate(path[:-1]) if key in OPTIMIZERS)
     yield Leaf(
         path=path or ("state",),
         shape=tuple(array.shape),
         dtype=array.dtype,
         sharding=array.sharding,
         is_committed=getattr(array, "committed", True),
-        optimizer_depth=next(depths_by_key, None) if optimizer_depth is None else optimizer_depth,
+        optimizer_depth=depth_by_key(path) if optimizer_depth is None else optimizer_depth,
         logical_axes=axes if len(axes) == len(array.shape) else (None,) * len(array.shape),
         identity=id(array),
     )
+
+
+def depth_by_key(path: Path) -> int | None:
+    """Returns how many keys lead to the optimizer state, by its usual keys; None if none of them is in the path."""
+    return next((at + 1 for at, key in enumerate(path[:-1]) if key in OPTIMIZERS), None)
 
 
 def _key(key: Any) -> str | int:

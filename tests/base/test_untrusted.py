@@ -40,6 +40,7 @@ ELSEWHERE = {
     "engine/__main__.py": "arguments from the UI's process",
     **dict.fromkeys((f"tui/cli/{name}.py" for name in ("compare", "presets", "inspect", "data")), "engine's answer"),
     **dict.fromkeys((f"tui/cli/{name}.py" for name in ("explain", "profile", "checkpoints")), "engine's answer"),
+    "tui/cli/inspect_checkpoint.py": "engine's answer",
     **dict.fromkeys((f"tui/client/{name}.py" for name in ("planner", "explainer")), "engine's answer"),
 }
 

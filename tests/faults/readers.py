@@ -1,5 +1,6 @@
 """Changed files for every reader: each must be read, or refused by an error that users see, in time and memory."""
 
+import asyncio
 import bz2
 import contextlib
 import faulthandler
@@ -21,12 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orbax.checkpoint as ocp
 import pyarrow
 import pyarrow.parquet
 from etils import epath
 from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.checkpoint.manifest import Manifest, file_digests, read_manifest, write_manifest
+from shardtui.engine.checkpoint.orbax_checkpoint import describe_checkpoints
 from shardtui.engine.data.documents import pieces, sources_of
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.data.tokenizer import load_tokenizer
@@ -346,6 +349,26 @@ def _runs(folder: Path) -> Iterator[Reader]:
     yield Reader("manifests", [manifest], lambda made: read_manifest(epath.Path(made)), (bytewise, structured, _sealed))
     found = lambda made: CheckpointDirectory(epath.Path(made)).checked(7)  # noqa: E731
     yield Reader("checkpoint folders", [saved], found, (bytewise, structured, _sealed))
+    described = lambda made: list(describe_checkpoints(str(made)))  # noqa: E731
+    in_files, in_store, aggregate = (_made(folder, write) for write in (_in_files, _in_store, _aggregate))
+    yield Reader("Orbax in files", [in_files, aggregate], described)
+    yield Reader("Orbax in OCDBT", [in_store], described)
+
+
+ARRAYS = {"params": {"a": np.ones((4, 2), np.float32), "b": [np.ones(300), np.int32(7)]}, "name": "x", "none": None}
+
+
+def _in_files(root: Path) -> None:
+    ocp.PyTreeCheckpointer(use_ocdbt=False, use_zarr3=True).save(root / "20", ARRAYS)
+
+
+def _in_store(root: Path) -> None:
+    ocp.PyTreeCheckpointer().save(root / "20", ARRAYS)
+
+
+def _aggregate(root: Path) -> None:
+    serialized = ocp.aggregate_handlers.MsgpackHandler().serialize(epath.Path(root) / "checkpoint", ARRAYS)
+    asyncio.run(serialized).result()
 
 
 def _checkpoint(root: Path) -> None:

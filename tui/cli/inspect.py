@@ -19,22 +19,23 @@ from ...engine.base.untrusted import read_text
 from ...engine.base.user_error import UserError
 from ...engine.explain.explanation import Explained
 from ...engine.hlo.collectives import inventory
-from ...engine.hlo.layout import notation, wasted_bytes
 from ...engine.hlo.lint import Finding
 from ...engine.hlo.megascale import WrongSlices, slices_of
 from ...engine.hlo.module import MAX_TEXT_BYTES, parse
 from ...engine.hlo.traffic import flows, overlapped_share
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_reader import load_preset
-from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MemoryInfo, MeshInfo
+from ...engine.wire.descriptions import CollectiveInfo, MemoryInfo
 from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine
 from ..state.step_words import overlap_words, pipeline_words
-from ..state.tables import DIMS, ArrayRow, array_columns, collective_columns
+from ..state.tables import collective_columns
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.export import without_fonts
 from ..terminal.plain_table import PIPE_WIDTH, plain_console, plain_table, right, table_console, table_of
+from .arrays_table import arrays_table
+from .inspect_checkpoint import checkpoint_answer
 from .inspect_report import (
     DiffReport,
     FindingReport,
@@ -57,7 +58,12 @@ MOST_ENDS = 3
 
 def inspect_options(parser: argparse.ArgumentParser) -> None:
     add_step_options(parser)
-    parser.add_argument("--diff", metavar="PRESET", help="show what differs from this other preset")
+    parser.add_argument("--diff", metavar="OTHER", help="show what differs from this other preset, or checkpoint")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="list the arrays of any Orbax checkpoint, gs://… included; no values are read",
+    )
     parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture")
     parser.add_argument("--hlo", metavar="FILE", help="list the collectives of any compiled program, from its HLO text")
     parser.add_argument("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh of that program")
@@ -65,6 +71,10 @@ def inspect_options(parser: argparse.ArgumentParser) -> None:
 
 
 def inspect_command(options: argparse.Namespace) -> int:
+    if options.checkpoint:
+        report, tables, is_damaged = checkpoint_answer(options)
+        print_answer(report, tables, options.json, options.svg)
+        return FAILED if is_damaged else FINE
     if options.hlo or options.mesh:
         if not (options.hlo and options.mesh):
             raise UserError("--hlo FILE and --mesh AXIS=SIZE,… belong together: give both, or neither")
@@ -143,7 +153,7 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
     device = inspection.devices[0]
     title = f"{compiled.preset}: {formatting.axes(mesh.axes)} on {len(inspection.devices)} × {device.kind}"
     title += f", {pipeline_words(compiled.pipeline)}" if compiled.pipeline else ""
-    tables: list[RenderableType] = [Text(title, "bold"), _arrays(all_arrays(inspection), mesh)]
+    tables: list[RenderableType] = [Text(title, "bold"), arrays_table(all_arrays(inspection), mesh)]
     if inspection.inspected.problem:
         tables.append(Text(f"no gradients and activations: {inspection.inspected.problem}", "red"))
     if compiled.memory:
@@ -157,14 +167,6 @@ def _tables(inspection: Inspection) -> list[RenderableType]:
     )
     found = findings(inspection)
     return [*tables, findings_table(found) if found else Text("no findings", "green")]
-
-
-def _arrays(arrays: Sequence[ArrayInfo], mesh: MeshInfo) -> RenderableType:
-    """Returns a table of the arrays, most redundant bytes first. A name and its dims share a cell, which wraps well."""
-    found = sorted(arrays, key=lambda array: -wasted_bytes(array, mesh))
-    rows = [ArrayRow(array.name, array.name + notation(array), 0, (array,)) for array in found]
-    columns = [column for column in array_columns(mesh) if column.name != DIMS]
-    return table_of(columns, rows, title="arrays, dims with their mesh axes as subscript")
 
 
 def _memory_table(memory: MemoryInfo) -> Table:
