@@ -5,7 +5,6 @@ the training.
 """
 
 import logging
-import math
 import sys
 import time
 from collections.abc import Sequence
@@ -214,7 +213,7 @@ def _rate_problems(**rates: float | None) -> list[str]:
 
 
 def _ready(about: WatchedRun, found: Described, tokens: int | None, flops: float | None) -> EngineReady:
-    arrays, devices = found.layout.arrays, found.devices
+    devices = found.devices
     layout = PresetInfo(
         name=about.preset,
         summary="The one layout of this run, as its own program compiled it.",
@@ -231,7 +230,7 @@ def _ready(about: WatchedRun, found: Described, tokens: int | None, flops: float
         memory_limit=limit(devices, None),
         warnings=found.problems,
         dtype=None,
-        parameters=sum(math.prod(array.shape) for array in arrays if array.kind == "parameter"),
+        parameters=found.parameters,
         padding_parameters=0,
         tokens_per_step=tokens,
         flops_per_step=flops,

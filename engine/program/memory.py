@@ -3,15 +3,14 @@
 import contextlib
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 from jax.stages import Compiled
 
 from ..base.formatting import size
 from ..base.machine import machine_memory
-from ..hlo.layout import bytes_per_device
-from ..wire.descriptions import ArrayInfo, MemoryInfo, MeshInfo
+from ..wire.descriptions import MemoryInfo
 from ..wire.events import MemoryMeasured
 
 M_MMAP_THRESHOLD = -3
@@ -20,22 +19,22 @@ LARGEST_KEPT_BLOCK = 2**30
 """Bytes."""
 
 
-def predict(compiled: Compiled, arrays: Sequence[ArrayInfo], mesh: MeshInfo, platform: str) -> MemoryInfo | None:
+def predict(compiled: Compiled, arguments: Iterable[tuple[str, int]], platform: str) -> MemoryInfo | None:
     """Returns a step's predicted bytes per device; None if the backend does not report them.
 
-    `arrays` are all arguments of the step. The compiler's own peak includes temporaries on TPU; on CPU and GPU it does
-    not, so there the peak is a sum: arguments + outputs - aliased + temporaries.
+    `arguments`: of each argument of the step its kind and its bytes on a device. The compiler's own peak includes
+    temporaries on TPU; on CPU and GPU it does not, so there the peak is a sum: arguments + outputs - aliased +
+    temporaries.
     """
-
-    def bytes_of_kind(kind: str) -> int:
-        return sum(bytes_per_device(array, mesh) for array in arrays if array.kind == kind)
-
     stats = compiled.memory_analysis()
     if stats is None:
         return None
     kinds = ("parameter", "moment", "variable", "scalar", "batch")
-    parameters, moments, variables, scalars, batch = map(bytes_of_kind, kinds)
-    arguments, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
+    of_kind = dict.fromkeys(kinds, 0)
+    for kind, count in arguments:
+        of_kind[kind] += count
+    parameters, moments, variables, scalars, batch = of_kind.values()
+    taken, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
     aliased, temporaries = stats.alias_size_in_bytes, stats.temp_size_in_bytes
     own = getattr(stats, "peak_memory_in_bytes", 0) if platform == "tpu" else 0
     return MemoryInfo(
@@ -44,12 +43,12 @@ def predict(compiled: Compiled, arrays: Sequence[ArrayInfo], mesh: MeshInfo, pla
         variables=variables,
         scalars=scalars,
         batch=batch,
-        padding=arguments - parameters - moments - variables - scalars - batch,
-        arguments=arguments,
+        padding=taken - parameters - moments - variables - scalars - batch,
+        arguments=taken,
         outputs=outputs,
         aliased=aliased,
         temporaries=temporaries,
-        peak=own or arguments + outputs - aliased + temporaries,
+        peak=own or taken + outputs - aliased + temporaries,
         peak_source="compiler" if own else "sum",
     )
 

@@ -10,6 +10,7 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh
 from jax.stages import Compiled, Traced
 
+from ..hlo.layout import bytes_per_device
 from ..hlo.program_text import read
 from ..models.flops import flops_by_scope
 from ..models.task import Task, TrainState
@@ -141,6 +142,7 @@ def _describe(
     (shardings, _), mesh = step.input_shardings, describe_mesh(placement.mesh)
     arrays = placement.describe_all(task, shardings)
     report = read(text, mesh.axes, [array.name for array in arrays], written)
+    sizes = ((array.kind, bytes_per_device(array, mesh)) for array in arrays)
     return PresetCompiled(
         preset=placement.preset.name,
         compile_seconds=seconds,
@@ -149,7 +151,7 @@ def _describe(
         arrays=arrays,
         collectives=report.collectives,
         products=report.products,
-        memory=predict(step, arrays, mesh, placement.mesh.devices.flat[0].platform),
+        memory=predict(step, sizes, placement.mesh.devices.flat[0].platform),
         pipeline=placement.pipeline(task),
         unused_rules=_unused_rules(task, placement.preset),
         attention=placement.attention(task),

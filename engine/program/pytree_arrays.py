@@ -40,6 +40,9 @@ class Leaf:
     """One name per dim, None where a dim has none."""
     identity: int
     """The array's `id`, valid while it is alive."""
+    optax_depth: int = 0
+    """How many keys lead to the optax state that has the array in a field of its own; indices before it are positions
+    in chains."""
 
     @property
     def bytes(self) -> int:
@@ -55,8 +58,10 @@ class Leaf:
 
     @property
     def short_path(self) -> Path:
-        """The path without keys of containers: `up.kernel`, and `mu.up.kernel` for its moment."""
-        path = self.path[self.optimizer_depth or 0 :]
+        """The path without keys of containers and indices of chains: `up.kernel`, and `mu.up.kernel` for its moment."""
+        start = self.optimizer_depth or 0
+        chain = [key for key in self.path[start : self.optax_depth] if isinstance(key, str)]
+        path = (*chain, *self.path[max(start, self.optax_depth) :])
         containers = CONTAINERS if self.optimizer_depth is None else OPTIMIZERS
         while len(path) > 1 and (isinstance(path[0], int) or path[0] in containers):
             path = path[1:]
@@ -66,9 +71,9 @@ class Leaf:
 def leaves(tree: Any, path: Path = (), optimizer_depth: int | None = None) -> Iterator[Leaf]:
     """Yields every array and `ShapeDtypeStruct` of a pytree, in jax's order. Other leaves are skipped.
 
-    For a subtree, `path` leads to it, and `optimizer_depth` is as in `Leaf`.
+    For the state of an optax transformation, `path` leads to it, and `optimizer_depth` is as in `Leaf`.
     """
-    boxes = _boxes()
+    boxes, depths = _boxes(), (optimizer_depth, 0 if optimizer_depth is None else len(path))
 
     def is_known(node: Any) -> bool:
         return node is not tree and (_is_optax(node) or isinstance(node, boxes))
@@ -78,11 +83,11 @@ def leaves(tree: Any, path: Path = (), optimizer_depth: int | None = None) -> It
         if isinstance(node, boxes):
             for keys_inside, array in jax.tree_util.tree_flatten_with_path(node)[0]:
                 inside = (*here, *map(_key, keys_inside[1:]))  # the first key is of the box itself
-                yield from _leaf(array, inside, optimizer_depth, _axes(node))
+                yield from _leaf(array, inside, depths, _axes(node))
         elif _is_optax(node):
             yield from leaves(node, here, len(here) if optimizer_depth is None else optimizer_depth)
         else:
-            yield from _leaf(node, here, optimizer_depth, ())
+            yield from _leaf(node, here, depths, ())
 
 
 def unique_names(paths: Sequence[tuple[Path, Path]]) -> list[str]:
@@ -113,9 +118,10 @@ def bytes_of(shape: Sequence[int], dtype: Any) -> int:
     return -(-size * jax.dtypes.itemsize_bits(dtype) // 8)
 
 
-def _leaf(array: Any, path: Path, optimizer_depth: int | None, axes: LogicalAxes) -> Iterator[Leaf]:
+def _leaf(array: Any, path: Path, depths: tuple[int | None, int], axes: LogicalAxes) -> Iterator[Leaf]:
     if not isinstance(array, jax.Array | jax.ShapeDtypeStruct):
         return
+    optimizer_depth, optax_depth = depths
     yield Leaf(
         path=path or ("state",),
         shape=tuple(array.shape),
@@ -125,6 +131,7 @@ def _leaf(array: Any, path: Path, optimizer_depth: int | None, axes: LogicalAxes
         optimizer_depth=depth_by_key(path) if optimizer_depth is None else optimizer_depth,
         logical_axes=axes if len(axes) == len(array.shape) else (None,) * len(array.shape),
         identity=id(array),
+        optax_depth=optax_depth,
     )
 
 

@@ -1,8 +1,8 @@
 """Describes the state and step of an external training loop in the same terms as this engine's own programs."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, Sharding
@@ -13,7 +13,7 @@ from ..hlo.program_text import read
 from ..parallel.mesh import describe_mesh
 from ..parallel.rules import spec_of
 from ..program.memory import predict
-from ..program.pytree_arrays import Leaf, unique_names
+from ..program.pytree_arrays import Leaf, bytes_of, unique_names
 from ..wire.descriptions import ArrayInfo, MeshInfo
 from ..wire.events import PresetCompiled
 from .external_step import CompiledStep, is_placed, is_same_layout
@@ -27,6 +27,8 @@ MAX_NAMES = 3
 class Described:
     devices: list[jax.Device]
     layout: PresetCompiled
+    parameters: int
+    """Elements of all parameters; of one at several places, once."""
     problems: list[str]
     """One sentence for each group of arrays that cannot be shown."""
     step: KeptStep | None
@@ -50,14 +52,15 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
     """Returns the description of a state, and of its step if it is given. `seconds`: the step's compile time, or None
     if it is unknown."""
     placed = _placed(state, step)
-    mesh = _main_mesh(placed)
+    mesh = _main_mesh(placed[: len(state)]) or _main_mesh(placed)
     devices = list(mesh.devices.flat) if mesh else _main_device(placed)
     info = describe_mesh(mesh) if mesh else MeshInfo({SINGLE_DEVICE_AXIS: 1}, [device.id for device in devices])
     names = unique_names([(each.short_path, each.leaf.path) for each in placed])
     arrays = [_array(name, each, mesh, set(devices)) for name, each in zip(names, placed, strict=True)]
     rows = list(zip(names, placed, arrays, strict=True))
-    used = [array for _, each, array in rows if array and step and step.uses(each.argument)]
-    by_argument = {each.argument: name for name, each, _ in rows}
+    first = {each.argument: (name, each) for name, each, _ in reversed(rows)}  # several places may share an argument
+    by_argument = {at: name for at, (name, _) in first.items()}
+    sizes = [(each.kind, _bytes_taken(step.arguments[at])) for at, (_, each) in first.items() if step and step.uses(at)]
     # the compiled program has only the arguments that the step uses
     arguments = [by_argument.get(at, "") for at in range(len(step.arguments)) if step.uses(at)] if step else []
     ambiguous = [name for name, each, _ in rows if each.is_ambiguous]
@@ -69,7 +72,7 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
         mesh=info,
         arrays=[array for array in arrays if array],
         collectives=read(step.compiled.as_text() or "", info.axes, arguments).collectives if step else None,
-        memory=predict(step.compiled, used, info, devices[0].platform) if step and not ambiguous else None,
+        memory=predict(step.compiled, sizes, devices[0].platform) if step and not ambiguous else None,
     )
     problems: list[str] = []
     if elsewhere:
@@ -83,7 +86,9 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
             "several arguments or results of the step have the same shape and dtype: pass the step's arguments to "
             "watch as args="
         )
-    return Described(devices, layout, problems, kept_step(step.lowered, arguments) if step and step.lowered else None)
+    shapes = {each.leaf.identity: each.leaf.shape for _, each, array in rows if array and each.kind == "parameter"}
+    kept = kept_step(step.lowered, arguments) if step and step.lowered else None
+    return Described(devices, layout, sum(map(math.prod, shapes.values())), problems, kept)
 
 
 def _placed(state: Sequence[Leaf], step: CompiledStep | None) -> list[_Placed]:
@@ -107,7 +112,8 @@ def _placed(state: Sequence[Leaf], step: CompiledStep | None) -> list[_Placed]:
         option for at, each in enumerate(found) if each.is_ambiguous for option in matching.ambiguous.get(at, [])
     }
     remaining = sorted({*range(len(step.arguments))} - {*taken.values()} - contested)
-    return found + [_batch_argument(step.arguments[at], at) for at in remaining if step.uses(at)]
+    kinds = {leaf.identity: leaf.kind for leaf in state}
+    return found + [_other_argument(step.arguments[at], at, kinds) for at in remaining if step.uses(at)]
 
 
 def _sharding(leaf: Leaf, options: Sequence[Leaf]) -> Sharding | None:
@@ -118,10 +124,18 @@ def _sharding(leaf: Leaf, options: Sequence[Leaf]) -> Sharding | None:
     return first.sharding if all(is_same_layout(first, other) for other in others) else None
 
 
-def _batch_argument(argument: Leaf, at: int) -> _Placed:
-    """Names it by its path within the argument, or by the argument's index if that is a single array."""
-    head, kind = ("batch", "batch") if argument.shape else ("argument", "scalar")
+def _other_argument(argument: Leaf, at: int, kinds: Mapping[int, str]) -> _Placed:
+    """Names it by its path within the argument, or by the argument's index if that is a single array. `kinds`: of the
+    state's arrays, one of which it may be."""
+    kind = kinds.get(argument.identity, "batch" if argument.shape else "scalar")
+    head = "batch" if kind == "batch" else "argument"
     return _Placed(argument, (head, *(argument.path[2:] or argument.path[1:])), kind, argument.sharding, at)
+
+
+def _bytes_taken(argument: Leaf) -> int:
+    """Returns the bytes of an argument on one device."""
+    assert argument.sharding
+    return bytes_of(argument.sharding.shard_shape(argument.shape), argument.dtype)
 
 
 def _main_mesh(placed: Sequence[_Placed]) -> Mesh | None:
@@ -164,10 +178,26 @@ def _spec(each: _Placed, mesh: Mesh | None, devices: set[jax.Device]) -> list[li
     sharding, rank = each.sharding, len(each.leaf.shape)
     if sharding is None:
         return None
-    if isinstance(sharding, NamedSharding) and mesh and _is_same(sharding.mesh, mesh):
-        return spec_of(sharding, rank)
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) and mesh:
+        axes = _renamed(sharding.mesh, mesh)
+        spec = spec_of(sharding, rank)
+        if all(axis in axes for dim in spec for axis in dim):
+            return [[name for axis in dim for name in axes[axis]] for dim in spec]
     return [[]] * rank if sharding.is_fully_replicated and sharding.device_set == devices else None
 
 
-def _is_same(a: Any, b: Mesh) -> bool:
-    return a == b or (isinstance(a, Mesh) and describe_mesh(a) == describe_mesh(b))
+def _renamed(other: Mesh, mesh: Mesh) -> dict[str, list[str]]:
+    """Returns the axes of `mesh` that each axis of `other` is, as far as both divide the same devices alike; nothing if
+    their devices or the order of these differ."""
+    if list(other.devices.flat) != list(mesh.devices.flat):
+        return {}
+    rest = [axis for axis in mesh.axis_names if mesh.shape[axis] > 1]
+    found: dict[str, list[str]] = {}
+    for axis, size in other.shape.items():
+        taken: list[str] = []
+        while rest and math.prod(mesh.shape[each] for each in taken) < size:
+            taken.append(rest.pop(0))
+        if math.prod(mesh.shape[each] for each in taken) != size:
+            break
+        found[axis] = taken
+    return found if other.shape != mesh.shape else {axis: [axis] for axis in mesh.axis_names}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from typing import Any
 
 import jax
@@ -34,10 +34,32 @@ class Matching:
 
 
 def by_identity(leaves: Sequence[Leaf], others: Sequence[Leaf]) -> Matching:
-    indices = {other.identity: at for at, other in enumerate(others)}
-    return Matching(
-        {at: indices[leaf.identity] for at, leaf in enumerate(leaves) if leaf.identity in indices}, ambiguous={}
-    )
+    """Returns the pairs that are one array. Of an array at several places, each is matched by its position in the tree,
+    or else in order; places of which `others` has fewer share one."""
+    ours, theirs = _places(leaves), _places(others)
+    common = [identity for identity in ours if identity in theirs]
+    several = [identity for identity in common if len(ours[identity]) + len(theirs[identity]) > 2]
+    found = {ours[identity][0]: theirs[identity][0] for identity in common}
+    if several:
+        here, there = (sorted(at for each in several for at in places[each]) for places in (ours, theirs))
+        alike = by_structure([leaves[at] for at in here], [others[at] for at in there], _is_same_array)
+        for identity in several:
+            placed = {here[at]: there[to] for at, to in alike.matched.items() if here[at] in ours[identity]}
+            free = [at for at in theirs[identity] if at not in placed.values()] or theirs[identity]
+            rest = [at for at in ours[identity] if at not in placed]
+            found |= placed | dict(zip_longest(rest, free[: len(rest)], fillvalue=free[0]))
+    return Matching(found, ambiguous={})
+
+
+def _places(leaves: Sequence[Leaf]) -> dict[int, list[int]]:
+    places: dict[int, list[int]] = {}
+    for at, leaf in enumerate(leaves):
+        places.setdefault(leaf.identity, []).append(at)
+    return places
+
+
+def _is_same_array(leaf: Leaf, other: Leaf) -> bool:
+    return leaf.identity == other.identity
 
 
 def by_structure(

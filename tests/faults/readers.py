@@ -349,7 +349,7 @@ def _runs(folder: Path) -> Iterator[Reader]:
     yield Reader("manifests", [manifest], lambda made: read_manifest(epath.Path(made)), (bytewise, structured, _sealed))
     found = lambda made: CheckpointDirectory(epath.Path(made)).checked(7)  # noqa: E731
     yield Reader("checkpoint folders", [saved], found, (bytewise, structured, _sealed))
-    described = lambda made: list(describe_checkpoints(str(made)))  # noqa: E731
+    described = lambda made: [encode_json(each) for each in describe_checkpoints(str(made))]  # noqa: E731
     in_files, in_store, aggregate = (_made(folder, write) for write in (_in_files, _in_store, _aggregate))
     yield Reader("Orbax in files", [in_files, aggregate], described)
     yield Reader("Orbax in OCDBT", [in_store], described)

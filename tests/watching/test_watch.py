@@ -294,14 +294,16 @@ def test_arrays_on_another_mesh_are_reported(home: Path) -> None:
     state = {
         "w": on(mesh, (16, 16), "data", "model"),
         "count": jnp.zeros((), jnp.int32),
-        "other": on(mesh_of(8, 1), (16, 2), "data"),
+        "other": on(mesh_of(2, 4), (16, 2), "model"),
+        "renamed": on(mesh_of(8, axes=("devices",)), (16, 2), "devices"),
         "same": on(mesh_of(4, 2), (4, 2), "data"),
         "replicated": on(mesh_of(8, 1), (16, 3)),
         "alone": jax.device_put(jnp.zeros((3, 3)), jax.devices()[3]),
         "name": "text",
     }
     found = describe("as-run", list(leaves(state)), None, None)
-    assert specs_of(found) == {"w": [["data"], ["model"]], "same": [["data"], []], "replicated": [[], []]}
+    shown = {"w": [["data"], ["model"]], "same": [["data"], []], "replicated": [[], []]}
+    assert specs_of(found) == shown | {"renamed": [["data", "model"], []]}
     assert found.problems == [
         "3 arrays are not shown because their devices or mesh differ from the rest: alone, count, other"
     ]
@@ -313,6 +315,61 @@ def test_arrays_on_another_mesh_are_reported(home: Path) -> None:
     assert specs_of(found) == specs, "the key is not used"
     assert found.problems == []
     assert found.layout.memory.padding == 0
+
+
+def test_a_batch_on_another_mesh_of_the_same_devices_is_a_batch(home: Path) -> None:
+    state = {"w": on(mesh_of(4, 2), (16, 16), "data", "model")}
+    step = jax.jit(lambda state, batch: ({"w": state["w"] * batch.sum()}, batch.sum()))
+    for mesh, spec in ((mesh_of(8, axes=("devices",)), [["data", "model"], []]), (mesh_of(2, 4), None)):
+        batch = on(mesh, (64, 16), mesh.axis_names[0])
+        found = describe("as-run", list(leaves(state)), compile_step(step, (state, batch)), None)
+        assert found.layout.mesh.axes == {"data": 4, "model": 2}, "the state's, although the batch is larger"
+        assert specs_of(found).get("batch.1") == spec
+        memory = found.layout.memory
+        assert (memory.parameters, memory.batch, memory.padding) == (128, 64 * 16 * 4 // mesh.shape_tuple[0][1], 0)
+
+
+def test_one_array_at_two_places_is_shown_at_both(home: Path) -> None:
+    """An average that starts as the parameters, in the state or not, and a tied table."""
+    mesh = mesh_of(8, axes=("data",))
+    params = {"a": on(mesh, (16, 4), "data"), "b": on(mesh, (16, 4), "data")}
+    batch = on(mesh, (32, 4), "data")
+
+    def average(params: Any, ema: Any, x: jax.Array) -> Any:
+        return params, jax.tree.map(lambda e, p: e + p, ema, params), x.sum()
+
+    state = {"params": params, "ema": params}
+    names = {"a", "b", "ema.a", "ema.b"}
+    whole = jax.jit(lambda state, x: average(state["params"], state["ema"], x))
+    for step, *args in ((jax.jit(average), params, params, batch), (whole, state, batch)):
+        found = describe("as-run", list(leaves(state)), compile_step(step, tuple(args)), None)
+        memory = found.layout.memory
+        assert by_kind(arrays_of(found)) == {"parameter": names, "batch": {f"batch.{len(args) - 1}"}}
+        assert (memory.parameters, memory.batch, memory.padding, found.parameters) == (4 * 32, 64, 0, 128)
+    only = describe("as-run", list(leaves(params)), compile_step(jax.jit(average), (params, params, batch)), None)
+    assert by_kind(arrays_of(only)) == {"parameter": {"a", "b", "argument.a", "argument.b"}, "batch": {"batch.2"}}
+    tied = {"embed": params["a"], "head": params["a"]}
+    step = jax.jit(lambda table, x: (table + 1, (x * table.sum()).sum()))
+    found = describe("as-run", list(leaves(tied)), compile_step(step, (params["a"], batch)), None)
+    memory = found.layout.memory
+    assert by_kind(arrays_of(found)) == {"parameter": {"embed", "head"}, "batch": {"batch.1"}}
+    assert (memory.parameters, memory.batch, memory.padding, found.parameters) == (32, 64, 0, 64)
+
+
+def arrays_of(found: Described) -> dict[str, ArrayInfo]:
+    return {array.name: array for array in found.layout.arrays}
+
+
+def test_positions_in_chains_are_not_in_names(home: Path) -> None:
+    layers = [{"w": on(mesh_of(4, 2), (8, 8))}]
+    adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
+    steps = optax.MultiSteps(adam, every_k_schedule=4).init(layers)
+    masked = optax.masked(adam, [{"w": True}]).init(layers)
+    moments = {"inner_opt_state.mu.0.w", "inner_opt_state.nu.0.w", "acc_grads.0.w"}
+    assert by_kind(described({"opt_state": steps}))["moment"] == moments
+    assert by_kind(described({"opt_state": masked}))["moment"] == {"inner_state.mu.0.w", "inner_state.nu.0.w"}
+    twice = optax.chain(optax.trace(0.9), optax.trace(0.8)).init(layers)
+    assert by_kind(described({"opt_state": twice}))["moment"] == {f"opt_state.{n}.trace.0.w" for n in (0, 1)}
 
 
 UNSPLIT, SPLIT = [[], []], [["data"], []]
