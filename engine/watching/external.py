@@ -60,7 +60,11 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
     rows = list(zip(names, placed, arrays, strict=True))
     first = {each.argument: (name, each) for name, each, _ in reversed(rows)}  # several places may share an argument
     by_argument = {at: name for at, (name, _) in first.items()}
-    sizes = [(each.kind, _bytes_taken(step.arguments[at])) for at, (_, each) in first.items() if step and step.uses(at)]
+    sizes = [
+        (each.kind, _bytes_taken(step.arguments[at]))
+        for at, (_, each) in first.items()
+        if step and at is not None and step.uses(at)
+    ]
     # the compiled program has only the arguments that the step uses
     arguments = [by_argument.get(at, "") for at in range(len(step.arguments)) if step.uses(at)] if step else []
     ambiguous = [name for name, each, _ in rows if each.is_ambiguous]
