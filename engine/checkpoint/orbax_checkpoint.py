@@ -106,16 +106,18 @@ def _commit_problems(root: epath.Path) -> list[str]:
     """Returns why the checkpoint is incomplete as a whole; empty if it is complete."""
     if TEMPORARY in root.name:
         return [f"{root}: incomplete: it was not written to its end"]
-    if not is_local(root) and not (root / COMMITTED).exists():
-        return [f"{root}: incomplete: no {COMMITTED}, which is written last"]
     path = root / STEP_METADATA
     try:
-        found = decode(content(path), _StepMetadata, f"{path}") if path.exists() else _StepMetadata()
+        found = decode(content(path), _StepMetadata, f"{path}") if path.exists() else None
     except UserError as error:
         return list(error.problems)
-    if found.init_timestamp_nsecs and not found.commit_timestamp_nsecs:
-        return [f"{root}: incomplete: {STEP_METADATA} has the time at which it was begun, but not its end"]
-    return []
+    if found and found.init_timestamp_nsecs:
+        late = (
+            [] if found.commit_timestamp_nsecs else [f"{STEP_METADATA} has the time of its begin, but not of its end"]
+        )
+    else:  # of a version that wrote neither
+        late = [] if is_local(root) or (root / COMMITTED).exists() else [f"no {COMMITTED}, which is written last"]
+    return [f"{root}: incomplete: {why}" for why in late]
 
 
 def _distinct(meshes: list[MeshInfo]) -> list[MeshInfo]:

@@ -79,6 +79,17 @@ def aggregated(directory: Path, state: Any) -> None:
     """As versions wrote that had no `_METADATA` yet."""
     pytree(use_ocdbt=False)(directory, state)
     (directory / "_METADATA").unlink()
+    with_aggregate(directory, state)
+
+
+def with_structure(directory: Path, state: Any) -> None:
+    """As versions wrote that had both."""
+    pytree()(directory, state)
+    with_aggregate(directory, state)
+
+
+def with_aggregate(directory: Path, state: Any) -> None:
+    """Adds the file with all but the split arrays, for which it has placeholders."""
     values = jax.tree_util.tree_map_with_path(lambda path, leaf: _aggregated_leaf(path, leaf), state)
     handler = ocp.aggregate_handlers.MsgpackHandler()
     asyncio.run(handler.serialize(epath.Path(directory) / "checkpoint", values)).result()
@@ -102,6 +113,7 @@ def test_every_form_has_the_same_arrays(tmp_path: Path) -> None:
             (pytree(use_ocdbt=False), [""]),
             (pytree(use_ocdbt=False, use_zarr3=True), [""]),
             (aggregated, [""]),
+            (with_structure, [""]),
             (managed(default=save.StandardSave(state)), ["default"]),
             (managed(items=save.PyTreeSave(state), meta=save.JsonSave({"a": 1})), ["items"]),
         ]

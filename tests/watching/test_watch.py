@@ -356,6 +356,18 @@ def test_one_array_at_two_places_is_shown_at_both(home: Path) -> None:
     assert (memory.parameters, memory.batch, memory.padding, found.parameters) == (32, 64, 0, 64)
 
 
+def test_a_moment_that_starts_as_the_parameters(home: Path) -> None:
+    params = {"w": on(mesh_of(8, axes=("data",)), (16, 4), "data")}
+    state = {"params": params, "opt_state": optax.contrib.schedule_free_sgd(0.1).init(params)}
+    state["opt_state"] = state["opt_state"]._replace(z=params)
+    step = jax.jit(lambda state, x: (jax.tree.map(lambda leaf: leaf + 1, state), x.sum()))
+    found = describe("as-run", list(leaves(state)), compile_step(step, (state, jnp.ones(8))), None)
+    kinds = {array.name: array.kind for array in found.layout.arrays if array.kind in ("parameter", "moment")}
+    assert kinds == {"w": "parameter", "z.w": "moment"}
+    memory = found.layout.memory
+    assert (memory.parameters, memory.moments, memory.padding) == (32, 32, 0)
+
+
 def arrays_of(found: Described) -> dict[str, ArrayInfo]:
     return {array.name: array for array in found.layout.arrays}
 
