@@ -71,7 +71,7 @@ def inspect_options(parser: argparse.ArgumentParser) -> None:
 
 
 def inspect_command(options: argparse.Namespace) -> int:
-    if options.checkpoint:
+    if options.checkpoint is not None:
         report, tables, is_damaged = checkpoint_answer(options)
         print_answer(report, tables, options.json, options.svg)
         return FAILED if is_damaged else FINE
