@@ -29,8 +29,7 @@ def predict(compiled: Compiled, arguments: Iterable[tuple[str, int]], platform: 
     stats = compiled.memory_analysis()
     if stats is None:
         return None
-    kinds = ("parameter", "moment", "variable", "scalar", "batch")
-    of_kind = dict.fromkeys(kinds, 0)
+    of_kind: dict[str, int] = dict.fromkeys(("parameter", "moment", "variable", "scalar", "batch"), 0)
     for kind, count in arguments:
         of_kind[kind] += count
     parameters, moments, variables, scalars, batch = of_kind.values()
