@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from ..spec.preset import FOLLOWS, LOGICAL_AXES, Alternatives, Axes, Indivisible, Override, Preset
+from ..spec.preset import FOLLOWS, LOGICAL_AXES, OF_SOME_PARAMETERS, Alternatives, Axes, Indivisible, Override, Preset
 
 LogicalAxes = tuple[str | None, ...]
 
@@ -116,16 +116,27 @@ def decide(
         for glob, override in preset.overrides.items():
             if shape and matches(glob, name, kind):
                 return by_override(shape, logical_axes, glob, override, mesh_axes)
+    logical_axes = of_parameter(logical_axes, preset.rules)
     alternatives = derived_alternatives(preset.rules, preset.alternatives)
     rules = {"kv_heads": preset.rules["heads"], **preset.rules} if "heads" in preset.rules else preset.rules
     return by_rules(shape, logical_axes, rules, mesh_axes, alternatives)
 
 
+def of_parameter(logical_axes: LogicalAxes, rules: Mapping[str, Axes]) -> LogicalAxes:
+    """Returns the logical axes of a parameter by the names of their rules, see `OF_SOME_PARAMETERS`."""
+    special = {
+        logical: name
+        for name, (logical, others) in OF_SOME_PARAMETERS.items()
+        if name in rules and others & set(logical_axes)
+    }
+    return tuple(special.get(logical or "", logical) for logical in logical_axes)
+
+
 def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[str] | None) -> list[str]:
     """Returns rules for unknown logical axes, overrides that match no array, and other problems with this model.
     `kinds`: array name to kind, without scalars. `logical_axes`: of the model, None if not all are known;
-    `LOGICAL_AXES` are always valid."""
-    known = set(LOGICAL_AXES) | (set(preset.rules) if logical_axes is None else logical_axes)
+    `LOGICAL_AXES` and `OF_SOME_PARAMETERS` are always valid."""
+    known = set(LOGICAL_AXES) | set(OF_SOME_PARAMETERS) | (set(preset.rules) if logical_axes is None else logical_axes)
     problems = [
         f"{preset.name}: [rules] {axis}: no such logical axis: the known ones are {', '.join(sorted(known))}"
         for axis in preset.rules

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from ..spec.model_config import ModelConfig
+from ..spec.preset import OF_SOME_PARAMETERS
 from .step_layout import StepLayout
 from .weight import TENSOR_PARALLEL, Spec, split_axes
 
@@ -27,6 +28,8 @@ def _reasons(step: StepLayout) -> Iterator[str]:
         yield f"no formula for what {optimizer} holds and sends to update split parameters"
     if step.on_cpu and step.kept:
         yield f"no formula for what remat {step.model.remat} keeps and recomputes on CPU"
+    for name in OF_SOME_PARAMETERS.keys() & step.preset.rules.keys():
+        yield f"no formula for rules of some parameters, such as {name}"
     for name in step.preset.alternatives:
         yield f"no formula for rules with alternatives, such as that for {name}"
     if step.on_cpu and step.is_bfloat16 and jax.__version_info__ >= FIRST_UNKNOWN_JAX:

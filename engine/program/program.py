@@ -17,7 +17,7 @@ from ..models.task import Task, TrainState
 from ..parallel.constraints import activation_rules
 from ..parallel.mesh import describe_mesh
 from ..parallel.observed import Observed
-from ..parallel.rules import flax_rules
+from ..parallel.rules import flax_rules, of_parameter
 from ..spec.preset import Preset
 from ..wire.events import Phase, PresetCompiled
 from .compilation_cache import cache_hits, mark_code
@@ -163,4 +163,5 @@ def _describe(
 def _unused_rules(task: Task, preset: Preset) -> list[str]:
     if task.logical_axes is not None:  # a built-in model: rules without an array are for activations
         return []
-    return [logical for logical, axes in preset.rules.items() if axes and logical not in task.annotated]
+    used = {logical for array in task.arrays for logical in of_parameter(array.logical_axes, preset.rules)}
+    return [logical for logical, axes in preset.rules.items() if axes and logical not in task.annotated | used]

@@ -41,6 +41,14 @@ LOGICAL_AXES = {
 """Logical axes of the built-in models, with their meaning. A user's model may have others."""
 FOLLOWS = {"saved_embed": "heads", "kv_heads": "heads", "expert_batch": "batch", "capacity": "seq"}
 """Logical axes that are split like another one, unless a preset has a rule for them."""
+OF_SOME_PARAMETERS = {
+    "embed_attn": ("embed", {"heads", "kv_heads"}),
+    "embed_moe": ("embed", {"experts"}),
+    "embed_router": ("embed", {"router"}),
+    "embed_vocab": ("embed", {"vocab"}),
+    "mlp_moe": ("mlp", {"experts"}),
+}
+"""Rules, as in MaxText, that replace the one of a logical axis in the parameters that have another one, too."""
 ACTIVATION_AXES = ("batch", "seq", "activation_embed")
 MICROBATCHES_PER_STAGE = 4
 """The default: with this many the bubble is negligible (Huang et al. 2019, "GPipe", section 2.3)."""

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task
-from shardtui.engine.parallel.rules import by_rules, flax_rules
+from shardtui.engine.parallel.rules import Decision, by_rules, flax_rules
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import place
@@ -112,7 +112,8 @@ model_name: small
 mesh_axes: ['data', 'stage', 'fsdp', 'tensor']
 logical_axis_rules: [
   ['activation_batch', ['data', 'fsdp']],
-  ['activation_norm_length', ['tensor']],  # nothing here has this name
+  ['activation_norm_length', ['tensor']],
+  ['cache_heads', ['tensor']],
   ['embed', ['fsdp', 'tensor']],
   ['embed', ['fsdp']],
   ['heads', ['tensor']],
@@ -146,7 +147,8 @@ def test_rules_become_a_preset_that_fits(rules: Path, home: Path, capsys: pytest
     printed = capsys.readouterr()
     assert printed.out.strip() == preset.source
     assert "2 mesh axes of size 1, left out: data, stage" in printed.err
-    assert "1 rules that no built-in model uses, left out: activation_norm_length" in printed.err
+    assert "1 rules of what no built-in model has, left out: cache_heads" in printed.err
+    assert "1 rules that differ here: activation_norm_length like activation_length" in printed.err
     assert main(["presets", "import", str(rules)]) == 2, "it exists"
     assert main(["presets", "export", "pitfall-replicated-moments"]) == 2
     assert "[overrides]: MaxText's rules are by logical axis only" in capsys.readouterr().err
@@ -168,6 +170,62 @@ def test_sizes_may_be_given_and_exports_are_imported_the_same(rules: Path, tmp_p
         again, preset = read_maxtext(path, name, {}).preset, load_preset(name)
         about = {"summary": "", "teaches": "", "source": ""}
         assert msgspec.structs.replace(again, **about) == msgspec.structs.replace(preset, **about)
+
+
+ATTENTION_ON_EXPERT = """
+mesh_axes: ['data', 'fsdp', 'expert']
+logical_axis_rules: [
+  ['activation_batch', ['data', 'fsdp', 'expert']],
+  ['activation_mlp', []],
+  ['vocab', []],
+  ['embed_vocab', ['fsdp']],
+  ['embed_attn', ['expert']],
+  ['heads', []],
+  ['kv_heads', []],
+  ['exp', 'expert'],
+  ['embed_moe', ['fsdp']],
+  ['mlp_moe', []],
+  ['embed_router', ['expert']],
+  ['mlp', []],
+  ['embed', ['fsdp']],
+]
+"""
+
+
+def test_rules_of_some_parameters_are_theirs_alone(tmp_path: Path, home: Path) -> None:
+    """AI-Hypercomputer/maxtext#5020: attention and routers over `expert`, all other weights over `fsdp`."""
+    (path := tmp_path / "a.yml").write_text(ATTENTION_ON_EXPERT)
+    found = read_maxtext(path, "a", {"data": 2, "fsdp": 2, "expert": 2})
+    assert (found.left_out, found.differing, found.unused_axes) == ([], [], [])
+    assert set(found.preset.rules) == {"batch", "experts", "embed", "embed_attn", "embed_router"}
+    model = tiny_model(experts=4, heads=4, kv_heads=2)
+    placement = place(Task(tiny_config(model=model), "cpu"), found.preset, jax.devices())
+    splits = {
+        name: [axis for dim in decision.dims for axis in dim.axes]
+        for name, decision in jax.tree_util.tree_leaves_with_path(placement.state.params, is_leaf=is_decision)
+        for name in [jax.tree_util.keystr(name, simple=True, separator=".")]
+        if "kernel" in name or "embedding" in name
+    }
+    assert splits == {
+        "blocks.attention.kv.kernel": ["expert"],
+        "blocks.attention.out.kernel": ["expert"],
+        "blocks.attention.query.kernel": ["expert"],
+        "blocks.mlp.experts.down.kernel": ["expert", "fsdp"],
+        "blocks.mlp.router.kernel": ["expert"],
+        "blocks.mlp.experts.up.kernel": ["expert", "fsdp"],
+        "position.embedding": ["fsdp"],
+        "token.embedding": ["fsdp"],
+    }
+    path.write_text(maxtext_text(found.preset))
+    again = read_maxtext(path, "a", {})
+    assert (again.preset, again.left_out, again.differing) == (found.preset, [], [])
+    path.write_text(ATTENTION_ON_EXPERT.replace("['heads', []]", "['q_heads', ['fsdp']], ['heads', []]"))
+    with pytest.raises(UserError, match="q_heads is split otherwise than heads: give both the same axes"):
+        read_maxtext(path, "a", {"fsdp": 4, "expert": 2})
+
+
+def is_decision(leaf: object) -> bool:
+    return isinstance(leaf, Decision)
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,12 @@ def _import(path: Path, name: str | None, sizes: dict[str, int]) -> int:
         raise UserError(*problems)
     write_preset(target, text)
     show(str(target))
-    notes = {"mesh axes of size 1": found.unused_axes, "rules that no built-in model uses": found.left_out}
+    notes = {
+        "mesh axes of size 1, left out": found.unused_axes,
+        "rules of what no built-in model has, left out": found.left_out,
+        "rules that differ here": found.differing,
+    }
     for about, names in notes.items():
         if names:
-            note(f"{len(names)} {about}, left out: {', '.join(names)}")
+            note(f"{len(names)} {about}: {', '.join(names)}")
     return FINE
