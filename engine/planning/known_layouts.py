@@ -59,6 +59,21 @@ def _reasons(step: StepLayout) -> Iterator[str]:
             yield f"[overrides] split {weight.name} differently from the matmul that uses it"
         if any(_differ(step, spec, weight.spec) for spec in weight.moments):
             yield f"[overrides] split {weight.name} and its moments differently"
+    yield from _idle_axes(step)
+
+
+def _idle_axes(step: StepLayout) -> Iterator[str]:
+    """A kernel that is all-gathered over n devices, in a product that n or more devices repeat: the partitioner splits
+    the kernel over these first (measured on CPU and TPU)."""
+    for weight in step.weights if not step.pipeline else ():
+        gathered = step.gather_axes(weight) if weight.is_kernel else ()
+        busy = {*step.batch_axes, *step.seq_axes, *weight.axes}
+        idle = [axis for axis, size in step.mesh.items() if size > 1 and axis not in busy]
+        if gathered and step.shard_count(idle) >= step.shard_count(gathered):
+            yield (
+                f"{weight.name} is all-gathered over {_listed(gathered)}, in a product that {_listed(idle)} does not "
+                "split"
+            )
 
 
 def differences(model: ModelConfig) -> list[str]:

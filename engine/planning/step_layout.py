@@ -103,6 +103,10 @@ class StepLayout(Shards):
         shape = tuple(sizes[name] for name in logical)
         return shape, self.spec_of(shape, logical)
 
+    def split_axes(self, logical: tuple[str, ...]) -> Axes:
+        """Returns the mesh axes that split an activation with these logical axes."""
+        return tuple(axis for axes in self._activation(logical)[1] for axis in axes)
+
     def recomputes(self, name: str) -> bool:
         """Returns whether remat repeats the product with this name, of those in `KEPT`."""
         is_last = name == "mlpwo" and self.model.norm_places == "pre" and not self.model.experts

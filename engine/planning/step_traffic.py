@@ -5,7 +5,7 @@ from functools import cached_property
 
 from ..hlo.traffic import Flow, sent
 from ..spec.preset import Axes
-from .step_layout import FLOAT32, KEYS, RECEIVED, SENT, StepLayout
+from .step_layout import FLOAT32, KEYS, QUERY, RECEIVED, SENT, StepLayout
 from .weight_traffic import Collective, WeightTraffic
 
 
@@ -46,6 +46,7 @@ class StepTraffic:
         all of these but the last of the backward pass are reduce-scatters. A split vocabulary adds one all-reduce for
         the lookup, one for the gradient of the logits' input, and three numbers per token for the loss."""
         yield from self._ring_collectives() if self.step.is_ring else self._key_collectives()
+        yield from self._repeated_attention()
         yield from self._expert_collectives()
         yield from self._saved_collectives()
         stream, part = self.step.residual_bytes(), self.step.residual_bytes() / self.step.microbatches
@@ -121,6 +122,17 @@ class StepTraffic:
         )
         yield Collective(self.step.scatter_kind, axes, keys * FLOAT32, layers)
         yield Collective(self.step.scatter_kind, axes, keys * self.step.itemsize, layers)
+
+    def _repeated_attention(self) -> Iterator[Collective]:
+        """Attention by a kernel runs in a `shard_map`, whose transpose sums the gradients of queries, keys and values
+        over the mesh axes that split none of them, though these devices have the same."""
+        step = self.step
+        if step.attention == "plain":
+            return
+        split = {*step.split_axes(QUERY), *(step.pipeline.axes if step.pipeline else ())}
+        elements = step.head_elements() + 2 * step.activation_elements(("batch", "seq", "kv_heads", "head_dim"))
+        idle = tuple(axis for axis in step.mesh if axis not in split)
+        yield Collective("all-reduce", idle, elements / step.microbatches * step.itemsize, step.block_runs)
 
     def _ring_collectives(self) -> Iterator[Collective]:
         """Ring attention (ring_attention.py): keys and values make S − 1 hops, and once more with remat. In the

@@ -90,6 +90,40 @@ def test_formulas_follow_the_cpu_compiler_on_bfloat16_and_remat(name: str, chang
     assert sum(step.parts.values()) == pytest.approx(compiled.memory.peak, rel=0.1)
 
 
+IDLE = "[mesh]\nfsdp = {}\nmodel = {}\n[rules]\nbatch = 'fsdp'\n"
+GATHERED = IDLE + "embed = 'fsdp'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "attention", "is_covered"),
+    [
+        pytest.param(GATHERED.format(4, 2), "auto", True, marks=pytest.mark.slow),
+        (GATHERED.format(2, 4), "auto", False),
+        pytest.param(
+            GATHERED.format(2, 4) + "heads = 'model'\nvocab = 'model'\n", "auto", False, marks=pytest.mark.slow
+        ),
+        (IDLE.format(4, 2), "splash", True),
+        pytest.param(
+            IDLE.format(4, 2).replace("fsdp", "seq").replace("batch", "seq"), "ring", True, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_devices_that_repeat_each_others_products_send_what_the_formula_says_or_it_says_nothing(
+    text: str, attention: str, is_covered: bool
+) -> None:
+    """Over axes that split no product the partitioner splits kernels, if these axes are not smaller than those that
+    gather the kernel, and attention by a kernel sums equal gradients."""
+    training = msgspec.structs.replace(BATCHES, seq_len=128)
+    model = msgspec.structs.replace(WIDE, attention=attention, heads=4, context=128)
+    task, preset = Task(tiny_config(model=model, training=training), "cpu"), parse_preset(Path("x.toml"), text)
+    step = Step(task, preset, 8)
+    compiled = compile_program(task, place(task, preset, jax.devices())).description
+    sent = bytes_sent(flows(compiled.collectives or []))
+    assert (bytes_sent(step.flows) == pytest.approx(sent, rel=0.01)) == is_covered
+    assert step.unknown == "" or not is_covered
+    assert is_covered or "is all-gathered over fsdp, in a product that model does not split" in step.unknown
+
+
 def test_gathers_of_moments_flops_and_axes_of_size_1_are_counted_by_formula(task: Task) -> None:
     preset = load_preset("pitfall-replicated-moments")
     replicated, split = (Step(task, each, 8) for each in (preset, load_preset("fsdp")))
