@@ -32,6 +32,7 @@ ELSEWHERE = {
     "engine/checkpoint/manifest.py": "what that has read: Unreadable or Damaged",
     "engine/checkpoint/saver.py": "presets, on storage that may be remote",
     "engine/checkpoint/export.py": "syncs what it has written",
+    "engine/program/compiler_process.py": "the answer of an own child",
     "engine/program/weights.py": "maps tensors of files that `stored_tensors` has checked",
     "engine/spec/preset_files.py": "TOML, inside `refusing`",
     "engine/spec/maxtext_rules.py": "YAML, inside `refusing`",

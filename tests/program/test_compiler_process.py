@@ -3,10 +3,8 @@
 import os
 import resource
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +15,7 @@ from jax.stages import Compiled
 from shardtui.engine.base.processes import children
 from shardtui.engine.program import compiler_process
 from shardtui.engine.program.compilation_cache import cache_hits
-from shardtui.engine.program.compiler_process import CompilerEnded, compiled_apart
+from shardtui.engine.program.compiler_process import Asked, CompilerEnded, CompilerProcess, compiled_apart
 
 UNKNOWN = time.time_ns()
 """Part of each program, so that no cache has it."""
@@ -71,24 +69,15 @@ def limited(pid: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (LIMIT, LIMIT))
 
 
-@contextmanager
-def as_soon_as_it_starts(act: Callable[[int], None]) -> Iterator[None]:
-    """Has a thread call `act` with the pid of the next compiler."""
-    before, is_over = compilers(), threading.Event()
+def inject(act: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has `act` be called with the pid of a compiler before it is asked for a program."""
+    real = CompilerProcess.compiled
 
-    def wait() -> None:
-        while not (found := compilers() - before) and not is_over.wait(0.01):
-            pass
-        for pid in found:
-            act(pid)
+    def compiled(compiler: CompilerProcess, asked: Asked) -> bytes | None:
+        act(compiler.process.pid)
+        return real(compiler, asked)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    monkeypatch.setattr(CompilerProcess, "compiled", compiled)
 
 
 @pytest.mark.parametrize(
@@ -97,17 +86,19 @@ def as_soon_as_it_starts(act: Callable[[int], None]) -> Iterator[None]:
         pytest.param(killed(signal.SIGABRT), "was ended by SIGABRT", id="abort"),
         pytest.param(killed(signal.SIGSEGV), "was ended by SIGSEGV", id="segmentation fault"),
         pytest.param(killed(signal.SIGKILL), "was ended by SIGKILL", id="kill"),
-        pytest.param(limited, r"out of memory on this machine|failed to map", id="memory limit"),
+        pytest.param(limited, "out of memory on this machine|failed to map|can't start new thread", id="memory limit"),
         pytest.param(killed(signal.SIGSTOP), "stopped by a signal", id="stop", marks=pytest.mark.slow),
     ],
 )
 def test_an_end_of_the_compiler_is_an_error_and_the_next_one_compiles(
-    x: jax.Array, act: Callable[[int], None], words: str
+    x: jax.Array, act: Callable[[int], None], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, name = compilers(), f"end_{len(words)}"
-    with as_soon_as_it_starts(act), compiled_apart(), pytest.raises(CompilerEnded, match=words):
+    before, name = compilers(), f"end_{abs(hash(words))}"
+    inject(act, monkeypatch)
+    with compiled_apart(), pytest.raises(CompilerEnded, match=words):
         program(x, name)
     assert compilers() == before
+    monkeypatch.undo()
     with compiled_apart():
         program(x, name)(x)
 
