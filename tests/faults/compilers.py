@@ -1,0 +1,106 @@
+"""A compiler that ends, or stands still, while a switch is prepared: the run goes on under the old preset, and the same
+switch succeeds later."""
+
+import json
+import os
+import resource
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from shardtui.engine.base.processes import children
+from shardtui.engine.program.compiler_process import QUESTION
+from shardtui.engine.wire.commands import SwitchPreset
+
+from .messages import Living
+from .row import Row
+
+T = TypeVar("T")
+LIMIT = 120.0
+"""Seconds until a compiler has to have been started."""
+ROOM = 2**24
+"""Bytes that a compiler with a memory limit may take in addition."""
+
+
+def _limit(pid: int) -> None:
+    used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (used + ROOM, used + ROOM))
+
+
+FAULTS: dict[str, tuple[Callable[[int], object], str]] = {
+    "abort of the compiler": (lambda pid: os.kill(pid, signal.SIGABRT), "the compiler's process was ended by SIGABRT"),
+    "SIGSEGV in the compiler": (
+        lambda pid: os.kill(pid, signal.SIGSEGV),
+        "the compiler's process was ended by SIGSEGV",
+    ),
+    "SIGKILL to the compiler": (
+        lambda pid: os.kill(pid, signal.SIGKILL),
+        "the compiler's process was ended by SIGKILL",
+    ),
+    "the compiler stands still": (lambda pid: os.kill(pid, signal.SIGSTOP), "stopped by a signal"),
+    "the compiler's memory is limited": (_limit, "out of memory on this machine"),
+}
+"""What is done to the compiler's process, and what the failed switch says."""
+
+
+def run(times: int) -> Iterator[Row]:
+    """Yields a row for each fault."""
+    for injected, (inject, words) in FAULTS.items():
+        wrong: list[str] = []
+        for _ in range(times):
+            with tempfile.TemporaryDirectory(prefix="shardtui-compilers-") as folder:
+                try:
+                    _fail_a_switch(Path(folder), inject, words)
+                except (AssertionError, TimeoutError) as error:
+                    wrong.append(str(error))
+        note = "; ".join(wrong[:2]) or "the switch failed with these words, no step was lost, the next one succeeded"
+        yield Row(injected, times, times - len(wrong), note)
+
+
+def _fail_a_switch(folder: Path, inject: Callable[[int], object], words: str) -> None:
+    living = Living(folder, XDG_CACHE_HOME=str(folder))
+    living.until("StepDone")
+    _await(lambda: _compilers(living.engine))  # of what a save needs
+    _await(lambda: not _compilers(living.engine))
+    living.send(SwitchPreset("fsdp"))
+    while living.until("PresetCompiling")["phase"] != "compile":
+        pass
+    inject(_await(lambda: _compilers(living.engine))[0])
+    failed = living.until("SwitchFailed", "Switched", "EngineLost")
+    assert failed["type"] == "SwitchFailed", f"{failed['type']}: {failed}"
+    assert words in failed["problems"][0], failed["problems"]
+    assert failed["preset"] == "dp", failed
+    assert living.until("StepDone")["step"] > failed["step"]
+    living.send(SwitchPreset("fsdp"))
+    assert living.until("Switched", "SwitchFailed", "EngineLost")["type"] == "Switched"
+    living.until("StepDone")
+    result = living.stop()
+    made = [json.loads(line) for line in result.stdout.splitlines()]
+    steps = [event["step"] for event in made if event["type"] == "StepDone"]
+    assert steps == list(range(1, len(steps) + 1)), "steps are missing"
+    assert "Traceback" not in living.directory.log.read_text(), "a traceback in engine.log"
+    assert f"switch to fsdp failed: {failed['problems'][0]}" in result.stderr, result.stderr
+
+
+def _compilers(engine: int) -> list[int]:
+    """Returns the pids of the engine's compilers that have begun to work."""
+    found: list[int] = []
+    for pid in children(engine):
+        with suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if QUESTION.encode() in command and len([*Path(f"/proc/{pid}/task").iterdir()]) > 4:
+                found.append(pid)
+    return found
+
+
+def _await(found: Callable[[], T]) -> T:
+    until = time.monotonic() + LIMIT
+    while not (value := found()):
+        if time.monotonic() > until:
+            raise TimeoutError(f"not within {LIMIT:.0f} s")
+        time.sleep(0.02)
+    return value
