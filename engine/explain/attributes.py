@@ -1,5 +1,6 @@
 """Attributes of MLIR modules, Shardy's above all, through jaxlib's bindings."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,19 @@ from .graph import ASKS, Axis
 SHARDING, ORIGINS, EDGES = "sdy.sharding", "sdy.sharding_origins", "sdy.propagation_edges"
 ASKED = re.compile(r'(?:"([^"]+)"|([\w.]+)) = "([^"]*)"')
 AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
+
+
+CONSTANTS = ("sdy.constant", "stablehlo.constant")
+LITERAL = 16
+"""Elements; a constant with more that differ is an array that the function captured."""
+
+
+def captured(op: Any) -> Any:
+    """Returns the value of a constant that is an array which the function uses but does not take; None for others."""
+    value = attribute_of(op, "value") if op.name in CONSTANTS else None
+    if value is None or math.prod(type_of(op.results[0])[0]) <= LITERAL:
+        return None
+    return None if isinstance(value, ir.DenseElementsAttr) and value.is_splat else value
 
 
 def factors_of(mappings: Any) -> list[list[list[int]]]:

@@ -23,11 +23,13 @@ from ..parallel.rules import spec_of
 from ..program.inspection import compiler_output, rematerializations
 from ..wire.descriptions import RematerializationInfo
 from .explanation import CompiledProgram, Explanation, Rematerialization, ValueOrigin, differences
+from .graph import Graph
 
 TILES = re.compile(r"\{devices=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 """Tiles of each dim (a last one may be replicas), then an iota of devices: its dims and their order."""
 NAMED = re.compile(r"\{mesh\[[^\]]*\], \[([^\]]*)\]")
 """Dims, each with its mesh axes by name, as jax 0.12 has them: `{mesh['data'=4], [{'data'}, {}]}`."""
+ALONE = re.compile(r"\{maximal device=(\d+)\}")
 DIM, AXIS = re.compile(r"\{([^{}]*)\}"), re.compile(r"'([^']+)'(:\(\d+\)\d+)?")
 MOST_DIMS = 16
 Layout = list[list[str]]
@@ -95,17 +97,22 @@ def rematerialized(found: RematerializationInfo, explanation: Explanation) -> Re
     """Returns the value and the layouts of a compiler's warning, in terms of the explained program."""
     before, after = (_layout(text, explanation.mesh) for text in (found.from_sharding, found.to_sharding))
     rank = len(found.shape)
-    value = _value(found, explanation.values)
+    whole = [size * Graph(explanation.mesh).parts(axes) for size, axes in zip(found.shape, before, strict=False)]
+    value = _value(found, [each for each in explanation.values if each.shape in (found.shape, whole)])
+    alone = ALONE.match(found.from_sharding)
+    about = {
+        "shape": value.shape if value else found.shape,
+        "before": before[:rank],
+        "device": int(alone[1]) if alone else None,
+        "after": after[:rank],
+    }
     if value is None:
-        return Rematerialization(
-            value=found.op_name, before=before[:rank], after=after[:rank], source=found.source, because=[]
-        )
+        return Rematerialization(value=found.op_name, source=found.source, because=[], **about)
     conflicts = [link for link in value.origin if link.kind == "conflict"]
     ends = {link.axis: link for link in value.origin if link.kind != "conflict"}
     return Rematerialization(
         value=value.name,
-        before=before[:rank],
-        after=after[:rank],
+        **about,
         source=next(filter(None, [value.source, *(link.source for link in conflicts)]), found.source),
         because=[
             *(f"{axis}: {end.what}{formatting.at(end.source)}" for axis, end in ends.items()),
@@ -132,8 +139,9 @@ def _axes(devices: np.ndarray, dim: int, mesh: Mapping[str, int]) -> list[str]:
 
 
 def _value(found: RematerializationInfo, values: Sequence[ValueOrigin]) -> ValueOrigin | None:
-    """The value of a warning: an argument by its name, else the last value of its line."""
-    same = (each for each in values if found.op_name == each.name and not each.source)
-    at_line = (each for each in values if found.source and each.source == found.source)
-    named = (each for each in values if formatting.op(found.op_name) == each.name)
+    """The value of a warning: an argument by its name, else the last value of its line. `values`: of its shape."""
+    alike = [each for each in values if each.role in ("argument", "value")]
+    same = (each for each in alike if found.op_name == each.name and not each.source)
+    at_line = (each for each in alike if found.source and each.source == found.source)
+    named = (each for each in alike if formatting.op(found.op_name) == each.name)
     return next(same, None) or next(at_line, None) or next(named, None)

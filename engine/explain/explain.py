@@ -3,6 +3,7 @@
 A conflict: a mesh axis splits another value of the same operation, but not this dim.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from .chains import Chains, Reasons
 from .collective_reasons import collective_reasons
 from .explanation import CollectiveOrigin, Explanation, Link, ValueOrigin, ValueRole
 from .graph import ASKS, RETURN, TRIVIAL, Axis, Graph, Operation, Seat, Tensor, layout, name_of, word
-from .partitioned import partition
+from .partitioned import bytes_of, partition
 from .transfers import Transfer, read_transfers
 
 MOST_VALUES = 2000
@@ -52,29 +53,21 @@ def explain(
 
 def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
     """The values to explain, with a name: arguments, named values, the last value of each line, results."""
-    chosen = {index: graph.tensors[index].names[0] for index in graph.arguments}
-    last: dict[tuple[str, bool], int] = {}
+    chosen = {index: graph.tensors[index].names[0] for index in (*graph.arguments, *graph.captured)}
+    last: dict[tuple[str, bool], Operation] = {}
     inner: dict[int, str] = {}
     for operation in graph.operations:
-        for index in operation.results:
-            tensor, place = graph.tensors[index], operation.place
-            if tensor.names:
-                inner[index] = tensor.names[0]
-            if operation.name == RETURN:
-                continue
-            if (
-                place.source
-                and tensor.shape
-                and operation.name not in TRIVIAL
-                and not operation.name.endswith("constant")
-            ):
-                last[place.source, "transpose(" in place.op_name] = index
-    for index in last.values():
-        op = graph.operations[graph.tensors[index].operation or 0]
-        inner.setdefault(index, formatting.op(op.place.op_name) or word(op))
+        inner |= {index: graph.tensors[index].names[0] for index in operation.results if graph.tensors[index].names}
+        place, has_shape = operation.place, any(graph.tensors[index].shape for index in operation.results)
+        if place.source and has_shape and operation.name not in TRIVIAL and not operation.name.endswith("constant"):
+            last[place.source, "transpose(" in place.op_name] = operation
+    for op in last.values():
+        name = formatting.op(op.place.op_name).rstrip(":") or word(op)
+        inner = {index: name for index in op.results if graph.tensors[index].shape} | inner
     chosen |= {index: inner[index] for index in sorted(inner) if index not in chosen}
     results = list(zip(graph.results, graph.result_names, strict=True)) if with_results else []
-    return [*list(chosen.items())[: max(len(graph.arguments), MOST_VALUES - len(results))], *results]
+    most = max(len(graph.arguments) + len(graph.captured), MOST_VALUES - len(results))
+    return [*list(chosen.items())[:most], *results]
 
 
 def _labels(chosen: Sequence[tuple[int, str]]) -> dict[int, str]:
@@ -89,6 +82,8 @@ def _labels(chosen: Sequence[tuple[int, str]]) -> dict[int, str]:
 def _value(chains: Chains, transfers: Sequence[Transfer], index: int, name: str) -> ValueOrigin:
     graph = chains.graph
     tensor = graph.tensors[index]
+    if index in graph.captured:
+        return _captured(graph, index, name)
     links = [link for axes in tensor.axes for axis in axes for link in chains.links(index, axis)]
     links += [*chains.unsharded(index), *_unreduced(chains, index), *_conflicts(chains, transfers, index)]
     return ValueOrigin(
@@ -101,6 +96,19 @@ def _value(chains: Chains, transfers: Sequence[Transfer], index: int, name: str)
         role=_role(graph, index),
         source=graph.operations[tensor.operation].place.source if tensor.operation is not None else "",
         origin=links,
+    )
+
+
+def _captured(graph: Graph, index: int, name: str) -> ValueOrigin:
+    """A captured array: whatever layout the partitioner would have for it, the compiled program has it whole."""
+    tensor = graph.tensors[index]
+    source = next((graph.operations[use].place.source for use, _ in tensor.uses), "")
+    size = formatting.size(math.prod(tensor.shape) * bytes_of(tensor.dtype))
+    what = f"captured by the function, which does not take it: a constant of {size}, whole on every device"
+    link = Link(dim=None, axis="", kind="captured", what=what, source=source)
+    whole: list[list[str]] = [[] for _ in tensor.shape]
+    return ValueOrigin(
+        name=name, shape=tensor.shape, dtype=tensor.dtype, axes=whole, role="captured", source=source, origin=[link]
     )
 
 

@@ -12,7 +12,7 @@ from ..base import formatting
 from ..spec.config import RunConfig, UserModel
 from ..wire.descriptions import CollectiveInfo
 
-LinkKind = Literal["input", "constraint", "out_sharding", "shard_map", "operand", "conflict"]
+LinkKind = Literal["input", "captured", "constraint", "out_sharding", "shard_map", "operand", "conflict"]
 ValueRole = Literal["argument", "captured", "value", "result"]
 
 
@@ -47,8 +47,9 @@ class Link(Struct, frozen=True, kw_only=True):
     """The mesh axis that splits the dim, or would have; empty if a preset leaves the dim unsharded."""
     kind: LinkKind
     """`operand`: taken over from another value of an operation; `input`: asked for by an argument's sharding;
-    `constraint`: by a sharding constraint or the sharding of a result; `out_sharding`: by that argument of an operation
-    under explicit axis types; `shard_map`: by its specs; `conflict`: not taken over, and why."""
+    `captured`: whole on every device, as the function does not take it; `constraint`: asked for by a sharding
+    constraint or the sharding of a result; `out_sharding`: by that argument of an operation under explicit axis types;
+    `shard_map`: by its specs; `conflict`: not taken over, and why."""
     what: str
     """The link in words."""
     source: str
@@ -78,7 +79,8 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
     device: int | None = None
     """The only device that has it; null for any other value."""
     source: str
-    """`file:line` of its operation; empty for an argument and for a result."""
+    """`file:line` of its operation, for a captured array of the first that takes it; empty for an argument and for a
+    result."""
     compiled_axes: list[list[str]] | None = None
     """For each dim the mesh axes that split it in the compiled program; null unless that was asked for."""
     origin: list[Link]
@@ -118,8 +120,12 @@ class Rematerialization(Struct, frozen=True, kw_only=True):
 
     value: str
     """Name of the value; of its operation if it is not among the explained values."""
+    shape: list[int]
+    """Its unsharded shape; if it is not among them, as the compiler gives it, perhaps of a part."""
     before: list[list[str]]
     """For each dim the mesh axes that split it, in the order of the mesh."""
+    device: int | None = None
+    """The only device that has it before; null for any other value."""
     after: list[list[str]]
     """For each dim the mesh axes that are to split it, in the order of the mesh."""
     source: str

@@ -178,6 +178,8 @@ class Graph:
     tensors: list[Tensor] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     arguments: list[int] = field(default_factory=list)
+    captured: list[int] = field(default_factory=list)
+    """Arrays that the program uses but does not take: constants, each once."""
     results: list[int] = field(default_factory=list)
     """Tensors of their own, also where an argument is returned."""
     result_names: list[str] = field(default_factory=list)

@@ -15,6 +15,7 @@ from .attributes import (
     axes_in,
     axes_of_dims,
     axis_of,
+    captured,
     devices_of,
     each_of,
     entry,
@@ -73,6 +74,7 @@ class _Reader:
         self._rules: dict[Any, Rule] = {}
         self._edges: list[tuple[int, int, str]] = []
         """Operation, tensor (of a data flow edge, else -1) and steps as text, until all joined tensors are known."""
+        self._captured: list[Any] = []
         self._within: int | None = None
         self._read_main(main, asked)
         for operation, edge, text in self._edges:
@@ -135,6 +137,10 @@ class _Reader:
             self._edges.append((index, -1, str(text)))
         for position, name in names_of(attribute_of(op, FRONTEND)):
             self.graph.tensors[found.results[position]].names.append(name)
+        if (constant := captured(op)) is not None and constant not in self._captured:
+            self._captured.append(constant)
+            self.graph.tensors[found.results[0]].names.append(f"captured[{len(self.graph.captured)}]")
+            self.graph.captured.append(found.results[0])
         if op.name in BODIES:
             self._read_regions(op, found)
         elif op.name == "stablehlo.optimization_barrier":

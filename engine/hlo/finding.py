@@ -20,6 +20,7 @@ RULES = {
     "S109": ("traffic-over-compute", "an axis carries more bytes than compute can hide"),
     "S110": ("unnamed-dims", "the preset splits logical axes that no parameter has"),
     "S111": ("layers-over-dcn", "a tensor or sequence axis crosses TPU slices"),
+    "S112": ("captured-array", "a program has large arrays as constants, which its function does not take"),
 }
 """Code to (name, what it finds). The meaning of a code never changes."""
 

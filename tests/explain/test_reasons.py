@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import Explanation, ValueOrigin
+from shardtui.tui.state.program_findings import program_findings
 
-from .one_collective import arguments
+from .one_collective import arguments, compiled
 
 ROWS, COLUMNS = ((8, 16), P("data")), ((16, 32), P(None, "model"))
 
@@ -121,3 +122,42 @@ def test_a_collective_of_the_backward_pass_is_the_transpose_of_what_the_code_cal
         f"the code calls it at {line}",
         f"it is the transpose of what the code calls at {line}",
     }
+
+
+@pytest.mark.usefixtures("mesh")
+def test_arrays_that_a_function_captures_are_listed_whole() -> None:
+    weights = jax.device_put(np.arange(16.0 * 2048, dtype=np.float32).reshape(16, 2048))
+
+    def program(x: jax.Array) -> jax.Array:
+        return (x @ weights) @ weights.T + np.ones((8, 16), np.float32)
+
+    found = explained(program, ROWS)
+    (captured,) = [value for value in found.values if value.role == "captured"]
+    assert (captured.shape, captured.axes, captured.source.rpartition("/")[2]) == ([16, 2048], [[], []], at(program, 1))
+    (link,) = captured.origin
+    assert (link.kind, link.what.rpartition(": ")[2]) == ("captured", "a constant of 131 kB, whole on every device")
+    (finding,) = [each for each in program_findings(found) if each.code == "S112"]
+    assert (finding.arrays, finding.bytes_per_device) == (["captured[0]"], 16 * 2048 * 4)
+
+
+@pytest.mark.usefixtures("mesh")
+def test_values_of_one_device_are_said_to_be_there_and_found_by_the_shape_of_a_warning() -> None:
+    shapes = [jax.ShapeDtypeStruct((64, 32), "float32"), jax.ShapeDtypeStruct((8, 128), "float32")]
+
+    def program(scale: jax.Array) -> list[jax.Array]:
+        read = jax.pure_callback(lambda: [np.ones(each.shape, np.float32) for each in shapes], shapes)
+        return [each * scale for each in read]
+
+    rows = NamedSharding(jax.sharding.get_mesh(), P("data"))  # type: ignore[arg-type]
+    lowered = jax.jit(program, out_shardings=[rows, rows]).lower(jax.ShapeDtypeStruct((), "float32"))
+    found = explain(lowered.compiler_ir("stablehlo"), "test")
+    alone = [value for value in found.values if value.device == 0]
+    assert [(value.shape, value.layout) for value in alone] == [
+        ([64, 32], "only on device 0"),
+        ([8, 128], "only on device 0"),
+    ]
+    warned = compiled(lowered, found).rematerializations
+    assert [(each.shape, each.device, each.after) for each in warned] == [
+        (each.shape, 0, [["data"], []]) for each in alone
+    ]
+    assert all(each.because for each in warned)

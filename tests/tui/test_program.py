@@ -137,7 +137,9 @@ def test_what_is_replicated_is_found_among_parts_of_one_argument() -> None:
 
 
 def test_idle_axes_and_rematerializations_are_found() -> None:
-    warned = Rematerialization(value="h", before=[["data"], []], after=[[], ["model"]], source="a.py:4", because=[])
+    warned = Rematerialization(
+        value="h", shape=[8, 8], before=[["data"], []], after=[[], ["model"]], source="a.py:4", because=[]
+    )
     compiled = CompiledProgram(
         collectives=[], differs=[], rematerializations=[warned], argument_bytes=0, output_bytes=0, temporary_bytes=0
     )

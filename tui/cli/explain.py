@@ -181,7 +181,7 @@ def _compiled(found: CompiledProgram) -> list[RenderableType]:
 
 def _rematerialized(found: Rematerialization) -> list[RenderableType]:
     place = f" ({formatting.short_source(found.source)})" if found.source else ""
-    before, after = formatting.spec(found.before), formatting.spec(found.after)
+    before, after = formatting.layout(found.before, device=found.device), formatting.spec(found.after)
     title = f"{found.value} is replicated to get from {before} to {after}{place}: an involuntary full rematerialization"
     return [Text(title, "bold"), *(Text(f"  {reason}") for reason in found.because)]
 

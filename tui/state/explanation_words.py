@@ -14,7 +14,8 @@ def in_words(link: Link) -> str:
 def ends(origin: Sequence[Link]) -> list[str]:
     """Returns a line for the end of each chain, then for each conflict."""
     last = {(link.dim, link.axis): link for link in origin if link.kind != "conflict" and link.axis}
-    return [*(f"{axis}: {in_words(link)}" for (_, axis), link in last.items()), *conflicts(origin)]
+    captured = [in_words(link) for link in origin if link.kind == "captured"]
+    return [*captured, *(f"{axis}: {in_words(link)}" for (_, axis), link in last.items()), *conflicts(origin)]
 
 
 def chains(origin: Sequence[Link]) -> list[str]:
@@ -30,6 +31,8 @@ def chains(origin: Sequence[Link]) -> list[str]:
 
 
 def _head(link: Link) -> str:
+    if link.kind == "captured":
+        return "whole"
     if link.dim is None:
         return f"unreduced over {link.axis}"
     return f"dim {link.dim} {f'over {link.axis}' if link.axis else 'unsharded'}"

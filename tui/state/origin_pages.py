@@ -140,7 +140,7 @@ def _value(label: str, known: Known) -> Iterator[Line]:
             yield Line(f"dim {dim} {reason}", DIM)
         yield from _chains([link for link in links if link.axis], known)
     for link in (each for each in value.origin if each.dim is None):
-        yield Line(f"unreduced over {link.axis}: {in_words(link)}")
+        yield Line(f"{f'unreduced over {link.axis}: ' if link.axis else ''}{in_words(link)}")
     named = [each for each in known.explanation.collectives if _takes_part(label, value, each, known)]
     yield from _collectives("collectives that it takes part in, estimated", named)
 

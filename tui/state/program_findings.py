@@ -13,11 +13,14 @@ from ...engine.hlo.array_types import element_bits
 from ...engine.hlo.finding import Finding, finding
 from ...engine.hlo.lint import LARGE_BYTES, LARGE_FRACTION
 
+MANY_CAPTURED = 2**16
+"""Bytes of captured arrays for S112 to report them."""
+
 
 def program_findings(found: Explanation) -> list[Finding]:
     """Returns the findings in the order of their codes. Rematerializations are known only if it was compiled."""
     rematerialized = found.compiled.rematerializations if found.compiled else []
-    return [*_replicated(found), *_idle_axes(found), *map(_rematerialization, rematerialized)]
+    return [*_replicated(found), *_idle_axes(found), *map(_rematerialization, rematerialized), *_captured(found)]
 
 
 def _arguments(found: Explanation) -> list[ValueOrigin]:
@@ -69,11 +72,28 @@ def _idle_axes(found: Explanation) -> Iterator[Finding]:
 def _rematerialization(found: Rematerialization) -> Finding:
     each = finding(
         "S107",
-        f"{found.value} is replicated to get from {formatting.spec(found.before)} to {formatting.spec(found.after)}",
+        f"{found.value} is replicated to get from {formatting.layout(found.before, device=found.device)} to "
+        f"{formatting.spec(found.after)}",
         "add a sharding constraint with one layout on both sides of that operation, or change the layout of one side",
         source=found.source,
     )
     return replace(each, arrays=[found.value])
+
+
+def _captured(found: Explanation) -> Iterator[Finding]:
+    arrays = [value for value in found.values if value.role == "captured"]
+    held = sum(_bytes(value, found.mesh) for value in arrays)
+    if held >= MANY_CAPTURED:
+        names = formatting.listed([value.name for value in arrays], 3)
+        each = finding(
+            "S112",
+            f"{names}: captured by the function, so constants of the program: {formatting.size(held)} whole on every "
+            "device, which are in no figure of its arguments or temporaries",
+            "pass them as arguments, with shardings",
+            cost=held,
+            source=arrays[0].source,
+        )
+        yield replace(each, arrays=[value.name for value in arrays])
 
 
 def _axes(value: ValueOrigin) -> set[str]:
