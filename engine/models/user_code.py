@@ -13,8 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flax import nnx
-
 from ..base.advice import error_line, text_of
 from ..base.directories import ENGINE
 from ..base.user_error import UserError
@@ -83,6 +81,8 @@ def errors_as_invalid(what: str, directory: str) -> Iterator[None]:
 def vmap_names_its_dim() -> Iterator[None]:
     """`nnx.vmap` gives the dim that it adds no name, in front of the names of one layer, unless it is told one: without
     that they would be of the first dims. Flax is to do so itself (google/flax#5508)."""
+    from flax import nnx  # takes a second, which `watch` and `explain` save
+
     vmap = nnx.vmap
 
     def with_name(*args: Any, **given: Any) -> Any:
