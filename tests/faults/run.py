@@ -21,7 +21,7 @@ LONG = {
     "endings": 3,
     "stopped": 1,
     "world": 1,
-    "compilers": 5,
+    "compilers": 1,
     "midway": 1,
     "damage": 25,
     "storage": 1,
