@@ -86,7 +86,12 @@ def inject(act: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(killed(signal.SIGABRT), "was ended by SIGABRT", id="abort"),
         pytest.param(killed(signal.SIGSEGV), "was ended by SIGSEGV", id="segmentation fault"),
         pytest.param(killed(signal.SIGKILL), "was ended by SIGKILL", id="kill"),
-        pytest.param(limited, "out of memory on this machine|failed to map|can't start new thread", id="memory limit"),
+        pytest.param(
+            limited,
+            "out of memory on this machine|failed to map|can't start new thread",
+            id="memory limit",
+            marks=pytest.mark.slow,  # a thread that finds no memory while it starts leaves Python waiting for it
+        ),
         pytest.param(killed(signal.SIGSTOP), "stopped by a signal", id="stop", marks=pytest.mark.slow),
     ],
 )
