@@ -29,7 +29,7 @@ TILES = re.compile(r"\{devices=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 """Tiles of each dim (a last one may be replicas), then an iota of devices: its dims and their order."""
 NAMED = re.compile(r"\{mesh\[[^\]]*\], \[([^\]]*)\]")
 """Dims, each with its mesh axes by name, as jax 0.12 has them: `{mesh['data'=4], [{'data'}, {}]}`."""
-ALONE = re.compile(r"\{maximal device=(\d+)\}")
+ALONE = re.compile(r"\{(?:maximal device=|single_device\[device_id=)(\d+)\]?\}")
 DIM, AXIS = re.compile(r"\{([^{}]*)\}"), re.compile(r"'([^']+)'(:\(\d+\)\d+)?")
 MOST_DIMS = 16
 Layout = list[list[str]]
