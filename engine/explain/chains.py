@@ -79,8 +79,17 @@ class Chains:
             links = [*links[:half], gap, *links[-half:]]
         if end := self.end(last, axis):
             to = self._label(end.tensor, tensor)
-            about = {"kind": end.kind, "what": end.what, "source": end.source, "caller": end.caller}
-            links.append(Link(dim=dim, axis=axis, value=to, **about))
+            links.append(
+                Link(
+                    dim=dim,
+                    axis=axis,
+                    kind=end.kind,  # type: ignore[arg-type]
+                    what=end.what,
+                    source=end.source,
+                    caller=end.caller,
+                    value=to,
+                )
+            )
         return links
 
     def unsharded(self, tensor: int) -> Iterator[Link]:
@@ -202,7 +211,7 @@ class Chains:
             return None
         operation = self.graph.operations[index]
         source, caller = operation.place.source, operation.place.caller
-        if operation.name == RETURN:
+        if operation.name == RETURN and tensor is not None:
             return self._result(self.graph.results.index(tensor))
         if operation.name == SHARD_MAP:
             return End("shard_map", f"{specs} of the shard_map", source, caller=caller)
