@@ -54,16 +54,17 @@ def _encoded(encode: Callable[[object], bytes], message: object) -> bytes:
     try:
         return encode(message)
     except UnicodeEncodeError:
-        return encode(_escaped(msgspec.to_builtins(message, builtin_types=(bytes,))))
+        return encode(with_texts(msgspec.to_builtins(message, builtin_types=(bytes,)), encodable))
 
 
-def _escaped(value: Any) -> Any:
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Returns a value of builtin types with every text in it changed, keys too."""
     match value:
         case str():
-            return encodable(value)
+            return change(value)
         case list() | tuple():
-            return [_escaped(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+            return [with_texts(item, change) for item in value]  # pyright: ignore[reportUnknownVariableType]
         case dict():
-            return {_escaped(key): _escaped(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+            return {with_texts(key, change): with_texts(item, change) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
         case _:
             return value

@@ -54,6 +54,11 @@ class End(NamedTuple):
     def words(self) -> str:
         return f"{self.what}{formatting.at(self.source, self.caller)}"
 
+    def link(self, dim: int | None, axis: Axis, value: str = "") -> Link:
+        return Link(
+            dim=dim, axis=axis, kind=self.kind, what=self.what, source=self.source, caller=self.caller, value=value
+        )
+
 
 @dataclass(frozen=True)
 class Chains:
@@ -79,17 +84,7 @@ class Chains:
             links = [*links[:half], gap, *links[-half:]]
         if end := self.end(last, axis):
             to = self._label(end.tensor, tensor)
-            links.append(
-                Link(
-                    dim=dim,
-                    axis=axis,
-                    kind=end.kind,  # type: ignore[arg-type]
-                    what=end.what,
-                    source=end.source,
-                    caller=end.caller,
-                    value=to,
-                )
-            )
+            links.append(end.link(dim, axis, to))
         return links
 
     def unsharded(self, tensor: int) -> Iterator[Link]:

@@ -121,7 +121,7 @@ def _role(graph: Graph, index: int) -> ValueRole:
 def _unreduced(chains: Chains, index: int) -> Iterator[Link]:
     for axis in chains.graph.tensors[index].unreduced:
         if end := chains.unreduced(index):
-            yield Link(dim=None, axis=axis, kind=end.kind, what=end.what, source=end.source, caller=end.caller)
+            yield end.link(None, axis)
 
 
 def _conflicts(chains: Chains, transfers: Sequence[Transfer], index: int) -> Iterator[Link]:

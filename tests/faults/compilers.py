@@ -7,11 +7,9 @@ import re
 import resource
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from shardtui.engine.base.processes import children
 from shardtui.engine.program.compiler_process import QUESTION
@@ -19,8 +17,8 @@ from shardtui.engine.wire.commands import SwitchPreset
 
 from .messages import Living
 from .row import Row
+from .supervised import awaited
 
-T = TypeVar("T")
 LIMIT = 120.0
 """Seconds until a compiler has to have been started."""
 ROOM = 2**24
@@ -65,12 +63,12 @@ def run(times: int) -> Iterator[Row]:
 def _fail_a_switch(folder: Path, inject: Callable[[int], object], words: str) -> None:
     living = Living(folder, XDG_CACHE_HOME=str(folder))
     living.until("StepDone")
-    _await(lambda: _compilers(living.engine))  # of what a save needs
-    _await(lambda: not _compilers(living.engine))
+    awaited(lambda: _compilers(living.engine), "a compiler", LIMIT)  # of what a save needs
+    awaited(lambda: not _compilers(living.engine), "the end of the compiler", LIMIT)
     living.send(SwitchPreset("fsdp"))
     while living.until("PresetCompiling")["phase"] != "compile":
         pass
-    inject(_await(lambda: _compilers(living.engine))[0])
+    inject(awaited(lambda: _compilers(living.engine), "a compiler of the switch", LIMIT)[0])
     failed = living.until("SwitchFailed", "Switched", "EngineLost")
     assert failed["type"] == "SwitchFailed", f"{failed['type']}: {failed}"
     assert re.search(words, failed["problems"][0]), failed["problems"]
@@ -96,12 +94,3 @@ def _compilers(engine: int) -> list[int]:
             if QUESTION.encode() in command and len([*Path(f"/proc/{pid}/task").iterdir()]) > 4:
                 found.append(pid)
     return found
-
-
-def _await(found: Callable[[], T]) -> T:
-    until = time.monotonic() + LIMIT
-    while not (value := found()):
-        if time.monotonic() > until:
-            raise TimeoutError(f"not within {LIMIT:.0f} s")
-        time.sleep(0.02)
-    return value

@@ -3,11 +3,12 @@
 import json
 import subprocess
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from ..conftest import SHARDTUI
 from .row import Row
@@ -17,6 +18,7 @@ LIMIT = 300.0
 TOLERANCE = 1e-5
 
 Event = dict[str, Any]
+T = TypeVar("T")
 
 
 def started(*options: str, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
@@ -36,6 +38,16 @@ def events(process: "subprocess.Popen[str]") -> Iterator[Event]:
         if not line:
             return
         yield json.loads(line)
+
+
+def awaited(found: Callable[[], T], what: str, seconds: float = 240.0) -> T:
+    """Polls until `found` returns something, and returns that. Raises TimeoutError after `seconds`."""
+    until = time.monotonic() + seconds
+    while not (value := found()):
+        if time.monotonic() > until:
+            raise TimeoutError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(0.02)
+    return value
 
 
 @dataclass

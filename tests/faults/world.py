@@ -17,7 +17,7 @@ from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
 from ..simulated_hosts import Event, Hosts
 from .row import Row
-from .supervised import started
+from .supervised import awaited, started
 
 LIMIT = 240.0
 ANSWER_SECONDS = 20.0
@@ -123,13 +123,13 @@ def runtime_open(folder: Path) -> str:
             holder = directory.holder()
             assert holder
             os.kill(holder.pid, signal.SIGKILL)
-            _await(lambda: "other users can enter it" in directory.log.read_text(), "a report")
+            awaited(lambda: "other users can enter it" in directory.log.read_text(), "a report")
             time.sleep(10)
             told = directory.log.read_text().count("other users can enter it")
             assert told == 1, f"reported {told} times"
         finally:
             runtime.chmod(0o700)
-        _await(lambda: (found := directory.holder()) and found != holder, "another engine")
+        awaited(lambda: (found := directory.holder()) and found != holder, "another engine")
         seconds = _stop(name, process)
     return f"reported once, resumed by itself; ended {seconds:.1f} s after `stop`"
 
@@ -156,7 +156,7 @@ def _trains(folder: Path) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
     history = run_directory.state_home() / name / "events.jsonl"
     reading = subprocess.Popen(["cat"], stdin=process.stdout, stdout=subprocess.DEVNULL)  # its pipe must not be full
     try:
-        _await(lambda: history.exists() and b'"CheckpointSaved"' in history.read_bytes(), "a checkpoint")
+        awaited(lambda: history.exists() and b'"CheckpointSaved"' in history.read_bytes(), "a checkpoint")
         yield name, process
     finally:
         process.kill()
@@ -199,14 +199,6 @@ def _steps(events: list[Event]) -> int:
 
 def _until(holds: Callable[[], object], hosts: Hosts, what: str) -> None:
     try:
-        _await(holds, what)
+        awaited(holds, what)
     except TimeoutError as error:
         raise TimeoutError(f"{error}: {hosts.said(0)[-500:]}") from error
-
-
-def _await(holds: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + LIMIT
-    while not holds():
-        if time.monotonic() > until:
-            raise TimeoutError(f"{what}: not within {LIMIT:.0f} s")
-        time.sleep(0.1)

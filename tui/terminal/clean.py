@@ -5,11 +5,11 @@ it.
 """
 
 import re
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from ...engine.base.encoding import encode_json
+from ...engine.base.encoding import encode_json, with_texts
 from ...engine.base.output import printable
 
 NOT_ASCII = re.compile(r"[^\x20-\x7e]")
@@ -19,24 +19,12 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def clean(message: S) -> S:
     """Returns the message with every text in it printable."""
-    return msgspec.convert(_cleaned(msgspec.to_builtins(message)), type(message))
+    return msgspec.convert(with_texts(msgspec.to_builtins(message), printable), type(message))
 
 
 def json_line(message: msgspec.Struct) -> str:
     """Returns the message as a line of ASCII JSON: escapes lose nothing, are harmless, and suit every locale."""
     return NOT_ASCII.sub(lambda found: _json_escape(found.group()), encode_json(message).decode())
-
-
-def _cleaned(value: Any) -> Any:
-    match value:
-        case str():
-            return printable(value)
-        case list() | tuple():
-            return [_cleaned(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-        case dict():
-            return {_cleaned(key): _cleaned(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
-        case _:
-            return value
 
 
 def _json_escape(character: str) -> str:
