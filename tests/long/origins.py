@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
 from jax.sharding import AxisType
-from shardtui.engine.explain.compiled import compiled
+from shardtui.engine.explain.compiled import with_compiled
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import by_flow
 from shardtui.engine.explain.names import kept_names
@@ -87,8 +87,8 @@ def compare_libraries(table: Table) -> None:
 
 
 def lowered_flows(program: jax.stages.Lowered, name: str) -> tuple[Flows, Flows]:
-    estimated = explain(program.compiler_ir("stablehlo"), name)
-    return by_flow(estimated.collectives), by_flow(compiled(program, estimated).collectives or ())
+    found = with_compiled(program, explain(program.compiler_ir("stablehlo"), name))
+    return by_flow(found.collectives), by_flow((found.compiled and found.compiled.collectives) or ())
 
 
 def add(table: Table, model: str, program: str, estimated: Flows, found: Flows) -> None:
