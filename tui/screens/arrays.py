@@ -1,13 +1,11 @@
 """Arrays: every array of a step, most redundant bytes first, and the sharding of the selected one with its reasons."""
 
-import textwrap
 from collections.abc import Iterable
 from typing import ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable
 
@@ -19,7 +17,7 @@ from ..messages import DeviceFollowed, OriginRequested
 from ..state.origin_pages import ValuePage
 from ..state.run_state import RunState
 from ..widgets.array_table import ArrayTable
-from ..widgets.lines import Lines
+from ..widgets.lines import StyledText, Texts
 from ..widgets.sharding_pane import ShardingPane
 from ..widgets.table import Table
 from .run_screen import RunScreen
@@ -76,7 +74,7 @@ pane.
             ready = self.state.ready
             platform = ready.devices[0].platform if ready else ""
             self.query_one(ShardingPane).show_array(array, layout.mesh, platform, self.state.followed)
-            self.query_one(Reasons).show_array(array, layout.mesh)
+            self.query_one(Reasons).show_texts(reasons_of(array, layout.mesh))
 
     @on(DataTable.RowSelected)
     def show_origin(self, event: DataTable.RowSelected) -> None:
@@ -115,30 +113,18 @@ def _inspection_status(state: RunState) -> str:
     return "compiling for gradients and activations …" if state.is_live else ""
 
 
-class Reasons(Lines):
+class Reasons(Texts):
     """A paragraph for each dim, whether the compiler kept the intended layout, and what copies cost."""
 
+    INDENT = "  "
+
     def on_mount(self) -> None:
-        self.border_title = "why"
-        self.border_subtitle = "enter: origin"
-        self.array: ArrayInfo | None = None
-
-    def show_array(self, array: ArrayInfo, mesh: MeshInfo) -> None:
-        self.array, self.mesh = array, mesh
-        self.draw()
-
-    def on_resize(self) -> None:
-        self.draw()
-
-    def draw(self) -> None:
-        if self.array is not None:
-            self.show(reason_lines(self.array, self.mesh, self.size.width))
+        self.border_title, self.border_subtitle = "why", "enter: origin"
 
 
-def reason_lines(array: ArrayInfo, mesh: MeshInfo, width: int) -> list[Content]:
-    """Returns the paragraphs about an array, wrapped at `width`."""
+def reasons_of(array: ArrayInfo, mesh: MeshInfo) -> list[StyledText]:
     if not array.shape:
-        return [Content.styled("scalar: replicated on every device", "$foreground 60%")]
+        return [("scalar: replicated on every device", "$foreground 60%")]
     texts = [("laid out by its own program", "$foreground 60%")]
     if array.reasons:
         reasons = zip(array.reasons, array.spec, strict=True)
@@ -151,14 +137,10 @@ def reason_lines(array: ArrayInfo, mesh: MeshInfo, width: int) -> list[Content]:
         unused = [axis for axis, size in mesh.axes.items() if size > 1 and axis not in used_axes(array)]
         text = f"replicated {copies}× over {' × '.join(unused)}: {formatting.size(wasted_bytes(array, mesh))} redundant"
         texts.append((text, "$warning"))
-    return [
-        Content.styled(line, style)
-        for text, style in texts
-        for line in textwrap.wrap(text, max(width, 8), subsequent_indent="  ")
-    ]
+    return texts
 
 
-def _compared(array: ArrayInfo, mesh: MeshInfo) -> tuple[str, str]:
+def _compared(array: ArrayInfo, mesh: MeshInfo) -> StyledText:
     if is_same_layout(array.spec, array.compiled_spec, mesh):
         return "compiled as intended", "$success"
     return f"compiled differently: {notation(array)}", "$warning"

@@ -1,6 +1,5 @@
 """Compare: estimated, compiled and measured figures of each preset in this run, the best preset first."""
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from ..state.availability import why_not
 from ..state.comparison import Stage, in_progress
 from ..state.measured_rows import columns, devices, listed_presets, rows_of, span, verdict
 from ..state.run_state import Phase, RunState
-from ..widgets.lines import Lines, set_titles
+from ..widgets.lines import Lines, StyledText, Texts, set_titles
 from ..widgets.preset_list import state_mark
 from ..widgets.table import Table
 from .run_screen import RunScreen
@@ -29,8 +28,10 @@ class Progress(Lines):
     """The state of the running comparison, in one line of its own so that the table need not be redrawn."""
 
 
-class Verdict(Lines):
+class Verdict(Texts):
     """The recommendation, and all figures of the row under the cursor."""
+
+    INDENT = "  "
 
 
 class CompareScreen(RunScreen):
@@ -115,8 +116,7 @@ one. A run in an external loop has one layout, and nothing is measured in it.
     @on(Table.Refilled)
     def show_verdict(self) -> None:
         row = next((row for row in self.rows if row.preset == self.chosen_preset), None)
-        panel = self.query_one(Verdict)
-        panel.show(verdict_lines(self.rows, row, self.state, panel.size.width))
+        self.query_one(Verdict).show_texts(verdict_texts(self.rows, row, self.state))
 
     @on(DataTable.RowSelected)
     def choose(self) -> None:
@@ -150,18 +150,14 @@ def progress_line(state: RunState) -> Content:
     return Content.assemble((f" {in_progress(comparison)}", "bold $accent"), about, (waits, "$warning"))
 
 
-def verdict_lines(rows: Sequence[Row], row: Row | None, state: RunState, width: int) -> list[Content]:
-    """Returns the verdict once anything is measured, then the problems or the figures of `row`, wrapped at `width`."""
-    texts: list[tuple[str, str]] = []
+def verdict_texts(rows: Sequence[Row], row: Row | None, state: RunState) -> list[StyledText]:
+    """Returns the verdict once anything is measured, then the problems or the figures of `row`."""
+    texts: list[StyledText] = []
     if any(each.measured for each in rows):
         texts.append((f"→ {verdict(rows, devices(state.ready))}", "$success"))
     if row is not None:
         texts += [(line, "$error") for line in board_rows.problems([row])] or [(row_summary(row, state.counted), "")]
-    return [
-        Content.styled(line, style)
-        for text, style in texts
-        for line in textwrap.wrap(text, max(width, 8), subsequent_indent="  ")
-    ]
+    return texts
 
 
 def row_summary(row: Row, counted: str) -> str:

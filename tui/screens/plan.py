@@ -23,8 +23,7 @@ from ..client.planner import Planner
 from ..state.recommendation import recommendation
 from ..state.run_state import RunState
 from ..terminal.clean import clean
-from ..widgets.lines import set_titles
-from ..widgets.paragraphs import Paragraphs
+from ..widgets.lines import Paragraphs, set_titles
 from ..widgets.plan_request import EXAMPLE_SLICES, PlanRequest, ended_text, remember_slice
 from ..widgets.plan_table import PlanTable
 from ..widgets.row_details import RowDetails

@@ -38,7 +38,7 @@ class TooSmall(Lines):
     TooSmall { display: none; layer: notice; width: 100%; height: 100%; background: $background; }
     """
 
-    def on_resize(self) -> None:
+    def draw(self) -> None:
         width, height = self.size
         lines = [f"{width} × {height} cells: too small", f"at least {MIN_WIDTH} × {MIN_HEIGHT} are needed"]
         blank = [Content()] * max(0, (height - len(lines)) // 2)

@@ -1,12 +1,10 @@
 """Traffic: the collectives of the compiled step, in total and one by one, compared with another preset."""
 
-import textwrap
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from textual import on
 from textual.binding import BindingType
-from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable
 
@@ -20,7 +18,7 @@ from ..state.origin_pages import CompiledPage
 from ..state.run_state import RunState
 from ..state.tables import collective_columns
 from ..widgets.flows import Flows
-from ..widgets.lines import Lines
+from ..widgets.lines import StyledText, Texts
 from ..widgets.table import Table
 from .run_screen import RunScreen
 
@@ -91,7 +89,8 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
     @on(DataTable.RowHighlighted)
     @on(Table.Refilled)
     def show_details(self) -> None:
-        self.query_one(CollectiveDetails).show_collective(self.infos.get(self.table.selected or ""))
+        info = self.infos.get(self.table.selected or "")
+        self.query_one(CollectiveDetails).show_texts(details(info) if info else [])
 
     @on(DataTable.RowSelected)
     def show_origin(self, event: DataTable.RowSelected) -> None:
@@ -122,28 +121,14 @@ def measured_times(state: RunState) -> Mapping[str, CollectiveTime]:
     return {each.name: each for each in profiled.breakdown.collectives}
 
 
-class CollectiveDetails(Lines):
+class CollectiveDetails(Texts):
     """Kind, mesh axes, shapes, source line and operation of the selected collective; empty without one."""
 
     def on_mount(self) -> None:
-        self.border_title = "collective"
-        self.border_subtitle = "enter: origin"
-        self.info: CollectiveInfo | None = None
-
-    def show_collective(self, info: CollectiveInfo | None) -> None:
-        """Shows a collective; None empties the panel."""
-        self.info = info
-        self.draw()
-
-    def on_resize(self) -> None:
-        self.draw()
-
-    def draw(self) -> None:
-        self.show(detail_lines(self.info, self.size.width) if self.info else [])
+        self.border_title, self.border_subtitle = "collective", "enter: origin"
 
 
-def detail_lines(info: CollectiveInfo, width: int) -> list[Content]:
-    """Returns the details of a collective, wrapped at `width`."""
+def details(info: CollectiveInfo) -> list[StyledText]:
     shapes = ", ".join(f"{info.dtype}[{','.join(map(str, shape))}]" for shape in info.shapes[:4])
     more = f" and {len(info.shapes) - 4} more" if len(info.shapes) > 4 else ""
     origin = "written by the user" if info.written else "inserted by the compiler"
@@ -154,4 +139,4 @@ def detail_lines(info: CollectiveInfo, width: int) -> list[Content]:
         info.source or "source line unknown",
         info.op_name,
     ]
-    return [Content(line) for text in texts for line in textwrap.wrap(text, max(width, 8))]
+    return [(text, "") for text in texts]

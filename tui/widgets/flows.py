@@ -26,9 +26,6 @@ class Flows(Lines):
         set_titles(self, ", ".join(filter(None, words)), subtitle)
         self.draw()
 
-    def on_resize(self) -> None:
-        self.draw()
-
     def draw(self) -> None:
         if self.subject:
             lines = flow_lines(*self.subject, self.size.width)

@@ -8,7 +8,7 @@ from textual.renderables.digits import DIGITS, DIGITS3X3
 
 from ...engine.base import formatting
 from ..state.run_state import RunState
-from .lines import Lines
+from .lines import StateLines
 
 SPARK_CELLS = 10
 LARGE_ROWS = 4
@@ -28,21 +28,12 @@ class Figure:
     """Values over time, the last one newest; empty for none."""
 
 
-class Headline(Lines):
+class Headline(StateLines):
     """Loss, rate, step time and, on a known chip, model FLOP utilisation."""
 
-    def on_mount(self) -> None:
-        self.state = RunState()
-
-    def show_state(self, state: RunState) -> None:
-        self.state = state
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
         found = headline(state)
-        width, height = self.size
-        self.show(large_lines(found, width) if height >= LARGE_ROWS else [small_line(found, width)])
-
-    def on_resize(self) -> None:
-        super().on_resize()
-        self.show_state(self.state)
+        return large_lines(found, width) if self.size.height >= LARGE_ROWS else [small_line(found, width)]
 
 
 def headline(state: RunState) -> list[Figure]:

@@ -1,7 +1,8 @@
 """Lines of text, of which only the changed ones are redrawn: over SSH every cell counts."""
 
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from weakref import WeakKeyDictionary
 
@@ -10,6 +11,8 @@ from textual.content import Content
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
+
+from ..state.run_state import RunState
 
 UNIT = r"(?:[kMGTP]?B|[kMGTP]?FLOP(?:/s)?|µs|ms|s|min|h|%|[kMGBTP]|ops?)(?!\w)"
 NUMBER = re.compile(rf"(?<![\w.])[+−-]?\d[\d.,:]*(?: ?(?:×|÷|…|of) ?\d[\d.,:]*)*(?: {UNIT})?(?:/s)?(?: \d+ {UNIT})*")
@@ -34,6 +37,21 @@ def cut(content: Content, width: int) -> Content:
         kept -= 1
     kept = cut_point(content.plain, kept)
     return Content.assemble(content[:kept].rstrip(), ELLIPSIS) if width > 0 else Content()
+
+
+StyledText = tuple[str, str]
+"""A text and its style."""
+LEAST_WRAPPED = 8
+"""Cells at which texts are wrapped at least."""
+
+
+def wrapped(texts: Iterable[StyledText], width: int, indent: str = "") -> list[Content]:
+    """Returns lines of at most `width` cells; `indent` begins all lines of a text but the first."""
+    return [
+        Content.styled(line, style)
+        for text, style in texts
+        for line in textwrap.wrap(text, max(LEAST_WRAPPED, width), subsequent_indent=indent)
+    ]
 
 
 EMPTY = Content()
@@ -78,8 +96,12 @@ class Lines(Widget):
         if changed:
             self.refresh(*changed)
 
+    def draw(self) -> None:
+        """Shows the lines again; to be overridden if they depend on the size."""
+
     def on_resize(self) -> None:
         refit_titles(self)
+        self.draw()
 
     def render_line(self, y: int) -> Strip:
         line = cut(self.lines[y], self.size.width) if y < len(self.lines) else EMPTY
@@ -87,3 +109,45 @@ class Lines(Widget):
         parts = line.render(base, end="")
         strip = Strip([Segment(text, style.rich_style) for text, style in parts])
         return strip.adjust_cell_length(self.size.width, base.rich_style)
+
+
+class StateLines(Lines):
+    """Lines that are computed from the state of the run and the width of the widget."""
+
+    def on_mount(self) -> None:
+        self.state = RunState()
+
+    def show_state(self, state: RunState) -> None:
+        self.state = state
+        self.draw()
+
+    def draw(self) -> None:
+        self.show(self.lines_for(self.state, self.size.width))
+
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
+        """Returns the lines, of `width` cells inside the border, and sets the titles, if there are any."""
+        raise NotImplementedError
+
+
+class Texts(Lines):
+    """Texts wrapped at the width of the widget."""
+
+    INDENT = ""
+    """Begins all lines of a text but the first."""
+    texts: Sequence[StyledText] = ()
+
+    def show_texts(self, texts: Sequence[StyledText]) -> None:
+        self.texts = texts
+        self.draw()
+
+    def draw(self) -> None:
+        self.show(wrapped(self.texts, self.size.width, self.INDENT))
+
+
+class Paragraphs(Texts):
+    """Texts in a widget whose height follows."""
+
+    def show(self, lines: Sequence[Content]) -> None:
+        if self.styles.height is None or self.styles.height.value != len(lines):
+            self.styles.height = len(lines)
+        super().show(lines)

@@ -64,10 +64,6 @@ line is the goodput: where the wall time went, of which steps should be nearly a
         self.goodput = state.goodput
         self.draw()
 
-    def on_resize(self) -> None:
-        super().on_resize()
-        self.draw()
-
     @property
     def plot(self) -> Plot:
         held_out = Curve("eval", self.evaluations, HELD_OUT_LETTER, HELD_OUT_STYLE)

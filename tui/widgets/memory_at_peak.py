@@ -57,14 +57,10 @@ class MemoryCurve(Lines):
         """Shows the curve of a step in so many lines, none if it is not known."""
         self.peak = peak
         self.styles.height = rows + 1 if peak.curve else 0
-        self.draw(rows)
+        self.draw()
 
-    def on_resize(self) -> None:
-        self.draw(self.size.height - 1)
-
-    def draw(self, rows: int) -> None:
-        """Draws the curve at the present width."""
-        width = self.size.width - SCALE_WIDTH
+    def draw(self) -> None:
+        width, rows = self.size.width - SCALE_WIDTH, self.size.height - 1
         if self.peak is None or width < 1 or rows < 1:
             return
         drawn = curve_rows(self.peak, width, rows)

@@ -1,7 +1,5 @@
 """The small panels of the Watch view: the preset, the last switch, this step, memory and traffic."""
 
-import textwrap
-
 from textual.content import Content
 
 from ...engine.base import formatting
@@ -9,25 +7,11 @@ from ...engine.hlo.traffic import Flow, flows
 from ...engine.wire.events import MemoryMeasured, Switched
 from ..state.run_state import RunState
 from ..state.step_words import pipeline_words
-from .lines import Lines, cut, set_titles
+from .lines import StateLines, cut, set_titles, wrapped
 
 
-class Panel(Lines):
-    """Lines that are computed from the state of the run and the width of the panel."""
-
-    def on_mount(self) -> None:
-        self.state = RunState()
-
-    def show_state(self, state: RunState) -> None:
-        self.state = state
-        self.show(self.lines_for(state, self.size.width))
-
-    def on_resize(self) -> None:
-        self.show_state(self.state)
-
-    def lines_for(self, state: RunState, width: int) -> list[Content]:
-        """Returns the lines of the panel, which is `width` cells wide inside its border, and sets its title."""
-        raise NotImplementedError
+class Panel(StateLines):
+    """Lines in a border with a title."""
 
 
 class AboutPreset(Panel):
@@ -48,7 +32,7 @@ class AboutPreset(Panel):
         text = info.teaches or info.summary
         if info.pipeline:
             text = f"{pipeline_words(info.pipeline)}. {text}"
-        return _wrapped(text, width) if info.fits else _wrapped(" ".join(info.problems), width, "$error")
+        return wrapped([(text, "") if info.fits else (" ".join(info.problems), "$error")], width)
 
 
 class LastSwitch(Panel):
@@ -70,7 +54,7 @@ class LastSwitch(Panel):
             _saved_note(state),
         )
         if happened:
-            return _wrapped(happened, width, "$error")
+            return wrapped([(happened, "$error")], width)
         if pending := state.pending:
             seconds = max(0, int(state.now - pending.time))
             return [
@@ -79,9 +63,10 @@ class LastSwitch(Panel):
                 Content.styled("enter on it cancels", "$foreground 60%"),
             ]
         if failed := state.failed_switch:
-            return _wrapped(f"cannot switch to {failed.to_preset}: {' '.join(failed.problems)}", width, "$error")
+            problem = f"cannot switch to {failed.to_preset}: {' '.join(failed.problems)}"
+            return wrapped([(problem, "$error")], width)
         if state.watched:
-            return _wrapped("external loop: it decides its own layout", width, "$foreground 60%")
+            return wrapped([("external loop: it decides its own layout", "$foreground 60%")], width)
         if not state.switches:
             how = "" if state.playback else ": press enter on a preset"
             return [Content.styled(f"no switch yet{how}", "$foreground 60%")]
@@ -106,7 +91,8 @@ class ThisStep(Panel):
         lines = [_row(label, value, width) for label, value in rows if value]
         if state.sampled and not state.sampled.problem:
             sampled = state.sampled.sampling.prompt + state.sampled.text
-            lines += [Content(f"sample of step {state.sampled.step:,}"), *_wrapped(" ".join(sampled.split()), width)]
+            texts = (f"sample of step {state.sampled.step:,}", " ".join(sampled.split()))
+            lines += wrapped(((text, "") for text in texts), width)
         return lines
 
 
@@ -190,7 +176,3 @@ def _bar(label: str, part: int, total: int, width: int) -> Content:
         ("─" * (room - filled), "$surface-lighten-2"),
         value,
     )
-
-
-def _wrapped(text: str, width: int, style: str = "") -> list[Content]:
-    return [Content.styled(line, style) for line in textwrap.wrap(text, max(width, 8))]

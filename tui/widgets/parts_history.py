@@ -1,13 +1,12 @@
 """The parts of the step over the course of the run: a bar for each breakdown, the latest at the bottom."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from textual.content import Content
 
 from ...engine.base import formatting
 from ...engine.wire.events import PartsMeasured
-from .lines import Lines, set_titles
+from .lines import Lines, set_titles, wrapped
 from .step_bar import LABEL_WIDTH, PARTS, bar, sums_of
 
 TIME_WIDTH = 9
@@ -34,10 +33,6 @@ there are more than lines, a bar is the mean of neighbours under the same preset
         self.measured, self.hint = measured, hint
         self.draw()
 
-    def on_resize(self) -> None:
-        super().on_resize()
-        self.draw()
-
     def draw(self) -> None:
         count = len(self.measured)
         set_titles(
@@ -46,7 +41,7 @@ there are more than lines, a bar is the mean of neighbours under the same preset
         if self.measured:
             self.show(history_lines(self.measured, self.size.width, self.size.height))
         else:
-            self.show([Content(line) for line in textwrap.wrap(self.hint, max(8, self.size.width))])
+            self.show(wrapped([(self.hint, "")], self.size.width))
 
 
 def history_lines(measured: Sequence[PartsMeasured], width: int, rows: int) -> list[Content]:

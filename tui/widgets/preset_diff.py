@@ -1,6 +1,5 @@
 """A draft's changes: the costs of a step before and after, and the arrays; or why the draft is invalid."""
 
-import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -17,7 +16,7 @@ from ..state.board_rows import percent
 from ..state.preset_diff import PEAK, Change, Cost, changes, costs
 from ..state.preview_request import NO_ENGINE
 from .choices import Choices
-from .lines import Lines, set_titles
+from .lines import Lines, set_titles, wrapped
 
 LABEL_WIDTH, FIGURE_WIDTH, RATIO_WIDTH = 17, 9, 7
 """Widths of the columns in cells."""
@@ -58,8 +57,8 @@ class Changes(Choices):
         width = self.scrollable_content_region.width - 1
         problems = [problem.removeprefix(name).removeprefix(".toml").removeprefix(": ") for problem in problems]
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        wrapped = (Content("\n".join(textwrap.wrap(problem, max(8, width)))) for problem in problems)
-        self.show_contents(f"invalid: {count}", [text.stylize("$error") for text in wrapped])
+        contents = [Content("\n").join(wrapped([(problem, "$error")], width)) for problem in problems]
+        self.show_contents(f"invalid: {count}", contents)
 
     def show_contents(self, title: str, contents: Sequence[Content]) -> None:
         """Replaces the list and its title; the same contents keep the cursor."""
@@ -94,8 +93,7 @@ def cost_lines(rows: Sequence[Cost], limit: int | None, width: int) -> list[Cont
 def no_estimate_lines(previewed: PresetPreviewed, width: int) -> list[Content]:
     """Returns why the estimate before or after is missing, wrapped at `width`."""
     reasons = {"before": previewed.before.no_estimate, "after": previewed.after.no_estimate}
-    texts = (f"no estimate {when}: {why}" for when, why in reasons.items() if why)
-    return [Content.styled(line, "$warning") for text in texts for line in textwrap.wrap(text, max(8, width))]
+    return wrapped(((f"no estimate {when}: {why}", "$warning") for when, why in reasons.items() if why), width)
 
 
 def _size(count: int | None) -> str:

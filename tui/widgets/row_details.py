@@ -1,6 +1,5 @@
 """The details of one preset of a plan."""
 
-import textwrap
 from collections.abc import Iterator
 
 from textual.content import Content
@@ -9,7 +8,7 @@ from ...engine.base import formatting
 from ...engine.planning.ranking import Row, StepCost
 from ..state import board_rows
 from ..state.step_words import overlap_words, pipeline_words
-from .lines import Lines, set_titles
+from .lines import Lines, set_titles, wrapped
 
 LABEL_WIDTH = 15
 
@@ -26,9 +25,6 @@ class RowDetails(Lines):
         set_titles(self, row.title if row else "preset", formatting.axes(row.mesh) if row else "")
         self.draw()
 
-    def on_resize(self) -> None:
-        self.draw()
-
     def draw(self) -> None:
         self.show(detail_lines(self.row, self.size.width) if self.row else [])
 
@@ -36,17 +32,14 @@ class RowDetails(Lines):
 def detail_lines(row: Row, width: int) -> list[Content]:
     """Returns the details, problems first: a small panel cuts the last lines."""
     style = "$warning" if row.cost else "$error"
-    lines = [
-        Content.styled(line, style)
-        for text in (*row.problems, *board_rows.findings(row), *board_rows.no_estimate(row))
-        for line in textwrap.wrap(text, max(8, width))
-    ]
+    problems = (*row.problems, *board_rows.findings(row), *board_rows.no_estimate(row))
+    lines = wrapped(((text, style) for text in problems), width)
     texts = list(_texts(row))
     indent = max([LABEL_WIDTH, *(len(label) + 1 for label, _ in texts)])
     for label, text in texts:
-        wrapped = textwrap.wrap(text, max(8, width - indent)) or [""]
+        found = wrapped([(text, "")], width - indent) or [Content()]
         head = Content.styled(f"{label:<{indent}}", "$foreground 60%")
-        lines += [Content.assemble(head if index == 0 else " " * indent, line) for index, line in enumerate(wrapped)]
+        lines += [Content.assemble(head if index == 0 else " " * indent, line) for index, line in enumerate(found)]
     return lines
 
 

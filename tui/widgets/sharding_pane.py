@@ -68,9 +68,6 @@ device through every array (`◆`).
     def show_title(self, subject: Subject) -> None:
         set_titles(self, subject.array.name + notation(subject.array), size_summary(subject.array, subject.mesh))
 
-    def on_resize(self) -> None:
-        self.draw()
-
     def on_focus(self) -> None:
         self.draw()
 

@@ -7,7 +7,7 @@ from ...engine.spec.config import training_words
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
 from ..state.goodput import share_words
 from ..state.run_state import Phase, RunState
-from .lines import Lines, cut
+from .lines import StateLines, cut
 
 PHASE_MARKS = {
     Phase.STARTING: ("◌", "$warning"),
@@ -24,7 +24,7 @@ GAP = 2
 """Least cells between the left and the right part."""
 
 
-class StatusBar(Lines):
+class StatusBar(StateLines):
     """On the left what runs on which devices; on the right work in progress, the step and the phase."""
 
     DEFAULT_CSS = """
@@ -32,20 +32,16 @@ class StatusBar(Lines):
     """
 
     def on_mount(self) -> None:
-        self.state = RunState()
+        super().on_mount()
         self.set_interval(1.0, self.tick)
 
-    def on_resize(self) -> None:
-        self.show_state(self.state)
-
-    def show_state(self, state: RunState) -> None:
-        self.state = state
-        self.show([status_line(state, self.size.width, state.now)])
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
+        return [status_line(state, width, state.now)]
 
     def tick(self) -> None:
         """Updates the seconds of a compilation, a stall or a trace being written: no event reports them."""
         if self.state.compiling or self.state.stalled or isinstance(self.state.profiling, ProfileWriting):
-            self.show_state(self.state)
+            self.draw()
 
 
 def status_line(state: RunState, width: int, now: float) -> Content:

@@ -1,6 +1,5 @@
 """The step as a bar cut into its parts: the mean of the devices, and below it each device or group of devices."""
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from textual.content import Content
@@ -10,7 +9,7 @@ from ...engine.wire.events import Profiled
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.alternative import Alternative
 from ..state.bottleneck import suggestion
-from .lines import Lines, set_titles
+from .lines import Lines, set_titles, wrapped
 
 PARTS = {
     "products": ("█", "$success"),
@@ -61,15 +60,10 @@ class StepBar(Lines):
         self.titles = ("where the time of a step goes", "")
         self.draw()
 
-    def on_resize(self) -> None:
-        super().on_resize()
-        self.draw()
-
     def draw(self) -> None:
-        """Draws the contents again, for example at another width."""
         set_titles(self, *self.titles)
         if self.breakdown is None:
-            lines = [Content(line) for line in textwrap.wrap(self.hint, max(8, self.size.width))]
+            lines = wrapped([(self.hint, "")], self.size.width)
         else:
             rows = TALL_ROWS if self.app.size.height >= TALL else SHORT_ROWS  # pyright: ignore[reportUnknownMemberType]
             lines = bar_lines(self.breakdown, self.size.width, rows, self.alternative)
@@ -96,8 +90,7 @@ def bar_lines(breakdown: StepBreakdown, width: int, rows: int, alternative: Alte
     if len(breakdown.devices) > 1:
         lines += [bar(name, times, breakdown.step_seconds, room) for name, times in device_rows(breakdown, rows)]
     lines += _key(mean, breakdown.step_seconds, width)
-    sentence = textwrap.wrap(suggestion(breakdown, alternative), max(8, width))
-    return [*lines, *(Content.styled(line, "bold") for line in sentence)]
+    return [*lines, *wrapped([(suggestion(breakdown, alternative), "bold")], width)]
 
 
 def device_rows(breakdown: StepBreakdown, rows: int) -> list[tuple[str, Mapping[str, float]]]:

@@ -47,8 +47,7 @@ class TabBar(Lines):
         super().__init__()
         self.title = title
 
-    def on_resize(self) -> None:
-        super().on_resize()
+    def draw(self) -> None:
         self.show([tab_line(self.title, self.size.width)])
 
 

@@ -81,10 +81,6 @@ several short operations, of which this one is the longest.
         self.cursor = next((span.begin for device in self.devices[self.chosen :] for span in device.work), 0.0)
         self.draw()
 
-    def on_resize(self) -> None:
-        super().on_resize()
-        self.draw()
-
     @property
     def columns(self) -> int:
         return max(1, self.size.width - LABEL_WIDTH)
@@ -94,7 +90,6 @@ several short operations, of which this one is the longest.
         return (self.window[1] - self.window[0]) / self.columns
 
     def draw(self) -> None:
-        """Draws the contents again, for example at another width."""
         timeline = self.breakdown.timeline if self.breakdown else None
         if timeline is None or not self.devices:
             set_titles(self, "timeline")

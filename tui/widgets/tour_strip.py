@@ -2,7 +2,7 @@
 
 from ..bindings import key_of
 from ..state.tour import Follow, Goal, Leave, Open, SwitchTo, Tour, Wait
-from .paragraphs import Paragraphs
+from .lines import Paragraphs
 from .tab_bar import TABS
 
 TABS_BY_VIEW = {tab.title.lower(): tab for tab in TABS}
