@@ -5,14 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on, work
-from textual.app import App, ScreenStackError, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
-from textual.css.query import NoMatches
 from textual.events import Key
-from textual.notifications import Notify, SeverityLevel
 from textual.screen import Screen
-from textual.widget import AwaitMount, MountError
-from textual.worker import WorkerFailed
 
 from ..engine.spec.config import Restart
 from ..engine.wire.commands import (
@@ -28,6 +24,7 @@ from ..engine.wire.commands import (
 from ..engine.wire.events import AnyEvent, MemoryMeasured, Profiled, ProfileFailed, StepsDone
 from ..engine.wire.run_directory import RunDirectory
 from .app_keys import ACTIONS, KEYS, VIEWS
+from .base_app import BaseApp
 from .client.engine_client import EngineClient
 from .comparison_runner import ComparisonRunner
 from .lifecycle import Lifecycle
@@ -45,9 +42,8 @@ from .messages import (
     ViewShown,
     WatchRequested,
 )
-from .notices import Notice, Notices, Window
+from .notices import Notices, Window
 from .palette import PROFILE_STEPS, palette_commands
-from .screens.dialog import Dialog
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
 from .state.announcements import exit_lines
@@ -55,13 +51,13 @@ from .state.availability import RUN_ACTIONS, why_not
 from .state.interpreter import apply_all
 from .state.run_state import Phase, RunState
 from .terminal import REFUSED
-from .terminal.driver import Driver, Redraws
+from .terminal.driver import Redraws
 
 if TYPE_CHECKING:
     from .state.tour import Tour
 
 
-class ShardtuiApp(App[None]):
+class ShardtuiApp(BaseApp[None]):
     """The Textual app. Long because Textual looks for all actions and message handlers here; each delegates."""
 
     TITLE = "shardtui"
@@ -84,8 +80,7 @@ class ShardtuiApp(App[None]):
         `keymap`: the user's keys by the ids of their bindings. `new_run`: makes a new run; if it is given, the user
         chooses between that and the earlier runs. `tour`: lessons to show with the views.
         """
-        super().__init__(driver_class=Driver)
-        self.set_keymap(dict(keymap or {}))
+        super().__init__(keymap or {})
         self.client = client
         self.state = state = RunState(playback=client.playback, tour=tour)
         self.redraws = Redraws(self, self.draw)
@@ -106,13 +101,6 @@ class ShardtuiApp(App[None]):
         await self.comparison_runner.abandon()
         await self.lookups.close()
 
-    def _handle_exception(self, error: Exception) -> None:
-        """Ignores errors of messages to widgets that are gone while the app exits."""
-        cause = error.error if isinstance(error, WorkerFailed) else error
-        is_ending = self._exit or not self.is_running
-        if not (is_ending and isinstance(cause, NoMatches | MountError | ScreenStackError)):
-            super()._handle_exception(error)
-
     @on(EventsArrived)
     async def apply(self, message: EventsArrived) -> None:
         """Applies events to the run's state, then redraws: at once, or later if only steps are new."""
@@ -122,7 +110,11 @@ class ShardtuiApp(App[None]):
             apply_all(self.state, message.events)
         others = [event for event in message.events if not isinstance(event, StepsDone)]
         for event in others:
-            self.note(event)
+            self.lookups.note(event)
+            if self.lifecycle.is_refused(event):
+                self.lifecycle.leave_refused()
+            else:
+                self.notices.announce(event)
             await self.open_profile(event)
         self.show_keys()
         only_steps = message.events and all(isinstance(event, MemoryMeasured) for event in others)
@@ -134,31 +126,11 @@ class ShardtuiApp(App[None]):
         else:
             self.redraws.now()
 
-    def note(self, event: AnyEvent) -> None:
-        self.lookups.note(event)
-        if self.lifecycle.is_refused(event):
-            self.lifecycle.leave_refused()
-        else:
-            self.notices.announce(event)
-
     async def open_profile(self, event: AnyEvent) -> None:
         if self.awaits_profile and isinstance(event, Profiled | ProfileFailed):
             self.awaits_profile = False
             if isinstance(event, Profiled) and event.breakdown:
                 await self.switch_mode("time")
-
-    def notify(
-        self,
-        message: str,
-        *,
-        title: str = "",
-        severity: SeverityLevel = "information",
-        timeout: float | None = None,
-        markup: bool = True,
-    ) -> None:
-        """Posts the notification as a `Notice`, which is shown even if it has expired."""
-        timeout = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
-        self.post_message(Notify(Notice(message, title, severity, timeout, markup)))
 
     def show_keys(self) -> None:
         """Refreshes the footer if other keys do something now."""
@@ -313,36 +285,9 @@ class ShardtuiApp(App[None]):
 
         save_view(self, f"{self.client.directory.name}-{self.current_mode}-{self.state.step}")
 
-    def action_help(self) -> None:
-        from .screens.help import HelpScreen
-
-        if isinstance(self.screen, RunScreen) and self.screen.is_mounted:
-            self.push_screen(HelpScreen(self.screen))
-
-    def action_command_palette(self) -> None:
-        from .palette import Palette
-
-        if isinstance(self.screen, RunScreen):
-            self.push_screen(Palette())
-
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)  # pyright: ignore[reportUnknownMemberType]
         yield from palette_commands(self, self.client, self.state)
-
-    def search_themes(self) -> None:
-        from textual.theme import ThemeProvider
-
-        from .palette import Palette
-
-        self.push_screen(Palette(providers=[ThemeProvider], placeholder="Search for themes…"))
-
-    async def action_switch_mode(self, mode: str) -> None:
-        """Waits for the switch, so that the next key goes to the new view."""
-        await self.switch_mode(mode)
-
-    def switch_mode(self, mode: str) -> AwaitMount:
-        """Does nothing over a dialog: a key pressed before that opened would close it or remove the view below it."""
-        return AwaitMount(self.screen, []) if isinstance(self.screen, Dialog) else super().switch_mode(mode)
 
     def exit_lines(self) -> list[str]:
         """Returns the lines to print on the terminal after the UI has exited."""

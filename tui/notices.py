@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable
 
 from textual.app import App
-from textual.notifications import Notification
 
 from ..engine.base.output import printable
 from ..engine.wire.events import AnyEvent
@@ -12,21 +11,6 @@ from .state.announcements import Announcement, announcement
 from .state.availability import why_not
 from .state.run_state import Phase, RunState
 from .terminal.driver import Driver
-
-MIN_SECONDS = 0.1
-"""The shortest time for which a notice is shown."""
-
-
-class Notice(Notification):
-    """A notification shown for a moment even if it has expired: Textual's timer for the past repeats without pause."""
-
-    @property
-    def time_left(self) -> float:
-        return max(super().time_left, MIN_SECONDS)
-
-    @property
-    def has_expired(self) -> bool:
-        return super().time_left <= 0
 
 
 class Notices:

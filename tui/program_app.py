@@ -4,20 +4,19 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from textual import work
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from ..engine.base.formatting import short_source
 from ..engine.base.user_error import UserError
 from ..engine.explain.explanation import ProgramRequest
+from .base_app import BaseApp
 from .bindings import identified
 from .client.explainer import explain_program
 from .screens.program import ProgramScreen
-from .terminal.driver import Driver
 
 
-class ProgramApp(App[UserError]):
+class ProgramApp(BaseApp[UserError]):
     """Explains the program behind the first frame. It returns why that failed, if it did."""
 
     TITLE = "shardtui explain"
@@ -28,8 +27,7 @@ class ProgramApp(App[UserError]):
     )
 
     def __init__(self, program: ProgramRequest, keymap: Mapping[str, str]) -> None:
-        super().__init__(driver_class=Driver)
-        self.set_keymap(dict(keymap))
+        super().__init__(keymap)
         self.program = program
 
     def get_default_screen(self) -> Screen[Any]:
@@ -49,9 +47,3 @@ class ProgramApp(App[UserError]):
         screen = self.screen_stack[0]
         assert isinstance(screen, ProgramScreen)
         await screen.show_explanation(found)
-
-    def action_help(self) -> None:
-        from .screens.help import HelpScreen
-
-        if isinstance(self.screen, ProgramScreen):
-            self.push_screen(HelpScreen(self.screen))
