@@ -17,7 +17,7 @@ from shardtui.engine.base.processes import exit_words
 from ..hanging_model import HangingModel
 from .messages import mounted
 from .row import Row
-from .supervised import Trained, differing, events, started, trained_alone
+from .supervised import LIMIT, Trained, differing, events, started, trained_alone
 
 STEPS = 4000
 """Steps of the run without faults, with which losses are compared."""
@@ -44,6 +44,8 @@ class Found:
 
 def run(times: int) -> Iterator[Row]:
     """Yields a row for signals, one for exit statuses, and one for a disk that is full at the end."""
+    for number in {signal.SIGHUP, signal.SIGQUIT}:  # `nohup` and `&` let all that is started here ignore them
+        signal.signal(number, signal.SIG_DFL)
     with tempfile.TemporaryDirectory(prefix="shardtui-endings-") as folder:
         model = HangingModel(Path(folder))
         alone = trained_alone(started(*model.options, "--run=endings-alone", f"--steps={STEPS}"))
@@ -87,6 +89,9 @@ def _ended(model: HangingModel, name: str, faults: list[tuple[str, int]], alone:
         elif event["type"] == "StepDone":
             if began and (trained.of_engine == 1 or fault[1] in UNHEARD):
                 found.gaps.append(time.monotonic() - began)
+                began = 0.0
+            elif began and time.monotonic() - began > LIMIT:
+                found.wrong.append(f"{fault}: it trains on")
                 began = 0.0
             if not began and trained.of_engine >= FAULT_STEPS and due:
                 fault, began = due.pop(0), time.monotonic()
