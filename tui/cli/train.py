@@ -15,20 +15,18 @@ from ...engine.wire import run_directory
 from ...engine.wire.commands import Stop
 from ...engine.wire.events import (
     AnyEvent,
-    CheckpointDamaged,
     CheckpointsKept,
     EngineLost,
     EngineReady,
-    EngineStarted,
     EngineStopped,
     Failed,
     Level,
     Paused,
-    RestoreFailed,
     StepsDone,
 )
 from ..client import stopping
 from ..client.engine_client import EngineClient
+from ..state.failures import Failures
 from ..state.goodput import Goodput, goodput_words
 from ..state.interpreter import apply
 from ..state.run_state import Phase, RunState
@@ -84,8 +82,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     """Starts the engine, reports its events, and returns the exit code. Raises UserError if the engine refuses."""
     interrupts = Interrupts(client, "saving after this step, then stopping; press again to kill the engine")
     report = _print_json if as_json else _Progress().report
-    state = RunState()
-    code = FINE
+    state, failures = RunState(), Failures()
     last = 0, 0.0
     client.start_engine(restart)
     audience = Audience(client, "saving after this step, then stopping")
@@ -95,8 +92,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             last = (event.seq, event.time) if event.seq else last
             if client.is_old(event):
                 continue
-            if isinstance(event, EngineStarted | EngineReady):  # the supervisor recovered; a full disk may lose one
-                code = FINE
+            failures.add(event)
             with audience.reads():
                 report(event, state)
             if isinstance(event, Failed) and event.refused:
@@ -104,8 +100,6 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
                 raise UserError(*event.problems)
             with audience.reads():
                 say(*_warnings(event))
-            if event.level is Level.ERROR:
-                code = code if isinstance(event, CheckpointDamaged | RestoreFailed) else FAILED  # training goes on
             if isinstance(event, Paused) and event.problem:  # nobody can decide without a UI
                 await client.send(Stop())
     await client.wait_for_exit()  # the run can be resumed at once
@@ -117,10 +111,12 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             show(json_line(RunEnded(seq=seq, time=ended, goodput=state.goodput)))
         elif state.phase == Phase.STOPPED:
             _print_summary(state)
-    if code and state.checkpoints and client.directory.exists:
+    if failures and state.checkpoints and client.directory.exists:
         step = state.checkpoints[-1].step
         say(f"`shardtui train --resume {client.directory.name}` resumes from the checkpoint of step {step:,}")
-    return INTERRUPTED if interrupts.by_keyboard else code
+    if interrupts.by_keyboard:
+        return INTERRUPTED
+    return FAILED if failures else FINE
 
 
 def _warnings(event: AnyEvent) -> list[str]:
