@@ -47,7 +47,7 @@ class OwnedDirectory(CheckpointDirectory):
         token = cluster.broadcast(lambda: _taken(directory, refusal, found), str)
         own = found[0] if found else cls(directory.root, directory.run, token=token, lease=None)
         cluster.run_on_all(own.check_mark)
-        cluster.broadcast(own.clear, None)
+        cluster.broadcast(lambda: own.discard(0), None)
         return own
 
     def write_mark(self) -> None:
@@ -85,6 +85,11 @@ class OwnedDirectory(CheckpointDirectory):
 
     def unfinished(self, step: int) -> epath.Path:
         return self.root / f"{SAVING}{self.token}-{step}"
+
+    def discard(self, step: int) -> None:
+        """Deletes an unfinished checkpoint, if there is one."""
+        self.check_lease()
+        _delete(self.unfinished(step))
 
     def commit(self, step: int) -> None:
         self.check_lease()
@@ -137,6 +142,8 @@ def _taken(
 
 def _delete(path: epath.Path) -> None:
     for _ in range(DELETE_TRIES):
+        if not path.exists():
+            return None
         try:
             return path.rmtree()
         except OSError as error:

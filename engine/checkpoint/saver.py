@@ -86,7 +86,7 @@ class Saver:
             why = f"the model's arrays, of {', '.join(types)}, cannot be saved"
             raise UserError(*(f"{why}: {problem}" for problem in error.problems)) from error
         finally:
-            self._cluster.broadcast(self._directory.clear, None)
+            self._cluster.broadcast(lambda: self._directory.discard(0), None)
 
     def is_due(self, step: int) -> bool:
         every = self._config.checkpoints.every_steps
