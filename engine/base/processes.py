@@ -46,10 +46,20 @@ def _signal_name(number: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped the process (proc_pid_stat(5)); a debugger does not count."""
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False
+    """Whether a signal has stopped the process; a debugger does not count."""
+    return _status(pid)[0] == "T"
+
+
+def _processor_time(pid: int) -> int:
+    """Returns the hundredths of a second for which all threads of a process have run."""
+    return sum(map(int, _status(pid)[11:13]))
+
+
+def _status(pid: int) -> list[str]:
+    """Returns the fields of proc_pid_stat(5) from the state on; that of an ended process if there is none."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return ["X"]
 
 
 def children(pid: int) -> list[int]:
@@ -84,6 +94,20 @@ class StopClock:
         passed = self._clock.passed()
         self._seconds = self._seconds + passed if is_stopped(self._pid) else 0.0
         return self._seconds >= STOPPED_SECONDS
+
+
+class IdleClock:
+    """Counts for how long a process has not computed. To be polled."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._clock = pid, Clock()
+        self._seconds, self._used = 0.0, 0
+
+    def is_over(self, limit: float) -> bool:
+        passed, used = self._clock.passed(), _processor_time(self._pid)
+        self._seconds = self._seconds + passed if used == self._used else 0.0
+        self._used = used
+        return self._seconds >= limit
 
 
 class Deadline:

@@ -26,7 +26,7 @@ from msgspec import Struct
 from ..base.advice import advice, error_line
 from ..base.output import note
 from ..base.parent_watchdog import end_with_parent
-from ..base.processes import KILL_SECONDS, STOPPED, Clock, StopClock, exit_words, last_line, wait_for
+from ..base.processes import KILL_SECONDS, STOPPED, Clock, IdleClock, StopClock, exit_words, last_line, wait_for
 from ..base.user_error import UserError
 from ..wire.engine_command import engine_command
 
@@ -35,8 +35,11 @@ Compile = Callable[..., Any]
 QUESTION = "compile-programs"
 LONGEST_SECONDS = 1800.0
 """A compiler that takes longer hangs: for simulated devices, even large programs take minutes."""
+IDLE_SECONDS = 60.0
+"""So does one that computes nothing for so long: a thread of Python that finds no memory to start is waited for."""
 POLL_SECONDS = 0.5
 HANGS = f"the compiler's process was killed after {LONGEST_SECONDS / 60:.0f} min, without a result"
+IDLE = f"the compiler's process was killed, as it had computed nothing for {IDLE_SECONDS:.0f} s"
 MAX_LINE = 400
 """Characters of the compiler's last line: it quotes whole programs."""
 OF_THIS_PROCESS = (b"CustomSPMDPartitioning", b"InspectSharding")
@@ -107,11 +110,13 @@ class CompilerProcess:
     def _problem(self) -> str:
         """Waits for the answer. Returns why there will be none, or an empty text."""
         assert self.process.stdout
-        stopped, clock, seconds = StopClock(self.process.pid), Clock(), 0.0
+        stopped, idle, clock, seconds = StopClock(self.process.pid), IdleClock(self.process.pid), Clock(), 0.0
         while not select.select([self.process.stdout], [], [], POLL_SECONDS)[0]:
             seconds += clock.passed()
             if stopped.is_over():
                 return f"the compiler's process was {STOPPED}"
+            if idle.is_over(IDLE_SECONDS):
+                return IDLE
             if seconds > LONGEST_SECONDS:
                 return HANGS
         if os.read(self.process.stdout.fileno(), 1):

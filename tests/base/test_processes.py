@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from shardtui.engine.base import processes
-from shardtui.engine.base.processes import Deadline, exit_words, is_stopped, wait_for
+from shardtui.engine.base.processes import Deadline, IdleClock, exit_words, is_stopped, wait_for
 
 from ..distributed.test_hosts import wait_for as wait_until
 
@@ -65,3 +65,13 @@ def test_a_process_that_ends_in_time_is_not_killed() -> None:
     with subprocess.Popen(["sleep", "0.01"]) as process:
         assert wait_for(process, 1000, then=process.kill)
     assert process.returncode == 0
+
+
+def test_a_process_is_idle_until_it_computes() -> None:
+    with subprocess.Popen(["yes"], stdout=subprocess.DEVNULL) as process:
+        idle = IdleClock(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: idle.is_over(1.0))
+        process.send_signal(signal.SIGCONT)
+        wait_until(lambda: not idle.is_over(1.0))
+        process.kill()

@@ -88,7 +88,7 @@ def inject(act: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(killed(signal.SIGKILL), "was ended by SIGKILL", id="kill"),
         pytest.param(
             limited,
-            "out of memory on this machine|failed to map|can't start new thread",
+            "out of memory on this machine|failed to map|can't start new thread|computed nothing|Fatal Python error",
             id="memory limit",
             marks=pytest.mark.slow,  # a thread that finds no memory while it starts leaves Python waiting for it
         ),
@@ -108,11 +108,15 @@ def test_an_end_of_the_compiler_is_an_error_and_the_next_one_compiles(
         program(x, name)(x)
 
 
-def test_a_compiler_that_hangs_is_ended(x: jax.Array, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler_process, "LONGEST_SECONDS", 0.0)
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [("LONGEST_SECONDS", "killed after 30 min"), ("IDLE_SECONDS", "as it had computed nothing for 60 s")],
+)
+def test_a_compiler_that_hangs_is_ended(x: jax.Array, limit: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_process, limit, 0.0)
     monkeypatch.setattr(compiler_process, "POLL_SECONDS", 0.0)
     before = compilers()
-    with compiled_apart(), pytest.raises(CompilerEnded, match="killed after 30 min"):
+    with compiled_apart(), pytest.raises(CompilerEnded, match=words):
         program(x, "hang")
     assert compilers() == before
 
