@@ -51,17 +51,18 @@ class RandomProgram:
     def argument(self) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
 
-    def compiled(self) -> str:
+    def lowered(self) -> jax.stages.Lowered:
         sharded = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32, sharding=NamedSharding(self.mesh, self.spec))
-        return jax.jit(self.function).lower(sharded).compile().as_text() or ""
+        return jax.jit(self.function).lower(sharded)
+
+    def compiled(self) -> str:
+        return self.lowered().compile().as_text() or ""
 
 
 def program(seed: int, alone: bool = False) -> RandomProgram:
     """Returns the program of a seed. `alone`: the same program on one device."""
     chance = random.Random(seed)
-    sizes = chance.choice(((8,), (4, 2), (2, 4), (2, 2, 2), (8, 1), (3, 2), (6,), (1, 4, 2)))
-    used = (1,) * len(sizes) if alone else sizes
-    mesh = Mesh(np.array(jax.devices()[: math.prod(used)]).reshape(used), AXES[: len(sizes)])
+    mesh = random_mesh(chance, alone)
     steps = [_step(chance, mesh) for _ in range(chance.choice((2, 3, 4, 6)))]
     names = " → ".join(name for name, _ in steps)
 
@@ -70,7 +71,7 @@ def program(seed: int, alone: bool = False) -> RandomProgram:
             x = step(x)
         return x
 
-    spec = _spec(chance, mesh)
+    spec = random_spec(chance, mesh)
     return RandomProgram(mesh, function, spec, f"program {seed} on {dict(mesh.shape)}, {spec}: {names}")
 
 
@@ -96,13 +97,19 @@ def program_of_results(seed: int) -> ProgramOfResults:
             found.append(step(found[-1]))
         return [*found, found[-1].sum(axis=0), found[-1]]
 
-    out = [NamedSharding(mesh, _spec(chance, mesh)) if chance.random() < 0.5 else None for _ in steps]
+    out = [NamedSharding(mesh, random_spec(chance, mesh)) if chance.random() < 0.5 else None for _ in steps]
     asked = [None if chance.random() < 0.5 else NamedSharding(mesh, P()), *out, None, NamedSharding(mesh, P())]
     donated = (0,) if chance.random() < 0.5 else ()
-    given = NamedSharding(mesh, _spec(chance, mesh)) if chance.random() < 0.8 else None
+    given = NamedSharding(mesh, random_spec(chance, mesh)) if chance.random() < 0.8 else None
     summary = f"program {seed} on {dict(mesh.shape)}: {given} {' → '.join(name for name, _ in steps)} {asked} {donated}"
     argument = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32, sharding=given)
     return ProgramOfResults(jax.jit(function, out_shardings=asked, donate_argnums=donated), argument, summary)
+
+
+def random_mesh(chance: random.Random, alone: bool = False) -> Mesh:
+    sizes = chance.choice(((8,), (4, 2), (2, 4), (2, 2, 2), (8, 1), (3, 2), (6,), (1, 4, 2)))
+    used = (1,) * len(sizes) if alone else sizes
+    return Mesh(np.array(jax.devices()[: math.prod(used)]).reshape(used), AXES[: len(sizes)])
 
 
 def _step(chance: random.Random, mesh: Mesh, depth: int = 0) -> tuple[str, Step]:
@@ -111,7 +118,7 @@ def _step(chance: random.Random, mesh: Mesh, depth: int = 0) -> tuple[str, Step]
         times = chance.choice((2, 3, 5))
         return f"{times} × ({name})", lambda x: jax.lax.scan(lambda x, _: (inner(x), None), x, length=times)[0]
     axis = chance.choice(mesh.axis_names)
-    spec = _spec(chance, mesh)
+    spec = random_spec(chance, mesh)
     parts = mesh.shape[axis]
     around = [(n, (n + 1) % parts) for n in range(parts)]
     kinds: dict[str, Step] = {
@@ -128,7 +135,7 @@ def _step(chance: random.Random, mesh: Mesh, depth: int = 0) -> tuple[str, Step]
     return name, kinds[name]
 
 
-def _spec(chance: random.Random, mesh: Mesh) -> P:
+def random_spec(chance: random.Random, mesh: Mesh) -> P:
     left = [axis for axis in mesh.axis_names if chance.random() < 0.7]
     chance.shuffle(left)
     first = tuple(left[: chance.randrange(len(left) + 1)])

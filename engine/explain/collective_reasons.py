@@ -14,6 +14,8 @@ def collective_reasons(chains: Chains, transfer: Transfer) -> list[str]:
     """Returns the reasons of a collective, the operation that needs it first."""
     if transfer.written:
         return [_written(chains, transfer)]
+    if transfer.why:
+        return [f"{transfer.why}{formatting.at(transfer.source)}"]
     sums = transfer.kind in ("all-reduce", "reduce-scatter")
     found = _sum(chains, transfer) if sums else _layouts(chains, transfer)
     return list(dict.fromkeys(found))[:MOST_REASONS]

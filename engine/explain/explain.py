@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..base import formatting
 from .chains import Chains, Reasons
 from .collective_reasons import collective_reasons
-from .explanation import CollectiveOrigin, Explanation, Link, ValueOrigin, ValueRole
+from .explanation import UNKNOWN, CollectiveOrigin, Explanation, Link, ValueOrigin, ValueRole
 from .graph import ASKS, RETURN, TRIVIAL, Axis, Graph, Operation, Seat, Tensor, layout, name_of, word
 from .partitioned import bytes_of, partition
 from .transfers import Transfer, read_transfers
@@ -147,15 +147,15 @@ def _in_words(graph: Graph, each: Transfer) -> str:
 
 
 def _collectives(chains: Chains, transfers: Sequence[Transfer]) -> list[CollectiveOrigin]:
-    """The collectives, equal ones joined, by falling bytes."""
+    """What is unknown, then the collectives, equal ones joined, by falling bytes."""
     groups: dict[tuple[str, tuple[str, ...], str, tuple[str, ...]], list[Transfer]] = {}
     for each in transfers:
-        if each.axes:
+        if each.axes or each.kind == UNKNOWN:
             why = collective_reasons(chains, each)
             source = each.source or _source(chains.graph, each)
             groups.setdefault((each.kind, tuple(each.axes), source, tuple(why)), []).append(each)
     found = [_collective(*key, members) for key, members in groups.items()]
-    return sorted(found, key=lambda each: (-each.bytes, each.kind, each.axes, each.source))
+    return sorted(found, key=lambda each: (each.kind != UNKNOWN, -(each.bytes or 0), each.kind, each.axes, each.source))
 
 
 def _collective(
@@ -168,7 +168,7 @@ def _collective(
         kind=kind,
         axes=list(axes),
         count=sum(filter(None, counts)) if known else None,
-        bytes=total,
+        bytes=None if kind == UNKNOWN else total,
         source=source,
         because=list(why),
     )

@@ -12,6 +12,8 @@ from ..base import formatting
 from ..spec.config import RunConfig, UserModel
 from ..wire.descriptions import CollectiveInfo
 
+UNKNOWN = "unknown"
+"""Kind of the traffic of an operation that the passes do not tell."""
 LinkKind = Literal["input", "captured", "constraint", "out_sharding", "shard_map", "operand", "conflict"]
 ValueRole = Literal["argument", "captured", "value", "result"]
 
@@ -98,17 +100,18 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
 
 
 class CollectiveOrigin(Struct, frozen=True, kw_only=True):
-    """A collective that the partitioner would insert, or that the code calls."""
+    """A collective that the partitioner would insert or that the code calls, or an operation of unknown traffic."""
 
     kind: str
-    """`all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all` or `collective-permute`."""
+    """`all-reduce`, `all-gather`, `reduce-scatter`, `all-to-all`, `collective-permute`, `ragged-all-to-all`,
+    `collective-broadcast`; `unknown`: the operation may communicate, and only the compiled program tells how."""
     axes: list[str]
-    """The mesh axes it communicates over."""
+    """The mesh axes it communicates over; if unknown, those that split its operands."""
     count: int | None
     """Executions per step, loop iterations included; null if that depends on data."""
-    bytes: int
+    bytes: int | None
     """Estimated bytes on one device in all executions, as `inspect` counts them; of one execution if `count` is
-    null."""
+    null; null if unknown."""
     source: str
     """`file:line` of the operation that needs it; empty if unknown."""
     because: list[str]
@@ -164,9 +167,14 @@ class Explanation(Struct, frozen=True, kw_only=True):
     values: list[ValueOrigin]
     """Arguments first, then values in the order of the program, then results."""
     collectives: list[CollectiveOrigin]
-    """Estimated collectives, those that move most bytes first."""
+    """Operations whose traffic is unknown, then estimated collectives, those that move most bytes first."""
     compiled: CompiledProgram | None = None
     """The compiled program; null unless it was asked for."""
+
+    @property
+    def has_none(self) -> bool:
+        """Whether nothing communicates: nothing estimated or unknown, and nothing compiled, if it was compiled."""
+        return not self.collectives and (self.compiled is None or self.compiled.collectives == [])
 
 
 class Explained(Struct, frozen=True, kw_only=True):
@@ -188,13 +196,16 @@ def differences(estimated: Sequence[CollectiveOrigin], found: Sequence[Collectiv
 
 
 def by_flow(collectives: Sequence[CollectiveOrigin | CollectiveInfo]) -> dict[tuple[str, tuple[str, ...]], int]:
-    """Returns the bytes of collectives by kind and mesh axes; of one execution if the count is unknown."""
+    """Returns the bytes of known collectives by kind and mesh axes, whole ones; of one execution if the count is
+    unknown."""
     sums: dict[tuple[str, tuple[str, ...]], int] = {}
     for each in collectives:
         if isinstance(each, CollectiveInfo):
             size = each.bytes_each if each.bytes_per_device is None else each.bytes_per_device
         else:
             size = each.bytes
-        key = each.kind, tuple(sorted(each.axes))
+        key = each.kind, tuple(sorted({axis.partition(":")[0] for axis in each.axes}))
+        if size is None:
+            continue
         sums[key] = sums.get(key, 0) + size
     return sums

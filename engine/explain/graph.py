@@ -93,8 +93,16 @@ class Rule:
     results: list[list[list[int]]]
     summed: set[int]
     """Factors that the operation sums over, or reduces otherwise."""
-    whole: set[int]
+    replicated: set[int]
     """Factors that the operation needs unsplit."""
+    blocked: set[int]
+    """Factors that no axis crosses."""
+    moved: set[int]
+    """Factors along which the operation moves elements, as a slice or a window does."""
+
+    @property
+    def whole(self) -> set[int]:
+        return self.replicated | self.blocked
 
 
 @dataclass(slots=True)

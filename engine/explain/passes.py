@@ -24,6 +24,8 @@ NOT_REGISTERED = "sdy-save-module"
 CONSTRAIN = "sdy-apply-sharding-constraints"
 MANUAL = "sdy.manual_computation"
 """A `shard_map`: with one, `CONSTRAIN` may end the process with SIGSEGV if it records (jaxlib 0.10.2 and 0.12.0)."""
+SLICE = ("start_indices", "limit_indices", "strides")
+PAD = ("edge_padding_low", "edge_padding_high", "interior_padding")
 CALLS = ("func.call", "call")
 MAX_OPERATIONS, MAX_DEPTH = 300_000, 100
 Operation = Any
@@ -34,6 +36,8 @@ def propagate(module: Operation, records: bool) -> None:
     _require_walkable(module)
     for broadcast in _operations(module, "stablehlo.broadcast_in_dim"):
         _normalize(broadcast)
+    for cut in _operations(module, "stablehlo.slice"):
+        _fold(cut)
     for shard_map in _operations(module, MANUAL):
         for product in _operations(shard_map, RAGGED):
             _keep_opaque(product)
@@ -177,6 +181,59 @@ def _normalize(operation: Operation) -> None:
         new.owner.attributes[FRONTEND] = operation.attributes[FRONTEND]
     result.replace_all_uses_with(new)
     operation.erase()
+
+
+def _fold(cut: Operation) -> None:
+    """Writes a slice of a padded value as one pad, as the compiler does: a shift by padding keeps its sharding."""
+    begins, ends, strides = (list(ir.DenseI64ArrayAttr(cut.attributes[name])) for name in SLICE)
+    pad, call = _called(cut.operands[0])
+    if pad is None or pad.name != "stablehlo.pad":
+        return
+    low, high, between = (list(ir.DenseI64ArrayAttr(pad.attributes[name])) for name in PAD)
+    if {*strides, *(each + 1 for each in between)} != {1}:
+        return
+    padded = ir.RankedTensorType(cut.operands[0].type).shape
+    with cut.location, ir.InsertionPoint(cut):
+        new = stablehlo.pad(
+            *(_at(value, call) for value in pad.operands),
+            [edge - begin for edge, begin in zip(low, begins, strict=True)],
+            [edge - (size - end) for edge, size, end in zip(high, padded, ends, strict=True)],
+            between,
+        )
+    cut.results[0].replace_all_uses_with(new)
+    cut.erase()
+    if call is not None and not any(list(result.uses) for result in call.results):
+        call.erase()
+
+
+def _called(value: Operation) -> tuple[Operation, Operation]:
+    """The operation that computes a value, and the call that it is in, as `jnp.pad` is; None without."""
+    if isinstance(value.owner, ir.Block):
+        return None, None
+    op = value.owner.operation
+    if op.name not in CALLS:
+        return op, None
+    name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+    top = op
+    while top.parent is not None and top.name != "builtin.module":
+        top = top.parent
+    functions = (each.operation for each in top.regions[0].blocks[0].operations)
+    function = next(each for each in functions if ir.StringAttr(each.attributes["sym_name"]).value == name)
+    *_, end = function.regions[0].blocks[0].operations
+    inner = end.operands[list(op.results).index(value)]
+    return (None, None) if isinstance(inner.owner, ir.Block) else (inner.owner.operation, op)
+
+
+def _at(value: Operation, call: Operation) -> Operation:
+    """A value of a function at a call of it."""
+    if call is None:
+        return value
+    if isinstance(value.owner, ir.Block):
+        return call.operands[ir.BlockArgument(value).arg_number]
+    new = value.owner.operation.clone()
+    for position, operand in enumerate(value.owner.operation.operands):
+        new.operation.operands[position] = _at(operand, call)
+    return new.operation.results[list(value.owner.operation.results).index(value)]
 
 
 def _keep_opaque(operation: Operation) -> None:

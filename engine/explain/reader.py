@@ -217,7 +217,9 @@ class _Reader:
                 factors_of(rule.operand_mappings),
                 factors_of(rule.result_mappings),
                 set(rule.reduction_factors),
-                {*rule.need_replication_factors, *rule.blocked_propagation_factors},
+                set(rule.need_replication_factors),
+                set(rule.blocked_propagation_factors),
+                set(rule.permutation_factors),
             )
         return self._rules[attribute]
 

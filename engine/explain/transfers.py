@@ -1,23 +1,33 @@
-"""The collectives that Shardy's passes insert into a program, with their bytes."""
+"""The collectives of a partitioned program, with their bytes: inserted by Shardy's passes, called by the code, or left
+to XLA's partitioner."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..hlo.device_groups import axes_of
 from .attributes import axes_in
+from .exchanges import CUSTOM_CALL, RAGGED_EXCHANGE, Exchange, exchanges, inserted, target
+from .explanation import UNKNOWN
 from .graph import Axis, Places
 from .partitioned import INSERTED, Partitioned, tag, trip_count
 from .passes import CALLS
 
 WRITTEN = {
     f"stablehlo.{kind}": kind.replace("_", "-")
-    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute")
+    for kind in (
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "collective_permute",
+        "collective_broadcast",
+    )
 }
 NAMED = re.compile(r'axis_ref<name = "([^"]+)"')
 ROW = re.compile(r"\[([\d, ]+)\]")
-GROUPS = ("replica_groups", "source_target_pairs")
+GROUPS = ("replica_groups", "source_target_pairs", "backend_config")
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,8 @@ class Transfer:
     """For each dim the mesh axes that split the tensor, and `after` the result; empty if the code calls it."""
     after: list[list[Axis]]
     written: bool
+    why: str = ""
+    """Why an operation needs it by itself; empty if the passes insert it or the code calls it."""
 
 
 def read_transfers(program: Partitioned) -> Iterator[Transfer]:
@@ -55,9 +67,11 @@ class _TransferReader:
             op = operation.operation
             if op.name in INSERTED:
                 if INSERTED[op.name][0] and not self._is_repeated(op):
-                    yield self._inserted(op, times)
+                    yield from self._inserted(op, times)
             elif op.name in WRITTEN:
-                yield self._called(op, times)
+                yield self._called(op, WRITTEN[op.name], times)
+            elif op.name == CUSTOM_CALL and target(op) == RAGGED_EXCHANGE:
+                yield self._called(op, RAGGED_EXCHANGE.replace("_", "-"), times)
             elif op.name in CALLS:
                 yield from self.in_block(self._program.called(op), times)
             elif op.name == "stablehlo.while":
@@ -68,8 +82,10 @@ class _TransferReader:
             elif op.name in ("stablehlo.case", "stablehlo.if"):
                 for region in op.regions:
                     yield from self.in_block(region.blocks[0], None)
-            elif op.name == "sdy.manual_computation":
+            elif op.name in ("sdy.manual_computation", "sdy.named_computation"):
                 yield from self.in_block(op.regions[0].blocks[0], times)
+            else:
+                yield from (self._exchanged(op, each, times) for each in exchanges(self._program, op))
 
     def _is_repeated(self, op: Any) -> bool:
         """Whether another collective has moved the same value alike: the compiler merges the two."""
@@ -79,16 +95,16 @@ class _TransferReader:
         self._first[op.results[0]] = first
         return first != op.results[0]
 
-    def _inserted(self, op: Any, times: int | None) -> Transfer:
+    def _inserted(self, op: Any, times: int | None) -> Iterator[Transfer]:
         kind, attribute = INSERTED[op.name]
         value = op.operands[0]
-        after = self._program.layout(op.results[0])
+        before, after = self._program.layout(value), self._program.layout(op.results[0])
         axes = axes_in(op.attributes[attribute]) if attribute else self._changed(op)
         local = self._program.bytes(value, after)
         each = local * self._graph.parts(axes) if kind == "reduce-scatter" else local
         consumer, position = self._program.consumer(op.results[0])
         moved = self._program.tensor_of(value)
-        return Transfer(
+        found = Transfer(
             kind=kind,
             axes=axes,
             count=times,
@@ -98,17 +114,38 @@ class _TransferReader:
             producer=None if moved is None else self._graph.tensors[moved].operation,
             consumer=consumer,
             position=position,
-            before=self._program.layout(value),
+            before=before,
             after=after,
             written=False,
         )
+        for part in inserted(self._program, op, Exchange(kind, axes, each, "")):
+            if part.bytes or part.kind == UNKNOWN:
+                yield replace(found, kind=part.kind, axes=part.axes, bytes_each=part.bytes, why=part.why)
 
-    def _called(self, op: Any, times: int | None) -> Transfer:
+    def _exchanged(self, op: Any, found: Exchange, times: int | None) -> Transfer:
+        index = tag(op)
+        return Transfer(
+            kind=found.kind,
+            axes=found.axes,
+            count=times,
+            bytes_each=found.bytes,
+            source="" if index is None else self._graph.operations[index].place.source,
+            moved=self._program.tensor_of(op.operands[0]) if op.operands else None,
+            producer=index,
+            consumer=index,
+            position=0,
+            before=[],
+            after=[],
+            written=False,
+            why=found.why,
+        )
+
+    def _called(self, op: Any, kind: str, times: int | None) -> Transfer:
         groups = next((str(op.attributes[name]) for name in GROUPS if name in op.attributes), "")
         consumer, position = self._program.consumer(op.results[0])
         value = op.results[0] if op.name == "stablehlo.all_gather" else op.operands[0]
         return Transfer(
-            kind=WRITTEN[op.name],
+            kind=kind,
             axes=self._axes_of_groups(groups),
             count=times,
             bytes_each=self._program.bytes(value, self._program.layout(value)),

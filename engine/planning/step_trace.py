@@ -6,6 +6,7 @@ from functools import cached_property
 import jax
 from jax.stages import Traced
 
+from ..explain.explanation import UNKNOWN
 from ..explain.live_memory import LiveMemory, live_peak
 from ..explain.partitioned import Partitioned, partition
 from ..explain.step import platforms
@@ -62,7 +63,8 @@ class StepTrace:
         """Collectives that the partitioner's own passes insert, those with most bytes first."""
         graph = self._program.graph
         with self._program.module.context:
-            return flows([_info(each, graph.parts(each.axes)) for each in read_transfers(self._program) if each.axes])
+            known = (each for each in read_transfers(self._program) if each.axes and each.kind != UNKNOWN)
+            return flows([_info(each, graph.parts(each.axes)) for each in known])
 
     @property
     def work(self) -> Work:

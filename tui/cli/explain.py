@@ -165,8 +165,10 @@ def _as_compiled(value: ValueOrigin) -> list[str]:
 
 
 def _collectives(found: Explanation) -> RenderableType:
-    if not found.collectives:
+    if found.has_none:
         return "no collectives"
+    if not found.collectives:
+        return "no collectives estimated, but the compiled program may have some"
     return table_of(ESTIMATED_COLLECTIVES, found.collectives, title="collectives, estimated")
 
 

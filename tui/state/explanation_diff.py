@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ...engine.base import formatting
-from ...engine.explain.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin, by_flow
+from ...engine.explain.explanation import UNKNOWN, CollectiveOrigin, Explanation, Link, ValueOrigin, by_flow
 
 LINE = re.compile(r"(\.\w+):\d+")
 """A line number, which changes with every edit above it."""
@@ -79,11 +79,13 @@ def _collectives(before: Sequence[CollectiveOrigin], after: Sequence[CollectiveO
         one, other = old.get(key), new.get(key)
         if one == other:
             continue
-        what = f"{key[0]} over {formatting.over(key[1])}"
+        what = f"{key[0]}{' traffic' if key[0] == UNKNOWN else ''} over {formatting.over(key[1])}"
         if one and other:
             size = " → ".join(f"{formatting.times(count)} × in {formatting.size(size)}" for count, size in (one, other))
         else:
             size = f"gone, was {formatting.size(one[1])}" if one else f"new, {formatting.size((other or (0, 0))[1])}"
+        if key[0] == UNKNOWN:
+            size = "changed" if one and other else "gone" if one else "new"
         yield f"{what}: {size}{f' ({key[2]})' if key[2] else ''}"
 
 
@@ -95,7 +97,7 @@ def _by_reason(collectives: Sequence[CollectiveOrigin]) -> dict[Reason, tuple[in
     for each in collectives:
         key = each.kind, tuple(each.axes), unnumbered(each.because[0] if each.because else _file(each.source))
         count, size = found.get(key, (0, 0))
-        found[key] = None if count is None or each.count is None else count + each.count, size + each.bytes
+        found[key] = None if count is None or each.count is None else count + each.count, size + (each.bytes or 0)
     return found
 
 

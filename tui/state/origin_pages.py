@@ -188,7 +188,7 @@ def _collectives(heading: str, found: Sequence[CollectiveOrigin]) -> Iterator[Li
 def _size(each: CollectiveOrigin) -> str:
     count = "?" if each.count is None else f"{each.count:,}"
     source = f"  {formatting.short_source(each.source)}" if each.source else ""
-    return f"{each.kind} over {formatting.over(each.axes)}, {count} ×, {formatting.size(each.bytes)}{source}"
+    return f"{each.kind} over {formatting.over(each.axes)}, {count} ×, {formatting.in_step(each.bytes)}{source}"
 
 
 def _reasons(each: CollectiveOrigin, known: Known) -> Iterator[Line]:

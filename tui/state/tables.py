@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from ...engine.base import formatting
-from ...engine.explain.explanation import CollectiveOrigin, ValueOrigin
+from ...engine.explain.explanation import UNKNOWN, CollectiveOrigin, ValueOrigin
 from ...engine.hlo.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, PeakBuffer
 from ...engine.wire.step_breakdown import CollectiveTime, OperationTime, StepBreakdown
@@ -203,11 +203,12 @@ VALUES: Sequence[Column[tuple[str, ValueOrigin]]] = (
 )
 """Of explained values with their labels, each mesh axis with what asked for it."""
 
+UNKNOWN_HERE = f"{UNKNOWN} here: --compile"
 ESTIMATED_COLLECTIVES: Sequence[Column[CollectiveOrigin]] = (
-    Column("collective", lambda each: each.kind),
+    Column("collective", lambda each: UNKNOWN_HERE if each.kind == UNKNOWN else each.kind),
     Column("over", lambda each: formatting.over(each.axes)),
     figure("times", lambda each: formatting.times(each.count)),
-    figure("bytes", lambda each: formatting.size(each.bytes)),
+    figure("bytes", lambda each: formatting.in_step(each.bytes)),
     Column("source", lambda each: formatting.short_source(each.source)),
     Column("because", lambda each: each.because),
 )

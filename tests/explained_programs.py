@@ -1,0 +1,59 @@
+"""Programs explained and compiled: what the estimate says, what the CPU's compiler makes of it."""
+
+from dataclasses import dataclass
+
+import jax
+from shardtui.engine.base import formatting
+from shardtui.engine.explain.explain import explain
+from shardtui.engine.explain.explanation import UNKNOWN, Explanation, by_flow
+from shardtui.engine.hlo.program_text import read
+
+from .lax_programs import program
+
+Flows = dict[tuple[str, tuple[str, ...]], int]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An explanation of a program, beside the compiled one."""
+
+    program: str
+    explanation: Explanation
+    compiled: jax.stages.Compiled
+
+    @property
+    def estimated(self) -> Flows:
+        return by_flow(self.explanation.collectives)
+
+    @property
+    def found(self) -> Flows:
+        return by_flow(read(self.compiled.as_text() or "", self.explanation.mesh, ()).collectives)
+
+    @property
+    def is_equal(self) -> bool:
+        """In kinds and mesh axes."""
+        return self.estimated.keys() == self.found.keys()
+
+    @property
+    def is_unknown(self) -> bool:
+        return any(each.kind == UNKNOWN for each in self.explanation.collectives)
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is answered wrongly in silence."""
+        if self.is_equal or self.is_unknown:
+            return []
+        return [f"estimated {_words(self.estimated)}; compiled {_words(self.found)}"]
+
+
+def answer(lowered: jax.stages.Lowered, name: str) -> Answer:
+    return Answer(name, explain(lowered.compiler_ir("stablehlo"), name), lowered.compile())
+
+
+def random_answer(seed: int) -> Answer:
+    random = program(seed)
+    return answer(random.lowered(), random.summary)
+
+
+def _words(flows: Flows) -> str:
+    return ", ".join(f"{kind} over {formatting.over(axes)}" for kind, axes in sorted(flows)) or "none"
