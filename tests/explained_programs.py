@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 import jax
+from jax.sharding import AxisType
 from shardtui.engine.base import formatting
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import UNKNOWN, Explanation, by_flow
 from shardtui.engine.hlo.program_text import read
 
+from .explain.programs.layers import PROGRAMS
 from .lax_programs import program
 
 Flows = dict[tuple[str, tuple[str, ...]], int]
@@ -53,6 +55,12 @@ def answer(lowered: jax.stages.Lowered, name: str) -> Answer:
 def random_answer(seed: int) -> Answer:
     random = program(seed)
     return answer(random.lowered(), random.summary)
+
+
+def library_answer(name: str) -> Answer:
+    """The answer for one of `PROGRAMS`, over data = 4 × model = 2."""
+    with jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
+        return answer(PROGRAMS[name](), name)
 
 
 def _words(flows: Flows) -> str:

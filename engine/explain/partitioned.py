@@ -9,8 +9,8 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from .attributes import axes_of_dims, part_of_argument, shardings
-from .graph import Axis, Graph
-from .passes import insert_collectives, propagate
+from .graph import Axis, Graph, Rule
+from .passes import CALLS, insert_collectives, propagate
 from .reader import TAG, given, read
 
 INSERTED = {
@@ -43,6 +43,47 @@ class Partitioned:
 
     def called(self, op: Any) -> Any:
         return self._functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value].regions[0].blocks[0]
+
+    @cached_property
+    def _call_of(self) -> dict[str, Any]:
+        """The call of each function that is called once."""
+        found: dict[str, list[Any]] = {}
+        self.module.walk(lambda op: _add_call(found, op))
+        return {name: calls[0] for name, calls in found.items() if len(calls) == 1}
+
+    def source(self, value: Any) -> Any:
+        """Returns a value before the passes move it, and before a function that is called once takes it."""
+        while True:
+            if is_inserted(value):
+                value = value.owner.operation.operands[0]
+                continue
+            function = value.owner.owner.operation if isinstance(value.owner, ir.Block) else None
+            if function is None or function.name != "func.func":
+                return value
+            call = self._call_of.get(ir.StringAttr(function.attributes["sym_name"]).value)
+            if call is None:
+                return value
+            value = call.operands[ir.BlockArgument(value).arg_number]
+
+    def is_moved(self, value: Any) -> bool:
+        return self.layout(self.source(value)) != self.layout(value)
+
+    def taker(self, op: Any) -> tuple[Any, int]:
+        """Returns the operation that takes what a collective moves, and as which operand; None if several do."""
+        value = op.results[0]
+        while len(uses := list(value.uses)) == 1:
+            op, position = uses[0].owner.operation, uses[0].operand_number
+            if op.name in INSERTED:
+                value = op.results[0]
+            elif op.name in CALLS:
+                value = self.called(op).arguments[position]
+            else:
+                return op, position
+        return None, 0
+
+    def rule(self, op: Any) -> Rule | None:
+        index = tag(op)
+        return None if index is None else self.graph.operations[index].rule
 
     def layout(self, value: Any) -> list[list[Axis]]:
         """Returns the mesh axes of each dim of a value, also if the passes changed what the operation computes."""
@@ -111,6 +152,20 @@ def partition(module: Any, records: bool = False) -> Partitioned:
         transformed = propagated.clone()
         insert_collectives(transformed)
         return Partitioned(transformed, graph)
+
+
+def _add_call(found: dict[str, list[Any]], op: Any) -> ir.WalkResult:
+    if op.name in CALLS:
+        found.setdefault(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, []).append(op)
+    return ir.WalkResult.ADVANCE
+
+
+def is_inserted(value: Any) -> bool:
+    return not isinstance(value.owner, ir.Block) and value.owner.operation.name in INSERTED
+
+
+def shape_of(value: Any) -> list[int]:
+    return list(ir.RankedTensorType(value.type).shape)
 
 
 def tag(op: Any) -> int | None:

@@ -194,8 +194,10 @@ def _fold(cut: Operation) -> None:
         return
     padded = ir.RankedTensorType(cut.operands[0].type).shape
     with cut.location, ir.InsertionPoint(cut):
+        value, filling = (_at(each, call) for each in pad.operands)
         new = stablehlo.pad(
-            *(_at(value, call) for value in pad.operands),
+            value,
+            filling,
             [edge - begin for edge, begin in zip(low, begins, strict=True)],
             [edge - (size - end) for edge, size, end in zip(high, padded, ends, strict=True)],
             between,

@@ -228,7 +228,7 @@ def _identity(shapes: list[list[int]]) -> Rule:
     """The rule of the program's return: each dim of a result is that dim of what is returned."""
     numbers = count()
     factors = [[[next(numbers)] for _ in shape] for shape in shapes]
-    return Rule(factors, factors, set(), set())
+    return Rule(factors, factors, set(), set(), set(), set())
 
 
 def _name(op: Any, place: Place) -> str:

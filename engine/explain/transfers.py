@@ -8,11 +8,12 @@ from typing import Any
 
 from ..hlo.device_groups import axes_of
 from .attributes import axes_in
-from .exchanges import CUSTOM_CALL, RAGGED_EXCHANGE, Exchange, exchanges, inserted, target
+from .exchanges import RAGGED_EXCHANGE, exchanges, target
 from .explanation import UNKNOWN
 from .graph import Axis, Places
 from .partitioned import INSERTED, Partitioned, tag, trip_count
 from .passes import CALLS
+from .reshards import CUSTOM_CALL, Exchange, inserted
 
 WRITTEN = {
     f"stablehlo.{kind}": kind.replace("_", "-")

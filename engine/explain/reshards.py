@@ -1,0 +1,264 @@
+"""What the compiler has in place of the collectives that Shardy's passes insert: of which it is known how they differ.
+
+Where it is only known that they may differ, the traffic is unknown.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from jaxlib.mlir import ir
+
+from ..base import formatting
+from .explanation import UNKNOWN
+from .graph import Axis
+from .partitioned import INSERTED, Partitioned, is_inserted, shape_of, tag
+
+CUSTOM_CALL = "stablehlo.custom_call"
+WITHOUT_DATA = re.compile(
+    r"(stablehlo|sdy)\.(constant|iota|partition_id|replica_id|return|after_all|create_token|optimization_barrier|"
+    r"rng_bit_generator)|func\.return"
+)
+"""Operations without a rule of Shardy's whose results each device has by itself."""
+UNSPLIT = ("stablehlo.fft", "stablehlo.cholesky", "stablehlo.triangular_solve")
+"""Operations that XLA's partitioner does not split: it gathers their operands."""
+COMBINERS = {f"stablehlo.{name}" for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
+"""Reductions by other functions gather the result of each device."""
+SMALL = 2
+"""A dim of less than a part per this many devices is gathered by an all-reduce."""
+
+
+class Exchange(NamedTuple):
+    kind: str
+    axes: list[Axis]
+    bytes: int
+    """On one device; 0 if unknown."""
+    why: str
+
+
+def gathers(
+    program: Partitioned, value: Any, before: Sequence[list[Axis]], after: Sequence[list[Axis]], why: str = ""
+) -> Iterator[Exchange]:
+    """Yields the collectives that gather a value: one for each dim with other axes, the last dim first, then one
+    for all dims of hardly an element for each device."""
+    left, shape = list(before), shape_of(value)
+    moved = [[axis for axis in axes if axis not in its] for axes, its in zip(before, after, strict=True)]
+    small = [SMALL * size <= program.graph.parts(axes) for size, axes in zip(shape, before, strict=True)]
+    for dim in reversed(range(len(left))):
+        left[dim] = after[dim]
+        if moved[dim] and not small[dim]:
+            yield Exchange("all-gather", moved[dim], program.bytes(value, left), why)
+    if axes := [axis for its, is_small in zip(moved, small, strict=True) if is_small for axis in its]:
+        yield Exchange("all-reduce", axes, program.bytes(value, after), why)
+
+
+def inserted(program: Partitioned, op: Any, found: Exchange) -> Iterator[Exchange]:
+    """Yields what the compiler has in place of a collective that Shardy's passes insert."""
+    value, (taker, position) = op.operands[0], program.taker(op)
+    maker = maker_of(program, value)
+    before, after = program.layout(value), program.layout(op.results[0])
+    if found.kind == "all-reduce":
+        yield from _summed(program, op, maker, found)
+    elif taker is not None and is_whole(program, taker):
+        if not is_inserted(value) and not is_made(maker):
+            yield from gathers(program, value, before, _left(taker, before))
+    elif maker is not None and (is_from_whole(program, maker) or _made_whole(program, value, found.axes)):
+        return
+    elif taker is not None and _looks_up(program, taker, position, found.axes):
+        yield Exchange(UNKNOWN, found.axes, 0, f"the {taker.name.rpartition('.')[2]} looks up along a split dim")
+    else:
+        if _is_first(value) and (why := _other_way(program, op, taker)):
+            yield Exchange(UNKNOWN, found.axes, 0, why)
+        yield from gathers(program, value, before, after) if found.kind == "all-gather" else [found]
+
+
+def _summed(program: Partitioned, op: Any, maker: Any, found: Exchange) -> Iterator[Exchange]:
+    """A sum over a split dim."""
+    if maker is not None and not _is_sum(maker):
+        yield Exchange("all-gather", found.axes, found.bytes * program.graph.parts(found.axes), "")
+        return
+    for axes in _by_dim(program, maker, found.axes):
+        yield Exchange(found.kind, axes, found.bytes, found.why)
+    sides = _contracted(program, maker, found.axes) if maker is not None else []
+    if alone := [axis for axis in found.axes if sum(axis in axes for axes in sides) == 1 < len(sides)]:
+        over = " × ".join(alone)
+        why = f"of a product, one operand is whole where {over} splits the other: the compiler may gather that"
+        yield Exchange(UNKNOWN, alone, 0, why)
+    if (
+        sides
+        and _unused(program, maker)
+        and any(use.owner.operation.name == "sdy.all_slice" for use in op.results[0].uses)
+    ):
+        yield Exchange(
+            UNKNOWN, found.axes, 0, "a sum of which each device takes a part: the compiler may sum a part alone"
+        )
+
+
+def _by_dim(program: Partitioned, maker: Any, axes: list[Axis]) -> list[list[Axis]]:
+    """The axes of each dim that a reduction sums: the compiler sums over one dim after the other."""
+    if maker is None or maker.name != "stablehlo.reduce":
+        return [axes]
+    layout = program.layout(maker.operands[0])
+    dims = [[axis for axis in its if axis in axes] for its in layout if set(its) & set(axes)]
+    return dims if {axis for its in dims for axis in its} == set(axes) else [axes]
+
+
+def _contracted(program: Partitioned, op: Any, axes: Sequence[Axis]) -> list[list[Axis]]:
+    """Of each operand of a product, those of the axes that split a dim it sums over, before the passes move it."""
+    rule = program.rule(op)
+    if rule is None or op.name != "stablehlo.dot_general":
+        return []
+    found: list[list[Axis]] = []
+    for value, factors in zip(op.operands, rule.operands, strict=True):
+        dims = zip(program.layout(program.source(value)), factors, strict=True)
+        found.append([axis for its, dim in dims if set(dim) & rule.summed for axis in its if axis in axes])
+    return found
+
+
+def _other_way(program: Partitioned, op: Any, taker: Any) -> str:
+    """Why the compiler may move a value otherwise than the passes do; empty if it moves it alike."""
+    steps = [op]
+    while (uses := list(steps[-1].results[0].uses)) and len(uses) == 1 and uses[0].owner.operation.name in INSERTED:
+        steps.append(uses[0].owner.operation)
+    kinds = [kind for each in steps if (kind := INSERTED[each.name][0])]
+    layouts = [program.layout(program.source(op.operands[0])), program.layout(steps[-1].results[0])]
+    if len(kinds) > 1 and set(kinds) != {"all-gather"}:
+        return f"{_change(layouts)} takes several steps, in which the compiler differs"
+    is_cut = program.layout(op.operands[0]) != layouts[0]
+    if kinds == ["collective-permute"] and (is_cut or _idle(program, layouts)):
+        return f"{_change(layouts)}: the compiler may permute over other axes"
+    maker = maker_of(program, op.operands[0])
+    if maker is not None and maker.name == "stablehlo.sort" and kinds == ["all-gather"]:
+        return f"{_change(layouts)} after a sort, which the compiler may do before it"
+    if taker is None:
+        return ""
+    is_split = taker.name == "stablehlo.sort" and kinds == ["all-gather"]
+    if is_split or taker.name == "stablehlo.reshape" or (taker.name == "stablehlo.while" and kinds != ["all-gather"]):
+        return f"{_change(layouts)} for a {taker.name.rpartition('.')[2]}, which the compiler may split otherwise"
+    if taker.name in ("stablehlo.dot_general", "stablehlo.convolution") and (
+        kinds != ["all-gather"] or _has_choice(program, taker, layouts)
+    ):
+        return f"{_change(layouts)} for a product, of which the compiler may move another operand"
+    return ""
+
+
+def _has_choice(program: Partitioned, product: Any, moved: Sequence[Sequence[list[Axis]]]) -> bool:
+    """Whether the compiler can compute a product otherwise than with a gathered operand."""
+    graph = program.graph
+    gathered = [axis for axis in axes_of_layouts(moved[:1]) if axis not in axes_of_layouts(moved[1:])]
+    if graph.parts(_unused(program, product)) >= graph.parts(gathered):
+        return True
+    sides = _contracted(program, product, list(graph.mesh))
+    return any(sum(axis in axes for axes in sides) == 1 for axis in axes_of_layouts([sides]) if axis not in gathered)
+
+
+def _unused(program: Partitioned, product: Any) -> list[Axis]:
+    """The axes that split no value of a product, as the passes find it."""
+    return _idle(
+        program, [program.layout(value) for value in (*map(program.source, product.operands), *product.results)]
+    )
+
+
+def _idle(program: Partitioned, layouts: Sequence[Sequence[list[Axis]]]) -> list[Axis]:
+    used = {axis.partition(":")[0] for axis in axes_of_layouts(layouts)}
+    return [axis for axis in program.graph.mesh if axis not in used]
+
+
+def axes_of_layouts(layouts: Iterable[Sequence[list[Axis]]]) -> list[Axis]:
+    return list(dict.fromkeys(axis for layout in layouts for axes in layout for axis in axes))
+
+
+def _change(layouts: Sequence[Sequence[list[Axis]]]) -> str:
+    return f"from {formatting.spec(layouts[0])} to {formatting.spec(layouts[1])}"
+
+
+def is_cut(program: Partitioned, op: Any) -> bool:
+    """Whether every device has the whole of the only operand that is split."""
+    if not op.operands or any(any(program.layout(value)) for value in list(op.operands)[1:]):
+        return False
+    value = op.operands[0]
+    is_whole_before = program.is_moved(value) and not any(program.layout(program.source(value)))
+    return is_whole_before or _made_whole(program, value, axes_of_layouts([program.layout(value)]))
+
+
+def _is_first(value: Any) -> bool:
+    """Whether the passes have at most cut the value until here."""
+    while is_inserted(value):
+        op = value.owner.operation
+        if INSERTED[op.name][0]:
+            return False
+        value = op.operands[0]
+    return True
+
+
+def _made_whole(program: Partitioned, value: Any, axes: list[Axis]) -> bool:
+    """Whether every device has the result of a custom call along the dims that these axes split."""
+    value = program.source(value)
+    maker = maker_of(program, value)
+    rule = None if maker is None else program.rule(maker)
+    if rule is None or maker.name != CUSTOM_CALL:
+        return False
+    given = {factor for operand in rule.operands for factors in operand for factor in factors} - rule.replicated
+    dims = zip(program.layout(value), rule.results[list(maker.results).index(value)], strict=True)
+    return all(not set(factors) & given for its, factors in dims if set(its) & set(axes))
+
+
+def _looks_up(program: Partitioned, taker: Any, position: int, axes: list[Axis]) -> bool:
+    """Whether a gather or scatter takes an operand along these axes by indices."""
+    rule = program.rule(taker)
+    if rule is None or taker.name not in ("stablehlo.gather", "stablehlo.scatter") or position >= len(rule.operands):
+        return False
+    dims = zip(program.layout(program.source(taker.operands[position])), rule.operands[position], strict=True)
+    by = axes_of_layouts([program.layout(taker.operands[1])])
+    if by and set(by) < set(axes):
+        return True
+    return any(set(its) & set(axes) and set(factors) & (rule.summed | rule.replicated) for its, factors in dims)
+
+
+def maker_of(program: Partitioned, value: Any) -> Any:
+    """The operation that computes a value before it is moved; None for an argument."""
+    value = program.source(value)
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def is_made(maker: Any) -> bool:
+    """Whether every device can make the whole value by itself."""
+    return maker is not None and bool(WITHOUT_DATA.fullmatch(maker.name))
+
+
+def _left(taker: Any, layout: Sequence[list[Axis]]) -> list[list[Axis]]:
+    """The axes of each dim that are left when the compiler has gathered an operand."""
+    if taker.name != "stablehlo.dynamic_slice":
+        return [[] for _ in layout]
+    sizes = zip(layout, shape_of(taker.operands[0]), shape_of(taker.results[0]), strict=True)
+    return [axes if size == taken else [] for axes, size, taken in sizes]
+
+
+def _is_sum(maker: Any) -> bool:
+    """Whether devices can combine their results of an operation by an all-reduce."""
+    if maker.name != "stablehlo.reduce":
+        return True
+    body = list(maker.regions[0].blocks[0].operations)
+    return len(body) == 2 and body[0].operation.name in COMBINERS
+
+
+def is_whole(program: Partitioned, op: Any) -> bool:
+    """Whether XLA's partitioner gathers the operands of an operation: along every dim, or for a slice at an index."""
+    if op.name == "stablehlo.dynamic_slice":
+        value = program.source(op.operands[0])
+        sizes = zip(program.layout(value), shape_of(value), shape_of(op.results[0]), strict=True)
+        return any(axes and size != taken for axes, size, taken in sizes)
+    return op.name in UNSPLIT or is_top_k(program, op)
+
+
+def is_top_k(program: Partitioned, op: Any) -> bool:
+    index = tag(op)
+    is_named = index is not None and program.graph.operations[index].place.op_name.endswith("top_k")
+    return is_named and op.name == "stablehlo.sort"
+
+
+def is_from_whole(program: Partitioned, maker: Any) -> bool:
+    """Whether every device has what an operation computes: from whole operands, or a slice of that."""
+    while maker is not None and maker.name == "stablehlo.slice":
+        maker = maker_of(program, maker.operands[0])
+    return maker is not None and is_whole(program, maker)

@@ -1,0 +1,116 @@
+"""Traffic that Shardy's passes do not insert: estimated as the compiler has it, or said to be unknown."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from shardtui.engine.explain.explain import explain
+from shardtui.engine.explain.explanation import UNKNOWN, Explanation, by_flow
+
+from ..explained_programs import PROGRAMS, library_answer, random_answer
+from .one_collective import arguments
+
+ROWS, FLOAT = ((24, 24), P("data")), 4
+ROW = 24 * FLOAT
+PERMUTE, GATHER = ("collective-permute", ("data",)), ("all-gather", ("data",))
+PART = 24 // 4
+
+
+def explained(function: Callable[..., Any], *layouts: Any) -> Explanation:
+    return explain(jax.jit(function).lower(*arguments(*layouts)).compiler_ir("stablehlo"), "test")
+
+
+def windows(x: jax.Array, size: int) -> jax.Array:
+    return lax.reduce_window(x, -jnp.inf, lax.max, (size, 1), (1, 1), ((size - 1, 0), (0, 0)))
+
+
+def convolved(x: jax.Array) -> jax.Array:
+    kernel = jnp.ones((4, 1, 24))
+    form = ("NWC", "WIO", "NWC")
+    return lax.conv_general_dilated(x[None], kernel, (1,), [(3, 0)], dimension_numbers=form, feature_group_count=24)[0]
+
+
+@pytest.mark.usefixtures("mesh")
+@pytest.mark.parametrize(
+    ("function", "flows"),
+    [
+        (lambda x: jnp.roll(x, 1, 0), {PERMUTE: ROW}),
+        (lambda x: lax.rev(x, (0,)), {PERMUTE: PART * ROW}),
+        (lambda x: jnp.pad(x, ((1, 0), (0, 0)))[:24], {PERMUTE: ROW}),
+        (lambda x: lax.slice_in_dim(x, 0, 16), {PERMUTE: PART * ROW}),
+        (lambda x: lax.slice_in_dim(x, 0, 24, 2), {}),
+        (lambda x: windows(x, 3), {PERMUTE: 2 * ROW}),
+        (lambda x: windows(x, 24), {GATHER: 24 * ROW}),
+        (convolved, {PERMUTE: 3 * ROW}),
+        (lambda x: lax.cumsum(x, 1), {}),
+        (lambda x: lax.argmax(x, 0, jnp.int32), {GATHER: 4 * 2 * ROW}),
+        (lambda x: x[0], {("all-reduce", ("data",)): ROW}),
+    ],
+    ids=[
+        "roll",
+        "reverse",
+        "shift",
+        "slice",
+        "stride",
+        "window",
+        "wide window",
+        "convolution",
+        "whole dim",
+        "argmax",
+        "row",
+    ],
+)
+def test_what_neighbors_exchange(function: Callable[..., Any], flows: dict[Any, int]) -> None:
+    assert by_flow(explained(function, ROWS).collectives) == flows
+
+
+@custom_partitioning
+def norm(x: jax.Array) -> jax.Array:
+    return x - x.mean(-1, keepdims=True)
+
+
+norm.def_partition(
+    partition=lambda mesh, given, made: (mesh, norm, made.sharding, (given[0].sharding,)),
+    sharding_rule="i j -> i j",
+    need_replication_factors=("j",),
+)
+
+
+def dispatched(x: jax.Array, sizes: jax.Array) -> jax.Array:
+    at = jnp.arange(4, dtype=jnp.int32)
+    return lax.ragged_all_to_all(x, jnp.zeros_like(x), at, sizes, at, sizes, axis_name="data")
+
+
+@pytest.mark.usefixtures("mesh")
+def test_custom_calls_that_communicate_are_estimated_or_named() -> None:
+    found = explained(norm, ((16, 32), P("data", "model"))).collectives
+    assert [each.kind for each in found] == [UNKNOWN, "all-gather"]
+    assert (found[1].axes, found[1].bytes) == (["model"], 16 // 4 * 32 * FLOAT)
+
+    mapped = jax.shard_map(dispatched, in_specs=(P("data"), P()), out_specs=P("data"), check_vma=False)
+    sizes = jax.ShapeDtypeStruct((4,), "int32", sharding=NamedSharding(jax.sharding.get_mesh(), P()))
+    lowered = jax.jit(mapped).lower(*arguments(((16, 8), P("data"))), sizes)
+    (sent,) = explain(lowered.compiler_ir("stablehlo"), "test").collectives
+    assert (sent.kind, sent.axes, sent.bytes) == ("ragged-all-to-all", ["data"], 4 * 8 * FLOAT)
+
+    foreign = jax.shard_map(lambda x: jax.ffi.ffi_call("remote_copy", x)(x), in_specs=P("data"), out_specs=P("data"))
+    (unknown,) = explained(foreign, ROWS).collectives
+    assert (unknown.kind, unknown.bytes) == (UNKNOWN, None)
+    assert "remote_copy" in unknown.because[0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_are_answered_as_compiled_or_unknown(seed: int) -> None:
+    assert random_answer(seed).wrong == []
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_of_libraries_are_answered_as_compiled_or_unknown(name: str) -> None:
+    assert library_answer(name).wrong == []
