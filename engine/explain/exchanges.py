@@ -26,6 +26,7 @@ from .reshards import (
     is_cut,
     is_from_whole,
     is_made,
+    is_sum,
     is_top_k,
     is_whole,
     maker_of,
@@ -67,6 +68,8 @@ class _Exchanges:
             return
         elif is_whole(self._program, op) and any(map(self._program.is_moved, op.operands)):
             return  # `inserted` has gathered it
+        elif op.name == "stablehlo.fft":
+            yield self._unknown(split, "the fft of whole dims: versions of XLA differ in whether they gather it")
         elif op.name in UNSPLIT or is_top_k(self._program, op):
             yield from self._gathered(range(len(self._given)))
         elif op.operands and is_from_whole(self._program, maker_of(self._program, op.operands[0])):
@@ -124,6 +127,8 @@ class _Exchanges:
             why = f"operand {position} of the {self._word} is needed whole"
             yield from self._whole(position, needed, why)
         shifted = [self._given[0][dim] for dim, window in windows_of(self._op).items() if window != Window(0)]
+        if summed := self._axes_along(rule, rule.summed):
+            yield from self._reduced(summed)
         if is_cut(self._program, self._op):
             return  # every device has the whole operand
         if moved := list(dict.fromkeys([*self._axes_along(rule, rule.moved), *axes_of_layouts([shifted])])):
@@ -131,6 +136,16 @@ class _Exchanges:
         if self._op.name == CUSTOM_CALL and target(self._op) == PARTITIONED_BY_CODE:
             why = f"the custom call {target(self._op)}: its partition may call collectives of its own"
             yield self._unknown(axes_of_layouts(self._given), why)
+
+    def _reduced(self, axes: list[Axis]) -> Iterator[Exchange]:
+        """A reduction by a function that no all-reduce has: each device gathers the results of all and reduces them."""
+        op = self._op
+        if not is_sum(op):
+            parts, why = self._program.graph.parts(axes), f"the {self._word} is none that an all-reduce computes"
+            for value, layout in zip(op.results, self._made, strict=True):
+                yield Exchange("all-gather", axes, self._program.bytes(value, layout) * parts, why)
+        elif not self._program.is_reduced(op, axes):
+            yield self._unknown(axes, f"the {self._word} sums over a split dim, and the passes insert no all-reduce")
 
     def _axes_along(self, rule: Rule, chosen: set[int]) -> list[Axis]:
         """The axes that split a dim of an operand or a result along one of these factors."""

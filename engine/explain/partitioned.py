@@ -2,13 +2,14 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from jaxlib.mlir import ir
 
-from .attributes import axes_of_dims, part_of_argument, shardings
+from .attributes import axes_in, axes_of_dims, part_of_argument, shardings
 from .graph import Axis, Graph, Rule
 from .passes import CALLS, insert_collectives, propagate
 from .reader import TAG, given, read
@@ -22,6 +23,7 @@ INSERTED = {
     "sdy.all_slice": ("", ""),
 }
 """Shardy's collectives to their kind and the attribute with their axes. A slice moves nothing."""
+SUMS = ("sdy.all_reduce", "sdy.reduce_scatter")
 BITS = re.compile(r"\d+")
 
 
@@ -67,6 +69,14 @@ class Partitioned:
 
     def is_moved(self, value: Any) -> bool:
         return self.layout(self.source(value)) != self.layout(value)
+
+    def is_reduced(self, op: Any, axes: Sequence[Axis]) -> bool:
+        """Whether the passes sum the results of an operation over these axes, now or where they are taken."""
+        users = [use.owner.operation for value in op.results for use in value.uses]
+        sums = [user.attributes[INSERTED[user.name][1]] for user in users if user.name in SUMS]
+        tensors = (self.tensor_of(value) for value in op.results)
+        is_left_open = any(each is not None and self.graph.tensors[each].unreduced for each in tensors)
+        return not users or is_left_open or set(axes) <= {axis for each in sums for axis in axes_in(each)}
 
     def taker(self, op: Any) -> tuple[Any, int]:
         """Returns the operation that takes what a collective moves, and as which operand; None if several do."""

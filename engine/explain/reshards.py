@@ -74,9 +74,8 @@ def inserted(program: Partitioned, op: Any, found: Exchange) -> Iterator[Exchang
 
 def _summed(program: Partitioned, op: Any, maker: Any, found: Exchange) -> Iterator[Exchange]:
     """A sum over a split dim."""
-    if maker is not None and not _is_sum(maker):
-        yield Exchange("all-gather", found.axes, found.bytes * program.graph.parts(found.axes), "")
-        return
+    if maker is not None and not is_sum(maker):
+        return  # `exchanges` has what the compiler does instead
     for axes in _by_dim(program, maker, found.axes):
         yield Exchange(found.kind, axes, found.bytes, found.why)
     sides = _contracted(program, maker, found.axes) if maker is not None else []
@@ -234,7 +233,7 @@ def _left(taker: Any, layout: Sequence[list[Axis]]) -> list[list[Axis]]:
     return [axes if size == taken else [] for axes, size, taken in sizes]
 
 
-def _is_sum(maker: Any) -> bool:
+def is_sum(maker: Any) -> bool:
     """Whether devices can combine their results of an operation by an all-reduce."""
     if maker.name != "stablehlo.reduce":
         return True
