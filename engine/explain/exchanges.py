@@ -18,7 +18,6 @@ from .graph import Axis, Rule, word
 from .partitioned import Partitioned, shape_of, tag
 from .reshards import (
     CUSTOM_CALL,
-    UNSPLIT,
     WITHOUT_DATA,
     Exchange,
     axes_of_layouts,
@@ -27,7 +26,7 @@ from .reshards import (
     is_from_whole,
     is_made,
     is_sum,
-    is_top_k,
+    is_unsplit,
     is_whole,
     maker_of,
 )
@@ -66,11 +65,11 @@ class _Exchanges:
             yield self._unknown(split, why)
         elif not split or WITHOUT_DATA.fullmatch(op.name):
             return
-        elif is_whole(self._program, op) and any(map(self._program.is_moved, op.operands)):
+        elif is_whole(self._program, op) and any(map(self._program.is_gathered, op.operands)):
             return  # `inserted` has gathered it
         elif op.name == "stablehlo.fft":
             yield self._unknown(split, "the fft of whole dims: versions of XLA differ in whether they gather it")
-        elif op.name in UNSPLIT or is_top_k(self._program, op):
+        elif is_unsplit(self._program, op):
             yield from self._gathered(range(len(self._given)))
         elif op.operands and is_from_whole(self._program, maker_of(self._program, op.operands[0])):
             return

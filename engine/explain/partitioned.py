@@ -67,6 +67,10 @@ class Partitioned:
                 return value
             value = call.operands[ir.BlockArgument(value).arg_number]
 
+    def is_gathered(self, value: Any) -> bool:
+        """Whether the passes move a value that is split."""
+        return self.is_moved(value) and any(self.layout(self.source(value)))
+
     def is_moved(self, value: Any) -> bool:
         return self.layout(self.source(value)) != self.layout(value)
 

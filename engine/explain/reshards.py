@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from ..base import formatting
 from .explanation import UNKNOWN
@@ -22,6 +23,7 @@ WITHOUT_DATA = re.compile(
 """Operations without a rule of Shardy's whose results each device has by itself."""
 UNSPLIT = ("stablehlo.fft", "stablehlo.cholesky", "stablehlo.triangular_solve")
 """Operations that XLA's partitioner does not split: it gathers their operands."""
+PRODUCTS = ("stablehlo.dot_general", "stablehlo.convolution")
 COMBINERS = {f"stablehlo.{name}" for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
 """Reductions by other functions gather the result of each device."""
 SMALL = 2
@@ -37,7 +39,7 @@ class Exchange(NamedTuple):
 
 
 def gathers(
-    program: Partitioned, value: Any, before: Sequence[list[Axis]], after: Sequence[list[Axis]], why: str = ""
+    program: Partitioned, value: Any, before: Sequence[list[Axis]], after: list[list[Axis]], why: str = ""
 ) -> Iterator[Exchange]:
     """Yields the collectives that gather a value: one for each dim with other axes, the last dim first, then one
     for all dims of hardly an element for each device."""
@@ -105,7 +107,7 @@ def _by_dim(program: Partitioned, maker: Any, axes: list[Axis]) -> list[list[Axi
 def _contracted(program: Partitioned, op: Any, axes: Sequence[Axis]) -> list[list[Axis]]:
     """Of each operand of a product, those of the axes that split a dim it sums over, before the passes move it."""
     rule = program.rule(op)
-    if rule is None or op.name != "stablehlo.dot_general":
+    if rule is None or op.name not in PRODUCTS:
         return []
     found: list[list[Axis]] = []
     for value, factors in zip(op.operands, rule.operands, strict=True):
@@ -134,9 +136,7 @@ def _other_way(program: Partitioned, op: Any, taker: Any) -> str:
     is_split = taker.name == "stablehlo.sort" and kinds == ["all-gather"]
     if is_split or taker.name == "stablehlo.reshape" or (taker.name == "stablehlo.while" and kinds != ["all-gather"]):
         return f"{_change(layouts)} for a {taker.name.rpartition('.')[2]}, which the compiler may split otherwise"
-    if taker.name in ("stablehlo.dot_general", "stablehlo.convolution") and (
-        kinds != ["all-gather"] or _has_choice(program, taker, layouts)
-    ):
+    if taker.name in PRODUCTS and (kinds != ["all-gather"] or _has_choice(program, taker, layouts)):
         return f"{_change(layouts)} for a product, of which the compiler may move another operand"
     return ""
 
@@ -194,8 +194,7 @@ def _made_whole(program: Partitioned, value: Any, axes: list[Axis]) -> bool:
     """Whether every device has the result of a custom call along the dims that these axes split."""
     value = program.source(value)
     maker = maker_of(program, value)
-    rule = None if maker is None else program.rule(maker)
-    if rule is None or maker.name != CUSTOM_CALL:
+    if maker is None or maker.name != CUSTOM_CALL or (rule := program.rule(maker)) is None:
         return False
     given = {factor for operand in rule.operands for factors in operand for factor in factors} - rule.replicated
     dims = zip(program.layout(value), rule.results[list(maker.results).index(value)], strict=True)
@@ -247,10 +246,23 @@ def is_whole(program: Partitioned, op: Any) -> bool:
         value = program.source(op.operands[0])
         sizes = zip(program.layout(value), shape_of(value), shape_of(op.results[0]), strict=True)
         return any(axes and size != taken for axes, size, taken in sizes)
-    return op.name in UNSPLIT or is_top_k(program, op)
+    return is_unsplit(program, op)
 
 
-def is_top_k(program: Partitioned, op: Any) -> bool:
+def is_unsplit(program: Partitioned, op: Any) -> bool:
+    """Whether XLA's partitioner does not split an operation along any dim."""
+    return op.name in UNSPLIT or _is_top_k(program, op) or _is_grouped(op)
+
+
+def _is_grouped(op: Any) -> bool:
+    """Whether it is a convolution of groups of several channels each."""
+    if op.name != "stablehlo.convolution" or ir.IntegerAttr(op.attributes["feature_group_count"]).value == 1:
+        return False
+    dims = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    return shape_of(op.operands[1])[dims.kernel_input_feature_dimension] > 1
+
+
+def _is_top_k(program: Partitioned, op: Any) -> bool:
     index = tag(op)
     is_named = index is not None and program.graph.operations[index].place.op_name.endswith("top_k")
     return is_named and op.name == "stablehlo.sort"

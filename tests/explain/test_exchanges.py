@@ -36,6 +36,14 @@ def convolved(x: jax.Array) -> jax.Array:
     return lax.conv_general_dilated(x[None], kernel, (1,), [(3, 0)], dimension_numbers=form, feature_group_count=24)[0]
 
 
+def grouped(x: jax.Array) -> jax.Array:
+    form = ("NWC", "WIO", "NWC")
+    kernel = jnp.ones((3, 2, 4))
+    return lax.conv_general_dilated(
+        x.reshape(24, 6, 4), kernel, (1,), "SAME", dimension_numbers=form, feature_group_count=2
+    )
+
+
 @pytest.mark.usefixtures("mesh")
 @pytest.mark.parametrize(
     ("function", "flows"),
@@ -51,6 +59,9 @@ def convolved(x: jax.Array) -> jax.Array:
         (lambda x: lax.cumsum(x, 1), {}),
         (lambda x: lax.argmax(x, 0, jnp.int32), {GATHER: 4 * 2 * ROW}),
         (lambda x: x[0], {("all-reduce", ("data",)): ROW}),
+        (grouped, {GATHER: 24 * ROW}),
+        (lambda x: lax.top_k(x.T, 4)[0], {GATHER: 24 * ROW}),
+        (lambda x: x.at[jnp.array([23, *range(23)])].get(unique_indices=True), {("all-reduce", ("data",)): 24 * ROW}),
     ],
     ids=[
         "roll",
@@ -64,10 +75,20 @@ def convolved(x: jax.Array) -> jax.Array:
         "whole dim",
         "argmax",
         "row",
+        "groups",
+        "top-k",
+        "gather",
     ],
 )
 def test_what_neighbors_exchange(function: Callable[..., Any], flows: dict[Any, int]) -> None:
     assert by_flow(explained(function, ROWS).collectives) == flows
+
+
+@pytest.mark.usefixtures("mesh")
+def test_an_fft_of_whole_dims_is_unknown_with_its_line() -> None:
+    (unknown,) = explained(lambda x: jnp.fft.fft(x, axis=1), ROWS).collectives
+    assert (unknown.kind, unknown.axes, unknown.bytes) == (UNKNOWN, ["data"], None)
+    assert __file__ in unknown.source
 
 
 @custom_partitioning
