@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.experimental.custom_partitioning import custom_partitioning
+from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.explain import explain
@@ -124,6 +126,31 @@ def test_custom_calls_that_communicate_are_estimated_or_named() -> None:
     (unknown,) = explained(foreign, ROWS).collectives
     assert (unknown.kind, unknown.bytes) == (UNKNOWN, None)
     assert "remote_copy" in unknown.because[0]
+
+
+def copied(given: Any, made: Any, *semaphores: Any) -> None:
+    """A kernel that copies its part to the next device."""
+    there = (lax.axis_index("data") + 1) % 4
+    copy = pltpu.make_async_remote_copy(given, made, *semaphores, device_id={"data": there})
+    copy.start()
+    copy.wait()
+
+
+def doubled(given: Any, made: Any, *_: Any) -> None:
+    made[...] = given[...] * 2
+
+
+@pytest.mark.usefixtures("mesh")
+def test_a_pallas_kernel_that_copies_to_other_devices_is_unknown_and_another_is_not() -> None:
+    def kinds(kernel: Callable[..., None]) -> list[str]:
+        call = pl.pallas_call(
+            kernel, out_shape=jax.ShapeDtypeStruct((8, 128), "float32"), scratch_shapes=[pltpu.SemaphoreType.DMA] * 2
+        )
+        mapped = jax.shard_map(call, in_specs=P("data"), out_specs=P("data"), check_vma=False)
+        lowered = jax.jit(mapped).trace(*arguments(((32, 128), P("data")))).lower(lowering_platforms=("tpu",))
+        return [each.kind for each in explain(lowered.compiler_ir("stablehlo"), "test").collectives]
+
+    assert (kinds(copied), kinds(doubled)) == ([UNKNOWN], [])
 
 
 @pytest.mark.parametrize("seed", range(12))
