@@ -61,11 +61,14 @@ def spec(entries: Sequence[str | Sequence[str] | None]) -> str:
     return f"({', '.join(entry if isinstance(entry, str) else '+'.join(entry or ()) or '–' for entry in entries)})"
 
 
-def layout(axes: Sequence[Sequence[str]], unreduced: Sequence[str] = (), device: int | None = None) -> str:
-    """Formats the layout of an array: `(–, fsdp)`, `(–, –) unreduced over data`, `only on device 0`."""
-    if device is not None:
-        return f"only on device {device}"
-    return f"{spec(axes)}{f' unreduced over {over(unreduced)}' if unreduced else ''}"
+def layout(
+    axes: Sequence[Sequence[str]], unreduced: Sequence[str] = (), device: int | None = None, memory: str = ""
+) -> str:
+    """Formats the layout of an array: `(–, fsdp)`, `(–, –) unreduced over data`, `only on device 0`, `(fsdp) in
+    pinned_host`."""
+    sums = f" unreduced over {over(unreduced)}" if unreduced else ""
+    where = f" in {memory}" if memory not in ("", "device") else ""
+    return f"{spec(axes) if device is None else f'only on device {device}'}{sums}{where}"
 
 
 def bars(values: Sequence[float], low: float, high: float) -> str:

@@ -10,6 +10,8 @@ from jaxlib.mlir.dialects import sdy
 
 from .graph import ASKS, Axis
 
+MEMORY, FRONTEND, PLACED = "mhlo.memory_kind", "mhlo.frontend_attributes", "_xla_buffer_placement"
+"""The kind of memory of an argument or a result, and the attribute of an operation that moves a value to another."""
 SHARDING, ORIGINS, EDGES = "sdy.sharding", "sdy.sharding_origins", "sdy.propagation_edges"
 ASKED = re.compile(r'(?:"([^"]+)"|([\w.]+)) = "([^"]*)"')
 AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
@@ -26,6 +28,18 @@ def captured(op: Any) -> Any:
     if value is None or math.prod(type_of(op.results[0])[0]) <= LITERAL:
         return None
     return None if isinstance(value, ir.DenseElementsAttr) and value.is_splat else value
+
+
+def memory_of(op: Any) -> str:
+    """Returns the kind of memory that an operation moves its operand to; empty for other operations."""
+    attributes = attribute_of(op, FRONTEND)
+    return "" if attributes is None else string(entry(ir.DictAttr(attributes), PLACED))
+
+
+def has_memory_kinds(module: Any) -> bool:
+    """Whether a program says in which memory its arguments and results are: jax only does if it uses several."""
+    main = main_of(module.operation)
+    return any(MEMORY in each for each in each_of(main, main.regions[0].blocks[0].arguments, "arg_attrs"))
 
 
 def factors_of(mappings: Any) -> list[list[list[int]]]:
@@ -90,8 +104,11 @@ def entry(attributes: Any, name: str) -> Any:
 
 
 def text_of(op: Any, name: str) -> str:
-    found = attribute_of(op.operation, name)
-    return "" if found is None else ir.StringAttr(found).value
+    return string(attribute_of(op.operation, name))
+
+
+def string(attribute: Any) -> str:
+    return "" if attribute is None else ir.StringAttr(attribute).value
 
 
 def type_of(value: Any) -> tuple[list[int], str]:

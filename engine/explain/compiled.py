@@ -8,6 +8,7 @@ import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -100,7 +101,7 @@ def rematerialized(found: RematerializationInfo, explanation: Explanation) -> Re
     whole = [size * Graph(explanation.mesh).parts(axes) for size, axes in zip(found.shape, before, strict=False)]
     value = _value(found, [each for each in explanation.values if each.shape in (found.shape, whole)])
     alone = ALONE.match(found.from_sharding)
-    about = {
+    about: dict[str, Any] = {
         "shape": value.shape if value else found.shape,
         "before": before[:rank],
         "device": int(alone[1]) if alone else None,

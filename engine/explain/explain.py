@@ -12,6 +12,7 @@ from .chains import Chains, Reasons
 from .collective_reasons import collective_reasons
 from .explanation import UNKNOWN, CollectiveOrigin, Explanation, Link, ValueOrigin, ValueRole
 from .graph import ASKS, RETURN, TRIVIAL, Axis, Graph, Operation, Seat, Tensor, layout, name_of, word
+from .memories import memory_transfers, moves_to_host, spread
 from .partitioned import bytes_of, partition
 from .transfers import Transfer, read_transfers
 
@@ -39,6 +40,8 @@ def explain(
     with module.context:
         partitioned = partition(module, records=True)
         graph, transfers = partitioned.graph, list(read_transfers(partitioned))
+        spread(graph)
+        memory = memory_transfers(partitioned)
     for tensor, name in zip(graph.arguments, names, strict=False):
         graph.tensors[tensor].names = [name]
     chosen = _chosen(graph, with_results)
@@ -48,6 +51,7 @@ def explain(
         mesh=graph.mesh,
         values=[_value(chains, transfers, index, name) for index, name in chosen],
         collectives=_collectives(chains, transfers),
+        memory_transfers=memory,
     )
 
 
@@ -58,6 +62,8 @@ def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
     inner: dict[int, str] = {}
     for operation in graph.operations:
         inner |= {index: graph.tensors[index].names[0] for index in operation.results if graph.tensors[index].names}
+        if moves_to_host(graph, operation):
+            inner[operation.results[0]] = name_of(graph, operation.operands[0])
         place, has_shape = operation.place, any(graph.tensors[index].shape for index in operation.results)
         if place.source and has_shape and operation.name not in TRIVIAL and not operation.name.endswith("constant"):
             last[place.source, "transpose(" in place.op_name] = operation
@@ -93,6 +99,7 @@ def _value(chains: Chains, transfers: Sequence[Transfer], index: int, name: str)
         axes=tensor.axes,
         unreduced=tensor.unreduced,
         device=tensor.device,
+        memory=tensor.memory,
         role=_role(graph, index),
         source=graph.operations[tensor.operation].place.source if tensor.operation is not None else "",
         origin=links,

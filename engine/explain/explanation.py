@@ -80,6 +80,8 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
     """Mesh axes over which a sum is still to be taken: each device has a partial sum."""
     device: int | None = None
     """The only device that has it; null for any other value."""
+    memory: str = ""
+    """The kind of memory that has it: `device`, `pinned_host` or `unpinned_host`; empty if the program uses one."""
     source: str
     """`file:line` of its operation, for a captured array of the first that takes it; empty for an argument and for a
     result."""
@@ -92,11 +94,11 @@ class ValueOrigin(Struct, frozen=True, kw_only=True):
     @property
     def is_laid_out(self) -> bool:
         """Whether devices have different parts or sums of it."""
-        return any(self.axes) or bool(self.unreduced) or self.device is not None
+        return any(self.axes) or bool(self.unreduced) or self.device is not None or self.memory not in ("", "device")
 
     @property
     def layout(self) -> str:
-        return formatting.layout(self.axes, self.unreduced, self.device)
+        return formatting.layout(self.axes, self.unreduced, self.device, self.memory)
 
 
 class CollectiveOrigin(Struct, frozen=True, kw_only=True):
@@ -116,6 +118,23 @@ class CollectiveOrigin(Struct, frozen=True, kw_only=True):
     """`file:line` of the operation that needs it; empty if unknown."""
     because: list[str]
     """Why it is needed, and the chains of the values involved."""
+
+
+class MemoryTransfer(Struct, frozen=True, kw_only=True):
+    """A move of a value between the memory of the devices and the host's, which the code asks for."""
+
+    value: str
+    """Name of the value, else its shape."""
+    before: str
+    """The kind of memory that it comes from: `device`, `pinned_host` or `unpinned_host`."""
+    after: str
+    """The kind of memory that it goes to."""
+    count: int | None
+    """Executions per step, loop iterations included; null if that depends on data."""
+    bytes: int
+    """Bytes of one device in all executions; of one execution if `count` is null."""
+    source: str
+    """`file:line` of the operation that needs it; empty if unknown."""
 
 
 class Rematerialization(Struct, frozen=True, kw_only=True):
@@ -168,6 +187,9 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """Arguments first, then values in the order of the program, then results."""
     collectives: list[CollectiveOrigin]
     """Operations whose traffic is unknown, then estimated collectives, those that move most bytes first."""
+    memory_transfers: list[MemoryTransfer] | None = []
+    """Moves between the memory of the devices and the host's; null if they are unknown: the program has several kinds
+    of memory, but was lowered for the CPU, which has one."""
     compiled: CompiledProgram | None = None
     """The compiled program; null unless it was asked for."""
 

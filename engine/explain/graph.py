@@ -171,6 +171,8 @@ class Tensor:
     """Axes over which the sum is still to be taken: each device has a partial sum."""
     device: int | None = None
     """The only device that has it; None for any other value."""
+    memory: str = ""
+    """Its kind of memory, such as `pinned_host`; empty if the program does not say."""
     given: list[Axis] = field(default_factory=list)
     """Of an argument or a result: the axes that the sharding given for it has, as `in_shardings` or `out_shardings`."""
 
@@ -183,6 +185,7 @@ class Graph:
     """A program after the propagation: operations, and tensors by index."""
 
     mesh: dict[str, int]
+    has_memory_kinds: bool = False
     tensors: list[Tensor] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     arguments: list[int] = field(default_factory=list)
@@ -214,7 +217,7 @@ def word(operation: Operation) -> str:
 
 def layout(tensor: Tensor) -> str:
     """Returns the mesh axes of each dim: `(data, –, model)`."""
-    return formatting.layout(tensor.axes, tensor.unreduced, tensor.device)
+    return formatting.layout(tensor.axes, tensor.unreduced, tensor.device, tensor.memory)
 
 
 def name_of(graph: Graph, index: int) -> str:

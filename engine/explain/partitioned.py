@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -45,6 +45,28 @@ class Partitioned:
 
     def called(self, op: Any) -> Any:
         return self._functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value].regions[0].blocks[0]
+
+    def operations(self) -> Iterator[tuple[Any, int | None]]:
+        """Yields what a device executes, each operation with its executions per step; None if they depend on data."""
+        return self._in_block(self.main, 1)
+
+    def _in_block(self, block: Any, times: int | None) -> Iterator[tuple[Any, int | None]]:
+        for operation in block.operations:
+            op = operation.operation
+            if op.name in CALLS:
+                yield from self._in_block(self.called(op), times)
+            elif op.name == "stablehlo.while":
+                trips = trip_count(op)
+                for region, runs in zip(op.regions, (1, 0), strict=True):  # the condition is tested once more
+                    known = None if times is None or trips is None else times * (trips + runs)
+                    yield from self._in_block(region.blocks[0], known)
+            elif op.name in ("stablehlo.case", "stablehlo.if"):
+                for region in op.regions:
+                    yield from self._in_block(region.blocks[0], None)
+            elif op.name in ("sdy.manual_computation", "sdy.named_computation"):
+                yield from self._in_block(op.regions[0].blocks[0], times)
+            else:
+                yield op, times
 
     @cached_property
     def _call_of(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from jax.interpreters import mlir
 from jax.stages import Lowered
 from jaxlib.mlir import ir
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..base.advice import first_line
 from ..base.untrusted import read_struct
@@ -18,6 +19,7 @@ from ..base.user_error import UserError
 from ..models.user_code import errors_as_invalid, find_function, load_module, parameters_of, type_name
 from ..parallel.mesh import build_mesh
 from ..spec.config import SIMULATED_DEVICES
+from .attributes import has_memory_kinds
 from .explain import explain
 from .explanation import Explanation, KeptStepRequest, ProgramRequest
 from .names import kept_names
@@ -55,8 +57,11 @@ def explain_kept(file: KeptStepRequest) -> Explanation:
 
 
 def explain_program(program: ProgramRequest) -> Explanation:
-    lowered = lower(program)
-    found = explain(lowered.compiler_ir("stablehlo"), program.function.name)
+    lowered, with_moves = lower(program)
+    module = lowered.compiler_ir("stablehlo")
+    found = explain(with_moves or module, program.function.name)
+    if with_moves is None and has_memory_kinds(module):
+        found = replace(found, memory_transfers=None)
     if not program.compiles:
         return found
     from .compiled import with_compiled  # it imports flax and optax, which `watch` does not need
@@ -64,8 +69,9 @@ def explain_program(program: ProgramRequest) -> Explanation:
     return with_compiled(lowered, found)
 
 
-def lower(program: ProgramRequest) -> jax.stages.Lowered:
-    """Returns the `Lowered` of a program's function. Nothing may use jax's devices before. Raises UserError."""
+def lower(program: ProgramRequest) -> tuple[jax.stages.Lowered, Any]:
+    """Returns the `Lowered` of a program's function, and for one with several kinds of memory what `with_moves`
+    returns. Nothing may use jax's devices before. Raises UserError."""
     jax.config.update("jax_num_cpu_devices", math.prod(program.mesh.values()) if program.mesh else SIMULATED_DEVICES)
     model = program.function
     what = f"{OPTION} {model.name}"
@@ -75,7 +81,25 @@ def lower(program: ProgramRequest) -> jax.stages.Lowered:
         raise UserError(f"{what}: it takes {', '.join(needed)}, but is called without arguments: give them defaults")
     mesh = jax.set_mesh(build_mesh(program.mesh, jax.devices())) if program.mesh else nullcontext()
     with errors_as_invalid(what, model.directory), mesh, kept_names():
-        return lowered(function(), what)
+        returned = function()
+        found = lowered(returned, what)
+        return found, with_moves(returned) if has_memory_kinds(found.compiler_ir("stablehlo")) else None
+
+
+def with_moves(returned: Any) -> Any:
+    """Returns the module of a user's program for a platform that has the host's memory apart: for the CPU, jax leaves
+    out what moves between them. None if the program is lowered already, or has operations of the CPU."""
+    match returned:
+        case (jitted, tuple(arguments)) if hasattr(jitted, "trace"):
+            traced = jitted.trace(*arguments)
+        case jax.stages.Traced():
+            traced = returned
+        case _:
+            return None
+    try:
+        return traced.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
+    except (AttributeError, NotImplementedError, ValueError):
+        return None
 
 
 def lowered(returned: Any, what: str) -> jax.stages.Lowered:

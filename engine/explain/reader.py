@@ -9,6 +9,7 @@ from jaxlib.mlir.dialects import sdy
 
 from .attributes import (
     EDGES,
+    MEMORY,
     ORIGINS,
     SHARDING,
     attribute_of,
@@ -20,12 +21,15 @@ from .attributes import (
     each_of,
     entry,
     factors_of,
+    has_memory_kinds,
     last_of,
     main_of,
+    memory_of,
     mesh_of,
     of_results,
     origins_in,
     shardings,
+    string,
     text_of,
     type_of,
 )
@@ -66,7 +70,7 @@ def read(module: Any, asked: Given) -> Graph:
 class _Reader:
     def __init__(self, module: Any, asked: Given) -> None:
         top = list(module.regions[0].blocks[0].operations)
-        self.graph = Graph(mesh_of(top))
+        self.graph = Graph(mesh_of(top), has_memory_kinds(module))
         self._devices = devices_of(top)
         main = main_of(module)
         self._places = Places(last_of(main).location)
@@ -87,6 +91,7 @@ class _Reader:
             tensor = self._tensor(value, entry(attributes, SHARDING))
             tensor.names.append(self._places.of(value.location).op_name)
             tensor.asked, tensor.given = origins_in(entry(attributes, ORIGINS)), axes
+            tensor.memory = string(entry(attributes, MEMORY))
             graph.arguments.append(self._nodes[value])
         returned = self._read_block(block, "")
         for index, attributes in enumerate(each_of(main, returned, "res_attrs")):
@@ -99,6 +104,7 @@ class _Reader:
         graph, last, number = self.graph, self.graph.operations[-1], len(self.graph.result_names)
         tensor = self._add(graph.tensors[returned].shape, graph.tensors[returned].dtype, entry(attributes, SHARDING))
         tensor.asked, tensor.given = origins_in(entry(attributes, ORIGINS)), asked
+        tensor.memory = string(entry(attributes, MEMORY))
         tensor.operation, tensor.result, tensor.joined = len(graph.operations) - 1, number, [returned]
         graph.results.append(len(graph.tensors) - 1)
         last.results.append(graph.results[-1])
@@ -131,6 +137,7 @@ class _Reader:
             tensor = self._tensor(value, sharding)
             tensor.operation, tensor.result, tensor.asked = index, position, origins_in(asked[position])
             found.results.append(self._nodes[value])
+            tensor.memory = memory_of(op)
         if origin := text_of(op, "sdy.sharding_origin_name"):
             self.graph.origins[origin] = index
         if (text := attribute_of(op, EDGES)) is not None:

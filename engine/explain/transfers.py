@@ -11,8 +11,7 @@ from .attributes import axes_in
 from .exchanges import RAGGED_EXCHANGE, exchanges, target
 from .explanation import UNKNOWN
 from .graph import Axis, Places
-from .partitioned import INSERTED, Partitioned, tag, trip_count
-from .passes import CALLS
+from .partitioned import INSERTED, Partitioned, tag
 from .reshards import CUSTOM_CALL, Exchange, inserted
 
 WRITTEN = {
@@ -53,7 +52,7 @@ class Transfer:
 
 
 def read_transfers(program: Partitioned) -> Iterator[Transfer]:
-    yield from _TransferReader(program).in_block(program.main, 1)
+    yield from _TransferReader(program).found()
 
 
 class _TransferReader:
@@ -63,9 +62,8 @@ class _TransferReader:
         self._first: dict[Any, Any] = {}
         """The result of a collective to the result of the first like it."""
 
-    def in_block(self, block: Any, times: int | None) -> Iterator[Transfer]:
-        for operation in block.operations:
-            op = operation.operation
+    def found(self) -> Iterator[Transfer]:
+        for op, times in self._program.operations():
             if op.name in INSERTED:
                 if INSERTED[op.name][0] and not self._is_repeated(op):
                     yield from self._inserted(op, times)
@@ -73,18 +71,6 @@ class _TransferReader:
                 yield self._called(op, WRITTEN[op.name], times)
             elif op.name == CUSTOM_CALL and target(op) == RAGGED_EXCHANGE:
                 yield self._called(op, RAGGED_EXCHANGE.replace("_", "-"), times)
-            elif op.name in CALLS:
-                yield from self.in_block(self._program.called(op), times)
-            elif op.name == "stablehlo.while":
-                trips = trip_count(op)
-                for region, runs in zip(op.regions, (1, 0), strict=True):  # the condition is tested once more
-                    known = None if times is None or trips is None else times * (trips + runs)
-                    yield from self.in_block(region.blocks[0], known)
-            elif op.name in ("stablehlo.case", "stablehlo.if"):
-                for region in op.regions:
-                    yield from self.in_block(region.blocks[0], None)
-            elif op.name in ("sdy.manual_computation", "sdy.named_computation"):
-                yield from self.in_block(op.regions[0].blocks[0], times)
             else:
                 yield from (self._exchanged(op, each, times) for each in exchanges(self._program, op))
 

@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import Explanation, ValueOrigin
+from shardtui.engine.explain.names import kept_names
+from shardtui.engine.explain.programs import with_moves
 from shardtui.tui.state.program_findings import program_findings
 
 from .one_collective import arguments, compiled
@@ -161,3 +164,34 @@ def test_values_of_one_device_are_said_to_be_there_and_found_by_the_shape_of_a_w
         (each.shape, 0, [["data"], []]) for each in alone
     ]
     assert all(each.because for each in warned)
+
+
+@pytest.mark.usefixtures("mesh")
+def test_values_in_the_memory_of_the_host_and_their_moves_are_shown() -> None:
+    mesh = jax.sharding.get_mesh()
+    host = NamedSharding(mesh, P("data"), memory_kind="pinned_host")  # type: ignore[arg-type]
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["hidden"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.tanh(checkpoint_name(jnp.sin(x @ w), "hidden")), None
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        return jax.lax.scan(jax.checkpoint(layer, policy=policy), x, w)[0].sum()
+
+    w, x = arguments(((3, 16, 16), P()), ROWS)
+    pair = jax.jit(jax.grad(loss)), (w, x)
+    with kept_names():
+        found = explain(with_moves(pair), "test")
+    assert with_moves(pair[0].lower(*pair[1])) is None
+    assert {value.memory for value in found.values if value.role != "value"} == {"device"}
+    assert any(value.memory == "pinned_host" for value in found.values)
+    size = 3 * 8 // 4 * 16 * 4
+    moves = [(each.before, each.after, each.count, each.bytes) for each in found.memory_transfers or ()]
+    assert moves == [("device", "pinned_host", 3, size), ("pinned_host", "device", 3, size)]
+    given = jax.jit(lambda x: x, out_shardings=host), (jax.ShapeDtypeStruct((8,), "float32", sharding=host),)
+    assert [value.layout for value in explain(with_moves(given), "test").values] == ["(data) in pinned_host"] * 2

@@ -26,7 +26,7 @@ from ...engine.explain.explanation import (
 from ...engine.spec.model_choice import user_model
 from ..client.engine_client import ask_engine
 from ..state.explanation_diff import changes, layouts, numbered, traffic
-from ..state.explanation_words import chains, compiled_bytes, differences
+from ..state.explanation_words import chains, compiled_bytes, differences, memory_moves
 from ..state.tables import ESTIMATED_COLLECTIVES, VALUES
 from ..state.tried_rules import EXAMPLES, read_rule
 from ..terminal import FAILED, FINE
@@ -139,7 +139,12 @@ def _tables(found: Explanation) -> list[RenderableType]:
     tables: list[RenderableType] = [*_title(found), *values]
     if hidden := len(found.values) - len(split):
         tables.append(Text(f"and {hidden:,} values that nothing splits: --json lists all", "dim"))
-    return [*tables, _collectives(found), *(_compiled(found.compiled) if found.compiled else ())]
+    return [
+        *tables,
+        _collectives(found),
+        *map(Text, memory_moves(found)),
+        *(_compiled(found.compiled) if found.compiled else ()),
+    ]
 
 
 def chain_lines(found: Explanation) -> list[RenderableType]:
@@ -150,6 +155,7 @@ def chain_lines(found: Explanation) -> list[RenderableType]:
         lines.append(Text(f"\n{value.name} [{formatting.shape(value.shape)}] {value.layout}{place}", "bold"))
         lines += map(Text, [*chains(value.origin), *_as_compiled(value)])
     lines += ["", _collectives(found)] if found.collectives else []
+    lines += map(Text, memory_moves(found))
     return [*lines, *(_compiled(found.compiled) if found.compiled else ())]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...engine.base import formatting
-from ...engine.explain.explanation import CompiledProgram, Link
+from ...engine.explain.explanation import CompiledProgram, Explanation, Link
 
 
 def in_words(link: Link) -> str:
@@ -41,6 +41,20 @@ def _head(link: Link) -> str:
 def conflicts(origin: Sequence[Link]) -> list[str]:
     """Returns a line for each conflict: what a dim is not split over, and why."""
     return [f"dim {link.dim} not over {link.axis}: {in_words(link)}" for link in origin if link.kind == "conflict"]
+
+
+def memory_moves(found: Explanation) -> list[str]:
+    """Returns a line for each move between the memory of the devices and the host's, or that they are unknown."""
+    if found.memory_transfers is None:
+        return [
+            "moves between kinds of memory are unknown, as the program was lowered for the CPU: return its .trace(…), "
+            "or jax.jit(f) and its arguments"
+        ]
+    return [
+        f"{each.value} moves from {each.before} to {each.after}, {formatting.times(each.count)} ×, "
+        f"{formatting.size(each.bytes)} per device{f' ({formatting.short_source(each.source)})' if each.source else ''}"
+        for each in found.memory_transfers
+    ]
 
 
 def compiled_bytes(found: CompiledProgram) -> dict[str, int]:
