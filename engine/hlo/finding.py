@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from ..wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, ProductInfo
 from ..wire.events import PresetInspected
@@ -25,13 +26,11 @@ RULES = {
 """Code to (name, what it finds). The meaning of a code never changes."""
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True):
     """One result of a check."""
 
     code: str
     """A key of `RULES`, such as `S101`."""
-    name: str
-    """The name of the code in `RULES`, such as `replicated-parameter`."""
     message: str
     """The problem, with its numbers."""
     fix: str
@@ -46,6 +45,11 @@ class Finding(Struct, frozen=True, kw_only=True):
     """The mesh axes that it is about; empty if it is about none in particular."""
     dims: list[str] = []
     """The logical axes of `arrays` that it is about; empty if it is about none in particular."""
+    name: str = ""
+    """The name of the code in `RULES`, such as `replicated-parameter`."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "name", RULES[self.code][0])
 
 
 class Subject(Struct, frozen=True):
@@ -80,27 +84,3 @@ class Subject(Struct, frozen=True):
     def wide_axes(self) -> dict[str, int]:
         """The mesh axes of more than one device, with their sizes."""
         return {axis: size for axis, size in self.mesh.axes.items() if size > 1}
-
-
-def finding(
-    code: str,
-    message: str,
-    fix: str,
-    arrays: Sequence[ArrayInfo] = (),
-    cost: int = 0,
-    source: str = "",
-    axes: Sequence[str] = (),
-    dims: Sequence[str] = (),
-) -> Finding:
-    """Returns the finding of a code. `cost`: bytes per device."""
-    return Finding(
-        code=code,
-        name=RULES[code][0],
-        message=message,
-        fix=fix,
-        arrays=[array.name for array in arrays],
-        bytes_per_device=cost,
-        source=source,
-        axes=list(axes),
-        dims=list(dims),
-    )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ..base import formatting
 from ..wire.descriptions import ArrayInfo, MeshInfo
 from ..wire.events import PresetCompiled, PresetInspected
-from .finding import RULES, Finding, Subject, finding
+from .finding import RULES, Finding, Subject
 from .layout import bytes_per_device, dim_name, is_same_layout, replicas, shard_shape, used_axes
 from .operation_findings import gathered_parameters, over_dcn, repeated_products
 
@@ -70,12 +70,12 @@ def _replicated_parameters(subject: Subject) -> Iterator[Finding]:
             longest = max((length, dim) for dim, length in enumerate(lengths))[1]
             if lengths[longest] % size == 0:
                 name = dim_name(array, longest)
-                yield finding(
+                yield Finding(
                     "S101",
                     f"{array.name} is replicated over the {size} devices of {axis}: {formatting.size(saved)} of its "
                     f"{formatting.size(each)} on each device could be saved",
                     f'split {name} over {axis}: add the rule {name} = "{axis}" or an override',
-                    [array],
+                    [array.name],
                     saved,
                     axes=[axis],
                 )
@@ -91,12 +91,12 @@ def _replicated_moments(subject: Subject) -> Iterator[Finding]:
             wasteful.append(moment)
             saved += bytes_per_device(moment, subject.mesh) - bytes_per_device(parameter, subject.mesh)
     if wasteful:
-        yield finding(
+        yield Finding(
             "S102",
             f"{_names(wasteful)} are split over fewer devices than their parameters: "
             f"{formatting.size(saved)} per device could be saved",
             "split the optimizer state like the parameters: remove the override, or pass `jit` out_shardings for it",
-            wasteful,
+            [moment.name for moment in wasteful],
             saved,
         )
 
@@ -108,12 +108,12 @@ def _indivisible_dims(subject: Subject) -> Iterator[Finding]:
             count = math.prod(subject.mesh.axes[axis] for axis in axes)
             if array.shape[dim] % count:
                 name = dim_name(array, dim)
-                yield finding(
+                yield Finding(
                     "S103",
                     f"{array.name}: {name} {array.shape[dim]} does not divide by {count} ({' × '.join(axes)}), "
                     f"so it is unsharded: {formatting.size(held)} per device",
                     f"make it a multiple of {count}, or remove the rule for {name}",
-                    [array],
+                    [array.name],
                     held,
                     axes=axes,
                 )
@@ -125,7 +125,7 @@ def _idle_axes(subject: Subject) -> Iterator[Finding]:
     used = subject.axes_of("parameter", "moment", "batch", "gradient", "activation")
     for axis, size in subject.wide_axes.items():
         if axis not in used:
-            yield finding(
+            yield Finding(
                 "S104",
                 f"nothing is split over {axis}: its {size} devices hold and compute the same",
                 f'use it in a rule, such as batch = "{axis}", or give its {size} devices to another axis',
@@ -140,12 +140,12 @@ def _rematerializations(subject: Subject) -> Iterator[Finding]:
         ]
         where = f" at {found.source}" if found.source else f" in {found.op_name}" if found.op_name else ""
         which = f"; arrays of that shape: {_names(known)}" if known else ""
-        yield finding(
+        yield Finding(
             "S107",
             f"{found.operation}{where} is replicated to reshard it "
             f"from {found.from_sharding} to {found.to_sharding}{which}",
             "add a sharding constraint with one layout on both sides of that operation, or change the rule of one side",
-            known,
+            [array.name for array in known],
             source=found.source,
         )
 
@@ -162,11 +162,11 @@ def _other_layouts(subject: Subject) -> Iterator[Finding]:
         compiled = math.prod(shard_shape(array.shape, array.compiled_spec, subject.mesh))
         if array.kind == "activation" and compiled <= intended:
             continue  # the compiler chose, and split it further
-        yield finding(
+        yield Finding(
             "S108",
             f"{array.name}: intended {formatting.spec(array.spec)}, compiled {formatting.spec(array.compiled_spec)}",
             "add a sharding constraint, or change the preset to what the compiler chose",
-            [array],
+            [array.name],
             bytes_per_device(array, subject.mesh),
         )
 
@@ -177,26 +177,26 @@ def _traffic_over_compute(subject: Subject) -> Iterator[Finding]:
         moved[tuple(info.axes)] = moved.get(tuple(info.axes), 0) + info.least_bytes
     for axes, sent in moved.items():
         if flops is not None and flops < FLOPS_PER_BYTE * sent:
-            yield finding(
+            yield Finding(
                 "S109",
                 f"{formatting.over(axes)} carries {formatting.size(sent)} per device and step "
                 f"for {formatting.rate(flops)}FLOP of compute: {flops / sent:.1f} FLOP per byte",
                 "give each device more to compute: a larger batch, longer sequences, or fewer devices on that axis",
-                cost=sent,
-                axes=axes,
+                bytes_per_device=sent,
+                axes=list(axes),
             )
 
 
 def _unnamed_dims(subject: Subject) -> Iterator[Finding]:
     if subject.unused_rules and not subject.axes_of("parameter") & set(subject.wide_axes):
         held = sum(bytes_per_device(array, subject.mesh) for array in subject.of_kind("parameter"))
-        yield finding(
+        yield Finding(
             "S110",
             f"no parameter is split, each device holds all {formatting.size(held)} of them: the preset has rules for "
             f"{', '.join(subject.unused_rules)}, but the model has no such logical axis",
             "name the dims of its parameters, for example with nnx.with_partitioning(init, ('embed', 'mlp')), or split "
             "arrays by name in [overrides]",
-            subject.of_kind("parameter"),
+            [array.name for array in subject.of_kind("parameter")],
             held,
         )
 

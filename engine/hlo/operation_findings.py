@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..base import formatting
 from ..wire.descriptions import ArrayInfo, CollectiveInfo, ProductInfo
-from .finding import Finding, Subject, finding
+from .finding import Finding, Subject
 from .layout import dim_name, used_axes
 
 REPEATED = 1.2
@@ -35,12 +35,12 @@ def repeated_products(subject: Subject) -> Iterator[Finding]:
     crowded = _crowded(subject)
     parameters = _parameters(subject, wasteful[0].scope)
     why = f"; {', '.join(sorted(crowded))} stay unsharded, since the batch uses their mesh axes" if crowded else ""
-    yield finding(
+    yield Finding(
         "S105",
         f"the devices compute {formatting.rate(computed)}FLOP of matrix products, but a step needs "
         f"{formatting.rate(needed)}FLOP: {computed / needed:.2f} times as many{_parts(wasteful, devices)}{why}",
         _hint(subject),
-        parameters,
+        [array.name for array in parameters],
         source=wasteful[0].source,
         dims=_shared_dims(subject, parameters),
     )
@@ -95,12 +95,12 @@ def gathered_parameters(subject: Subject) -> Iterator[Finding]:
         if any(info.multiplied for info in mine):
             moved = sum(_bytes_of(array, info) for info in mine)
             axes = " × ".join(mine[0].axes)
-            yield finding(
+            yield Finding(
                 "S106",
                 f"{array.name} is all-gathered over {axes}, {formatting.size(moved)} per device and step, "
                 f"although the batch is not split over {axes}",
                 "split a dim that activations have, too (heads, mlp or vocab), so that each device multiplies its part",
-                [array],
+                [array.name],
                 moved,
                 next((info.source for info in mine if info.multiplied), ""),
                 list(dict.fromkeys(axis for info in mine for axis in info.axes)),
@@ -125,12 +125,12 @@ def over_dcn(split: Mapping[str, set[str]], moved: Mapping[str, int]) -> Iterato
         if not dims or {"batch", "layers"} & split[axis]:  # pipeline stages may split the vocabulary, too
             continue
         traffic = f", {formatting.size(size)} per device and step" if size else ""
-        yield finding(
+        yield Finding(
             "S111",
             f"{axis} is a {PARALLELISM[dims[0]]} axis ({', '.join(dims)}) and crosses slices: every layer waits for "
             f"DCN{traffic}",
             f"put another axis first in [mesh], such as data, a multiple of the slices: then {axis} stays inside one",
-            cost=size,
+            bytes_per_device=size,
             axes=[axis],
             dims=dims,
         )

@@ -4,13 +4,11 @@ import math
 import re
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from ...engine.base import formatting
 from ...engine.explain.explanation import Explanation, Rematerialization, ValueOrigin
 from ...engine.explain.graph import Graph
 from ...engine.hlo.array_types import element_bits
-from ...engine.hlo.finding import Finding, finding
+from ...engine.hlo.finding import Finding
 from ...engine.hlo.lint import LARGE_BYTES, LARGE_FRACTION
 
 MANY_CAPTURED = 2**16
@@ -51,8 +49,7 @@ def _replicated_value(value: ValueOrigin, axis: str, saved: int, mesh: dict[str,
             f"argument: {formatting.size(saved)} of its {formatting.size(_bytes(value, mesh))}"
             " on each device could be saved"
         )
-        found = finding("S101", message, f"split its dim {dim} over {axis}", cost=saved, axes=[axis])
-        yield replace(found, arrays=[value.name])
+        yield Finding("S101", message, f"split its dim {dim} over {axis}", [value.name], saved, axes=[axis])
 
 
 def _idle_axes(found: Explanation) -> Iterator[Finding]:
@@ -60,24 +57,24 @@ def _idle_axes(found: Explanation) -> Iterator[Finding]:
     whole = [value.name for value in _arguments(found) if not _axes(value)]
     for axis, size in found.mesh.items():
         if size > 1 and axis not in used:
-            each = finding(
+            yield Finding(
                 "S104",
                 f"nothing is split over {axis}: its {size} devices hold and compute the same",
                 f"split an argument over it, the batch first, or give its {size} devices to another axis",
+                whole,
                 axes=[axis],
             )
-            yield replace(each, arrays=whole)
 
 
 def _rematerialization(found: Rematerialization) -> Finding:
-    each = finding(
+    return Finding(
         "S107",
         f"{found.value} is replicated to get from {formatting.layout(found.before, device=found.device)} to "
         f"{formatting.spec(found.after)}",
         "add a sharding constraint with one layout on both sides of that operation, or change the layout of one side",
+        [found.value],
         source=found.source,
     )
-    return replace(each, arrays=[found.value])
 
 
 def _captured(found: Explanation) -> Iterator[Finding]:
@@ -85,15 +82,15 @@ def _captured(found: Explanation) -> Iterator[Finding]:
     held = sum(_bytes(value, found.mesh) for value in arrays)
     if held >= MANY_CAPTURED:
         names = formatting.listed([value.name for value in arrays], 3)
-        each = finding(
+        yield Finding(
             "S112",
             f"{names}: captured by the function, so constants of the program: {formatting.size(held)} whole on every "
             "device, which are in no figure of its arguments or temporaries",
             "pass them as arguments, with shardings",
-            cost=held,
-            source=arrays[0].source,
+            [value.name for value in arrays],
+            held,
+            arrays[0].source,
         )
-        yield replace(each, arrays=[value.name for value in arrays])
 
 
 def _axes(value: ValueOrigin) -> set[str]:
