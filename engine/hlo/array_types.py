@@ -32,6 +32,7 @@ class Arrays(NamedTuple):
     """The shape of each array."""
 
 
+@lru_cache(4096)
 def arrays(text: str) -> Arrays:
     """Parses a type. Raises ValueError if it is too large for any device."""
     found = ARRAY.findall(text)

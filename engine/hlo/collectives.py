@@ -4,15 +4,16 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from ..spec.topology import spans, within
 from ..wire.descriptions import CollectiveInfo
 from . import megascale
-from .array_types import Arrays, arrays
+from .array_types import arrays
 from .collective_forms import kind_of, results, sent_operands, sent_types
 from .dataflow import Dataflow
 from .device_groups import Ids, axes_of, grouping, groups_of, numbering
-from .execution_counts import CALLS, runs
+from .execution_counts import runs
 from .module import Computation, Instruction, Module
 from .overlap import Schedule
 
@@ -52,16 +53,12 @@ class Reader:
         self.spans = spans(mesh, self.slices)
         """How many slices each mesh axis spans."""
         self.flow = Dataflow(module) if arguments else None
-        self.callers = _callers(module)
         self.runs = runs(module)
         self.shared = 1000 * MAX_SHARED
         """Characters that may still come from elsewhere, see `MAX_SHARED`."""
         self.unlisted = 0
         """Groupings so far that name more devices than their text has characters."""
         self._groups: dict[tuple[str, Ids], tuple[list[str], int]] = {}
-        self._types: dict[str, Arrays] = {}
-        self._sums: dict[tuple[str, ...], tuple[int, str]] = {}
-        self._written: dict[str, bool] = {}
         self._received: dict[str, dict[str, str]] = {}
 
     def collectives(self) -> Iterator[CollectiveInfo]:
@@ -88,10 +85,10 @@ class Reader:
         names = sent_operands(instruction)
         axes, size = self._across(instruction) if transfer else self._grouping(instruction)
         operands = [found for name in names if (found := where.instructions.get(name))]
-        bits, dtype = self._sum(sent_types(instruction, operands))
+        bits, dtype = _sum(sent_types(instruction, operands))
         each = bits // 8 * (size if kind == "all-gather" else 1)
-        count = self.runs[where.name]
-        others = [self.callers[where.name][1], *operands] if where.name in self.callers else operands
+        count, callers = self.runs[where.name], self.module.callers
+        others = [callers[where.name][1], *operands] if where.name in callers else operands
         op_name = instruction.op_name or next((name for found in others if (name := found.op_name)), "")
         if transfer and "/" not in op_name:  # the name of an argument
             op_name = megascale.name_of(instruction)
@@ -112,7 +109,7 @@ class Reader:
             shapes=self._shapes(where, instruction),
             op_name=op_name,
             source=source,
-            written=self._is_written(op_name),
+            written=_is_written(op_name),
             gathered=[self._argument(where, name) for name in names] if kind == "all-gather" else [],
             multiplied=kind == "all-gather"
             and self.flow is not None
@@ -130,20 +127,20 @@ class Reader:
     def _shapes(self, where: Computation, instruction: Instruction) -> list[list[int]]:
         """The shapes of the results; for a transfer, the received shape."""
         if _is_scatter(where, instruction):
-            return self._type(where.root.type).shapes if where.root else []
+            return arrays(where.root.type).shapes if where.root else []
         if not megascale.kind_of(instruction):
-            return self._type(instruction.type).shapes[results(instruction)]
+            return arrays(instruction.type).shapes[results(instruction)]
         if where.name not in self._received:
             self._received[where.name] = {sent: each for each, sent in megascale.received(where).items()}
         result = where.instructions.get(self._received[where.name].get(instruction.name, ""))
-        return self._type(result.type).shapes[:1] if result else []
+        return arrays(result.type).shapes[:1] if result else []
 
     def outermost(self, where: Computation, instruction: Instruction) -> Instruction:
         """Returns the fusion or asynchronous start around an instruction, or itself: traces name that."""
         for _ in range(MAX_NESTED):
-            if where.name not in self.callers:
+            if where.name not in self.module.callers:
                 break
-            where, instruction = self.callers[where.name]
+            where, instruction = self.module.callers[where.name]
         return instruction
 
     def _argument(self, where: Computation, name: str) -> str:
@@ -163,34 +160,20 @@ class Reader:
             self._groups[text, ids] = axes_of(groups, self.mesh), max(map(len, groups), default=1)
         return self._groups[text, ids]
 
-    def _sum(self, types: tuple[str, ...]) -> tuple[int, str]:
-        """The total bits of some types, and their dtypes in words."""
-        if types not in self._sums:
-            each = [(self._type(text), times) for text, times in Counter(types).items()]
-            dtypes = dict.fromkeys(dtype for found, _ in each for dtype in found.dtypes)
-            self._sums[types] = sum(found.bits * times for found, times in each), ", ".join(dtypes)
-        return self._sums[types]
 
-    def _type(self, text: str) -> Arrays:
-        if text not in self._types:
-            self._types[text] = arrays(text)
-        return self._types[text]
+@lru_cache(1024)
+def _sum(types: tuple[str, ...]) -> tuple[int, str]:
+    """The total bits of some types, and their dtypes in words."""
+    each = [(arrays(text), times) for text, times in Counter(types).items()]
+    dtypes = dict.fromkeys(dtype for found, _ in each for dtype in found.dtypes)
+    return sum(found.bits * times for found, times in each), ", ".join(dtypes)
 
-    def _is_written(self, op_name: str) -> bool:
-        if op_name not in self._written:
-            self._written[op_name] = bool(WRITTEN.search(re.split(r"\W", op_name)[-1]))
-        return self._written[op_name]
+
+@lru_cache(1024)
+def _is_written(op_name: str) -> bool:
+    return bool(WRITTEN.search(re.split(r"\W", op_name)[-1]))
 
 
 def _is_scatter(where: Computation, instruction: Instruction) -> bool:
     """Whether an all-reduce is half of a reduce-scatter: a TPU's fusion that also slices out the device's part."""
     return instruction.opcode == "all-reduce" and where.name.startswith("all-reduce-scatter")
-
-
-def _callers(module: Module) -> dict[str, tuple[Computation, Instruction]]:
-    """The name of each computation of a fusion or an asynchronous start to that instruction and its place."""
-    return {
-        called: (where, instruction)
-        for where, instruction in module.instructions()
-        if " calls=" in instruction.rest and (called := instruction.attribute(CALLS))
-    }

@@ -6,8 +6,8 @@ Values are followed through instructions that only move them or change their dty
 import re
 from collections.abc import Iterator
 
-from .execution_counts import APPLIED, BODY, CALLS
-from .module import Computation, Instruction, Module, number
+from .execution_counts import APPLIED, BODY
+from .module import CALLS, Computation, Instruction, Module, number
 
 INDEX = r"\bindex=(\d+)"
 PARAMETER = re.compile(r"(\d{1,9})\)")

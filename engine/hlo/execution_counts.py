@@ -11,7 +11,6 @@ from typing import NamedTuple
 from ..base.call_graph import walk_of
 from .module import Computation, Instruction, Module, number
 
-CALLS = r"\bcalls=%?([\w.\-]+)"
 BODY = r"\bbody=%?([\w.\-]+)"
 CONDITION = r"\bcondition=%?([\w.\-]+)"
 APPLIED = r"\bto_apply=%?([\w.\-]+)"
@@ -63,7 +62,7 @@ class Trips:
     """
 
     def __init__(self, module: Module) -> None:
-        self.computations = module.computations
+        self.module = module
         self.budget = MAX_SHARED + (MAX_STEPS + 1) * sum(
             len(found.instructions) for found in module.computations.values()
         )
@@ -87,18 +86,14 @@ class Trips:
             states.append(_elements(Scope(self, body, states[-1]), body.root))
         return self._trips(condition, states)
 
-    def fused(self, fusion: Instruction) -> Computation | None:
-        """Returns the computation that a fusion calls; None if the module does not have it."""
-        return self._called(fusion, CALLS)
-
     def _called(self, instruction: Instruction, role: str) -> Computation | None:
-        return self.computations.get(instruction.attribute(role) or "")
+        return self.module.computations.get(instruction.attribute(role) or "")
 
     def _trips(self, condition: Computation, states: list[Given]) -> int | None:
         """The smallest n for which the condition is false, if both compared values advance evenly."""
         root = condition.root
         around = root if root and root.opcode == "fusion" else None
-        inside = self.fused(around) if around else condition
+        inside = self.module.called(around) if around else condition
         compare = inside.root if inside else None
         if not inside or not compare or compare.opcode != "compare":
             return None
@@ -164,7 +159,7 @@ class Scope:
                 return None
 
     def _fused(self, fusion: Instruction) -> int | None:
-        called = self.trips.fused(fusion)
+        called = self.trips.module.called(fusion)
         if not called or not called.root or self.trips.nested == MAX_NESTED:
             return None
         self.trips.nested += 1

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import prod
 
 from .array_types import arrays, elements, leaves, memory_space
-from .execution_counts import APPLIED, BODY, CALLS, CONDITION, callees
+from .execution_counts import APPLIED, BODY, CONDITION, callees
 from .module import Computation, Instruction, Module, number, numbers
 
 OUTPUT_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
@@ -201,7 +201,7 @@ class Schedule:
 
     def _may_reuse(self, each: Instruction) -> bool:
         """Whether an instruction can write its results over operands that it is the last to read."""
-        fused = self.module.computations.get(each.attribute(CALLS) or "") if each.opcode == "fusion" else None
+        fused = self.module.called(each) if each.opcode == "fusion" else None
         opcodes = {inside.opcode for inside in fused.instructions.values()} if fused else {each.opcode}
         if not opcodes.isdisjoint(UPDATES):
             return True

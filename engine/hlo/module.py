@@ -19,6 +19,7 @@ from ..base.directories import CONSTRAINTS, ENGINE
 INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\((.*)")
 COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{$")
 OP_NAME = r'op_name="([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+CALLS = r"\bcalls=%?([\w.\-]+)"
 DIGITS = re.compile(r"\d+")
 OPERAND = re.compile(r"%([\w.\-]+)")
 BRACKETS = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}")
@@ -124,6 +125,19 @@ class Module:
         for computation in self.computations.values():
             for instruction in computation.instructions.values():
                 yield computation, instruction
+
+    def called(self, instruction: Instruction) -> Computation | None:
+        """Returns the computation of a fusion or an asynchronous start; None for other instructions."""
+        return self.computations.get(instruction.attribute(CALLS) or "") if " calls=" in instruction.rest else None
+
+    @cached_property
+    def callers(self) -> dict[str, tuple[Computation, Instruction]]:
+        """The name of each computation of a fusion or an asynchronous start to that instruction and its place."""
+        return {
+            called.name: (where, instruction)
+            for where, instruction in self.instructions()
+            if (called := self.called(instruction))
+        }
 
     def source(self, instruction: Instruction) -> str:
         """Returns the `file:line` of an instruction, preferably outside libraries; empty if the module has none."""

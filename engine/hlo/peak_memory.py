@@ -11,7 +11,7 @@ from ..base.formatting import maxima
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from .array_types import MAIN, arrays, element_bits, memory_space
 from .dataflow import Dataflow
-from .execution_counts import CALLS, is_walkable
+from .execution_counts import is_walkable
 from .live_values import Schedule, Value
 from .module import Instruction, Module, number, numbers
 
@@ -143,7 +143,7 @@ class _Reader:
         backward pass, what computes the update.
         """
         each, place = value.instruction, value.where
-        called = self._module.computations.get(each.attribute(CALLS) or "") if each.opcode == "fusion" else None
+        called = self._module.called(each) if each.opcode == "fusion" else None
         at = called.root if called else each
         inside = called
         for _ in range(MAX_STEPS):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .array_types import arrays
 from .dataflow import Dataflow, is_product
-from .execution_counts import CALLS, callees, is_walkable, runs
+from .execution_counts import callees, is_walkable, runs
 from .module import Computation, Instruction, Module
 from .products import product_flops
 
@@ -111,7 +111,7 @@ class Works:
                 pending += [(body, inner) for inner in body.instructions.values()]
 
     def _body(self, each: Instruction) -> Computation | None:
-        return self._module.computations.get(each.attribute(CALLS) or "") if each.opcode == "fusion" else None
+        return self._module.called(each) if each.opcode == "fusion" else None
 
     def _bytes(self, where: Computation, each: Instruction) -> int | None:
         if each.opcode in UNKNOWN or each.opcode.endswith(("-start", "-update", "-done")):

@@ -65,8 +65,6 @@ class Program:
         self.collectives: dict[str, CollectiveInfo] = {}
         """By the instruction that the trace names: the collective, or the fusion that contains it."""
         self._groups: dict[str, Mapping[int, tuple[int, ...]]] = {}
-        self._callers = {called: each for _, each in module.instructions() if (called := _called(each))}
-        """The fusion or asynchronous start that calls a computation: its instructions are not in traces."""
         self._sent = {
             received: sent
             for computation in module.computations.values()
@@ -77,7 +75,7 @@ class Program:
         self.operations = {
             each.name: self._operation(where, each)
             for where, each in module.instructions()
-            if where.name not in self._callers
+            if where.name not in module.callers  # the instructions of a fusion are not in traces
         }
 
     def partners(self, collective: str, position: int) -> tuple[int, ...]:
@@ -196,13 +194,13 @@ class Program:
     def _inner(self, each: Instruction) -> list[Instruction]:
         """The instructions of a fusion and of the fusions in it."""
         found: list[Instruction] = []
-        seen, pending = set[str](), [_called(each)]
+        seen, pending = set[str](), [each]
         while pending:
-            name = pending.pop()
-            if name and name not in seen and (body := self.module.computations.get(name)):
-                seen.add(name)
+            body = self.module.called(pending.pop())
+            if body and body.name not in seen:
+                seen.add(body.name)
                 found += body.instructions.values()
-                pending += [_called(other) for other in body.instructions.values()]
+                pending += body.instructions.values()
         return found
 
 
@@ -258,10 +256,6 @@ def _partners(text: str, devices: int) -> Mapping[int, tuple[int, ...]]:
         for member in group:
             found.setdefault(member, set()).update(group)
     return {member: tuple(sorted(partners)) for member, partners in found.items()}
-
-
-def _called(instruction: Instruction) -> str:
-    return instruction.attribute(r"\bcalls=%?([\w.\-]+)") or "" if "calls=" in instruction.rest else ""
 
 
 def _channel(instruction: Instruction) -> str | None:
