@@ -26,11 +26,10 @@ from shardtui.tui.screens.origin import OriginScreen
 from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.screens.program import ProgramScreen
 from shardtui.tui.screens.rules import RulesScreen
-from shardtui.tui.screens.time import TimeScreen
+from shardtui.tui.screens.time import PartsHistory, TimeScreen
 from shardtui.tui.screens.traffic import TrafficScreen
 from shardtui.tui.screens.watch import WatchScreen
 from shardtui.tui.widgets.loss_chart import LossChart
-from shardtui.tui.widgets.parts_history import PartsHistory
 from shardtui.tui.widgets.preset_list import PresetList
 from shardtui.tui.widgets.rule_list import RuleList
 from shardtui.tui.widgets.sharding_pane import ShardingPane

@@ -22,10 +22,9 @@ from shardtui.engine.spec.hf_export import Exported
 from shardtui.engine.spec.model_choice import ModelPreset
 from shardtui.engine.spec.prepared import Prepared
 from shardtui.engine.spec.preset_reader import PresetFile
-from shardtui.engine.wire.checkpoints import Verification
+from shardtui.engine.wire.checkpoints import StoredCheckpoint, Verification
 from shardtui.engine.wire.descriptions import PresetListing
 from shardtui.engine.wire.events import AnyEvent, Sampled
-from shardtui.engine.wire.stored_checkpoint import StoredCheckpoint
 from shardtui.tui.cli.compare import CompareReport
 from shardtui.tui.cli.explain import ExplanationDiff, WhyReport
 from shardtui.tui.cli.inspect_checkpoint import CheckpointDiff

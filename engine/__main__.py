@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from .base.output import make_stderr_printable, say
-from .base.parent_watchdog import end_with_parent
+from .base.processes import end_with_parent
 from .wire.ending import adopt_pipe
 from .wire.stdout import answered
 

@@ -6,9 +6,8 @@ from threading import Lock
 
 import jax
 from shardtui.engine.models.task import Task
-from shardtui.engine.program.compiler import Compiler
+from shardtui.engine.program.compiler import Compiler, KeptPrograms
 from shardtui.engine.program.inspection import inspect_program
-from shardtui.engine.program.kept_programs import KeptPrograms
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.config import KEEP_PROGRAMS

@@ -1,10 +1,12 @@
-"""Ends of processes: the words for an exit status, and how long one that was asked to end is waited for."""
+"""Ends of processes: the words for an exit status, the wait for one that was asked to end, the end with the parent."""
 
 import contextlib
 import os
 import re
 import signal
+import stat
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -149,3 +151,20 @@ def send_signal(pid: int, number: signal.Signals) -> None:
     """Sends a signal to a process that may be gone, or another user's."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
+
+
+def end_with_parent(received: Callable[[bytes], object] = bool) -> None:
+    """Starts a thread that exits this process when its stdin closes, if that is a pipe: however the parent ended.
+    `received` is called there with what the parent writes."""
+    try:
+        piped = stat.S_ISFIFO(os.fstat(0).st_mode)
+    except OSError:  # there is no stdin
+        return
+    if piped:
+        threading.Thread(target=_wait, args=(received,), name="parent watchdog", daemon=True).start()
+
+
+def _wait(received: Callable[[bytes], object]) -> None:
+    while data := os.read(0, 4096):
+        received(data)
+    os._exit(1)

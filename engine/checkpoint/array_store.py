@@ -16,7 +16,7 @@ from msgspec import Struct
 from ..base.untrusted import decode, refusing
 from ..base.user_error import UserError
 from ..program.pytree_arrays import bytes_of
-from ..wire.stored_checkpoint import Shape
+from ..wire.checkpoints import Shape
 from .reading import content, is_local
 
 MAX_BYTES = 2**60

@@ -10,8 +10,8 @@ from ..base.untrusted import decode, refusing
 from ..base.user_error import UserError
 from ..distributed.outcomes import Problem
 from ..program.pytree_arrays import Leaf, bytes_of, depth_by_key, unique_names
+from ..wire.checkpoints import StoredArray, StoredCheckpoint
 from ..wire.descriptions import MeshInfo
-from ..wire.stored_checkpoint import StoredArray, StoredCheckpoint
 from .orbax_item import Stored, is_item, read_item
 from .reading import content, is_local, names_in
 

@@ -18,8 +18,8 @@ from msgspec import Meta, Struct
 from ..base.untrusted import decode, refusing
 from ..base.user_error import UserError
 from ..program.pytree_arrays import Path
+from ..wire.checkpoints import MAX_DIMS, Shape
 from ..wire.descriptions import MeshInfo
-from ..wire.stored_checkpoint import MAX_DIMS, Shape
 from .array_store import MANIFEST, ArrayStore, StoredType
 from .reading import content
 

@@ -14,8 +14,8 @@ from ..parallel.rules import decide, preset_problems
 from ..spec.config import SIMULATED_DEVICES, ModelConfig, RunConfig
 from ..spec.preset import Preset
 from ..spec.preset_reader import load_preset
+from ..wire.checkpoints import Placed, StoredArray, StoredCheckpoint
 from ..wire.descriptions import ArrayInfo, MeshInfo
-from ..wire.stored_checkpoint import Placed, StoredArray, StoredCheckpoint
 from .arrays import stored_names
 from .manifest import read_manifest
 from .orbax_checkpoint import described

@@ -25,8 +25,17 @@ from msgspec import Struct
 
 from ..base.advice import advice, error_line
 from ..base.output import note
-from ..base.parent_watchdog import end_with_parent
-from ..base.processes import KILL_SECONDS, STOPPED, Clock, IdleClock, StopClock, exit_words, last_line, wait_for
+from ..base.processes import (
+    KILL_SECONDS,
+    STOPPED,
+    Clock,
+    IdleClock,
+    StopClock,
+    end_with_parent,
+    exit_words,
+    last_line,
+    wait_for,
+)
 from ..base.user_error import UserError
 from ..wire.engine_command import engine_command
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from ..base.advice import problems_in
 from ..base.output import note, note_traceback, say
-from ..base.parent_watchdog import end_with_parent
+from ..base.processes import end_with_parent
 from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import NotMet, Unfit, WrongDevices

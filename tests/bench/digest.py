@@ -12,9 +12,8 @@ from shardtui.engine.checkpoint.arrays import save_arrays
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.digest import is_finite
 from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import compile_initial_state
+from shardtui.engine.program.program import compile_initial_state, digest_function, state_function
 from shardtui.engine.program.reshard import Transfers
-from shardtui.engine.program.state_function import digest_function, state_function
 from shardtui.engine.spec.preset_reader import load_preset
 
 from .figure import Figure, at_most, timed

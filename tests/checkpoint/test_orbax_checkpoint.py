@@ -23,7 +23,7 @@ from shardtui.engine.checkpoint.orbax_placement import place_checkpoint
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.spec.preset_reader import load_preset
-from shardtui.engine.wire.stored_checkpoint import StoredCheckpoint
+from shardtui.engine.wire.checkpoints import StoredCheckpoint
 
 from ..command import answered
 from ..conftest import tiny_config

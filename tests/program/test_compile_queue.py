@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from shardtui.engine.program.compile_queue import CompileQueue, Urgency
-from shardtui.engine.program.kept_programs import MIN_PROGRAMS, KeptPrograms
+from shardtui.engine.program.compiler import MIN_PROGRAMS, KeptPrograms
 
 
 @pytest.fixture

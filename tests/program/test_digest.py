@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.program import digest
 from shardtui.engine.program.digest import digests, is_finite, joined
-from shardtui.engine.program.state_function import digest_function
+from shardtui.engine.program.program import digest_function
 
 from ..changes import CHANGES, DTYPES, SIDE, arrays, encoding, tried
 

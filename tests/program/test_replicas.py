@@ -11,9 +11,14 @@ import numpy as np
 import pytest
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import Program, compile_initial_state, compile_program
+from shardtui.engine.program.program import (
+    Program,
+    StateFunction,
+    compile_initial_state,
+    compile_program,
+    shard_digest_function,
+)
 from shardtui.engine.program.replicas import Differing, differing, first_holders, rows_of
-from shardtui.engine.program.state_function import StateFunction, shard_digest_function
 from shardtui.engine.spec.preset_reader import load_preset
 
 from ..conftest import BATCHES, WIDE, step, tiny_config

@@ -13,9 +13,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import Program, compile_initial_state
+from shardtui.engine.program.program import Program, compile_initial_state, digest_function
 from shardtui.engine.program.reshard import SwitchError, Transfers, bytes_moved, move_state
-from shardtui.engine.program.state_function import digest_function
 
 from ..conftest import step
 

@@ -22,9 +22,8 @@ from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.models.task import Task, TrainState
-from shardtui.engine.program.program import Program, trace_held_out
+from shardtui.engine.program.program import Program, StateFunction, shard_digest_function, trace_held_out
 from shardtui.engine.program.reshard import Transfers
-from shardtui.engine.program.state_function import StateFunction, shard_digest_function
 from shardtui.engine.spec.config import CheckpointConfig, EvaluationConfig, ScheduledSwitch
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import KEPT, Profiler

@@ -4,10 +4,10 @@ import msgspec
 from shardtui.engine.spec.attempt import Attempt, LostProcess
 from shardtui.engine.wire.events import AnyEvent, EngineLost, EngineStarted, Failed, HostsMeasured
 from shardtui.engine.wire.hosts import Activity, HostInfo, HostStatus
+from shardtui.tui.screens.mesh import LAST_ATTEMPTS, HostsPanel
 from shardtui.tui.state.announcements import announcement
 from shardtui.tui.state.interpreter import apply
 from shardtui.tui.state.run_state import RunState
-from shardtui.tui.widgets.hosts_panel import LAST_ATTEMPTS, HostsPanel
 from textual.app import App, ComposeResult
 
 from ..conftest import READY

@@ -20,9 +20,9 @@ from shardtui.tui.palette import Palette
 from shardtui.tui.screens.checkpoints import CheckpointsScreen
 from shardtui.tui.screens.confirm import Confirm
 from shardtui.tui.screens.rules import RulesScreen
+from shardtui.tui.screens.run_screen import Always
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.keys import Always
 from shardtui.tui.widgets.preset_list import PresetList
 from textual.command import CommandList
 from textual.events import Click, MouseDown, Resize

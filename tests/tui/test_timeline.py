@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from shardtui.engine.profiling.timeline import MAX_SPANS, Activity, Rank, device_spans, encoded
 from shardtui.engine.wire.events import PartsMeasured, Profiled
 from shardtui.engine.wire.step_breakdown import TICKS, OperationTime, PartTime, StepBreakdown, Timeline
+from shardtui.tui.screens.time import folded, history_lines
 from shardtui.tui.screens.traffic import TrafficScreen
 from shardtui.tui.state.interpreter import apply
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.state.timeline_spans import device_lanes, in_words, widest
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.parts_history import folded, history_lines
 from shardtui.tui.widgets.timeline import LABEL_WIDTH, lane_line
 from textual.pilot import Pilot
 

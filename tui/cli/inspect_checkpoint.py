@@ -12,8 +12,8 @@ from rich.text import Text
 
 from ...engine.base import formatting
 from ...engine.base.user_error import UserError
+from ...engine.wire.checkpoints import Placed, StoredArray, StoredCheckpoint
 from ...engine.wire.descriptions import MeshInfo
-from ...engine.wire.stored_checkpoint import Placed, StoredArray, StoredCheckpoint
 from ..client.engine_client import ask_engine
 from ..terminal.clean import clean
 from ..terminal.plain_table import plain_table

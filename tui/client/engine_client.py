@@ -36,8 +36,7 @@ from ..state.playback import Playback
 from ..terminal import FAILED, REFUSED
 from ..terminal.clean import clean
 from .connection import Connection
-from .engine_process import Answer
-from .exit_reason import exit_reason, last_log_line
+from .engine_process import Answer, exit_reason, last_log_line
 from .started_engine import StartedEngine
 from .stopping import unreachable_problem
 

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import os
+import signal
 from asyncio.subprocess import Process, create_subprocess_exec
 from collections.abc import Generator
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
@@ -13,6 +15,7 @@ from msgspec import Struct
 
 from ...engine.base.encoding import encode_json
 from ...engine.base.processes import KILL_SECONDS, exit_words, last_line
+from ...engine.base.regular_file import open_regular
 from ...engine.base.user_error import UserError
 from ...engine.planning.compilers import Turn
 from ...engine.wire.engine_command import engine_command
@@ -143,3 +146,25 @@ def _set_niceness(process: Process, nice: int) -> None:
     """Call this before the process starts threads, which inherit its niceness."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + nice)
+
+
+MAX_LOG_BYTES = 1024 * 1024
+"""Bytes at the end of a log that are searched."""
+
+
+def exit_reason(status: int | None) -> str:
+    """Returns how a process ended that printed no reason."""
+    if status is None or status >= 0:
+        return f"{exit_words(status)} without a message"
+    hint = ", as the system does when memory runs out" if status == -signal.SIGKILL else ""
+    return f"{exit_words(status)}{hint}"
+
+
+def last_log_line(log: Path, begin: int) -> str:
+    """Returns the last line of a log after its first `begin` bytes, as `last_line` does; empty if it cannot be read."""
+    try:
+        with open_regular(log) as file:
+            file.seek(max(begin, log.stat().st_size - MAX_LOG_BYTES))
+            return last_line(file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines())
+    except OSError:
+        return ""

@@ -20,7 +20,7 @@ from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader, last_seq
 from ...engine.wire.events import AnyEvent, EngineStarted, Failed
 from ...engine.wire.run_directory import RunDirectory
-from .exit_reason import exit_reason
+from .engine_process import exit_reason
 from .stopping import POLL_SECONDS, exit_limit_seconds
 
 SUPERVISOR_SECONDS = 10.0

@@ -1,6 +1,6 @@
 """Arrays: every array of a step, most redundant bytes first, and the sharding of the selected one with its reasons."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from textual import on
@@ -10,16 +10,17 @@ from textual.widget import Widget
 from textual.widgets import DataTable
 
 from ...engine.base import formatting
-from ...engine.hlo.layout import is_same_layout, notation, replicas, used_axes, wasted_bytes
+from ...engine.hlo.layout import is_same_layout, notation, replicas, shards_differ, used_axes, wasted_bytes
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..bindings import identified
 from ..messages import DeviceFollowed, OriginRequested
 from ..state.origin_pages import ValuePage
 from ..state.run_state import RunState
-from ..widgets.array_table import ArrayTable
-from ..widgets.lines import StyledText, Texts
+from ..state.tables import REDUNDANT, ArrayRow, array_columns, flat_rows, slice_column, tree_rows
+from ..terminal.plain_table import Column
+from ..widgets.lines import StyledText, Texts, set_titles
 from ..widgets.sharding_pane import ShardingPane
-from ..widgets.table import Table
+from ..widgets.table import Cells, Table, cells_of, matches
 from .run_screen import RunScreen
 
 
@@ -144,3 +145,91 @@ def _compared(array: ArrayInfo, mesh: MeshInfo) -> StyledText:
     if is_same_layout(array.spec, array.compiled_spec, mesh):
         return "compiled as intended", "$success"
     return f"compiled differently: {notation(array)}", "$warning"
+
+
+class ArrayTable(Table):
+    """A row for each array of a step. `●` marks those whose layout changed in the last switch."""
+
+    BINDINGS: ClassVar[list[BindingType]] = identified("arrays", [("g", "group", "Group")])
+
+    def __init__(self) -> None:
+        super().__init__(sorted_by=REDUNDANT)
+        self.state = RunState()
+        self.is_grouped = False
+        self.status = ""
+        self.folded: set[str] = set()
+        """Keys of the modules whose arrays are hidden."""
+        self.changed: set[str] = set()
+        """Names of the arrays whose layout the last switch changed."""
+        self.found: dict[str, ArrayRow] = {}
+        """Every row that can be shown now, by key."""
+        self.columns: list[Column[ArrayRow]] = []
+
+    def show_arrays(self, state: RunState) -> None:
+        assert state.layout
+        self.state, self.changed, mesh = state, changed_arrays(state), state.layout.mesh
+        self.columns = array_columns(mesh, self.mark)
+        self.columns[1:1] = [] if state.followed is None else [slice_column(state.followed, mesh)]
+        self.found = {row.key: row for row in flat_rows(state.arrays)}  # arrays that share a name share a row
+        self.show_columns(self.columns, self.found)
+
+    def refresh_rows(self) -> None:
+        super().refresh_rows()
+        self.show_titles(self.status)
+
+    def show_titles(self, status: str) -> None:
+        """Shows how many arrays match the filter, and `status` in the lower border."""
+        self.status = status
+        shown, count = sum(key in self.all_rows for key in self.keys), len(self.all_rows)
+        set_titles(
+            self.rows, f"{count} arrays" if shown == count or self.is_grouped else f"{shown} of {count} arrays", status
+        )
+
+    def matching(self) -> Mapping[str, Cells]:
+        """Returns the rows of the matching arrays, sorted; grouped by module, the most redundant first."""
+        if not self.is_grouped or self.state.layout is None:
+            return super().matching()
+        patterns = self.patterns()
+        arrays = [self.found[key].arrays[0] for key, cells in self.all_rows.items() if matches(cells, patterns)]
+        rows = {row.key: row for row in tree_rows(arrays, self.state.layout.mesh, self.folded)}
+        self.found |= rows
+        return {key: cells_of(self.columns, row) for key, row in rows.items()}
+
+    @property
+    def selected_row(self) -> ArrayRow | None:
+        """The row under the cursor; None if the table is empty."""
+        return self.found.get(self.selected or "")
+
+    def select(self, key: str) -> None:
+        self.is_grouped = False
+        self.refresh_rows()
+        super().select(key)
+
+    @on(DataTable.RowSelected)
+    def fold(self, event: DataTable.RowSelected) -> None:
+        row = self.found.get(event.row_key.value or "")
+        if row and row.is_module:
+            self.folded ^= {row.key}
+            self.refresh_rows()
+
+    def action_group(self) -> None:
+        self.is_grouped = not self.is_grouped
+        self.show_arrays(self.state)
+
+    def mark(self, row: ArrayRow) -> str:
+        if row.is_module:
+            return "▸ " if row.key in self.folded else "▾ "
+        return "● " if row.key in self.changed else "  "
+
+
+def changed_arrays(state: RunState) -> set[str]:
+    """Returns the names of the arrays whose layout the last switch changed."""
+    before = state.compiled.get(state.previous or "")
+    if before is None or state.layout is None:
+        return set()
+    old = {array.name: array for array in state.arrays_of(before.preset)}
+    return {
+        array.name
+        for array in state.arrays
+        if array.name in old and shards_differ(old[array.name], array, before.mesh, state.layout.mesh)
+    }

@@ -1,15 +1,17 @@
 """Time: where the time of a step went, as the profiler measured it: its parts, its operations, and one step in time."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from textual import on
 from textual.binding import BindingType
+from textual.content import Content
 from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import DataTable
 
-from ...engine.wire.events import Profiled
+from ...engine.base import formatting
+from ...engine.wire.events import PartsMeasured, Profiled
 from ...engine.wire.step_breakdown import OperationTime, StepBreakdown
 from ..bindings import identified, key_of
 from ..messages import RowChosen
@@ -17,9 +19,8 @@ from ..state.alternative import Alternative, alternative
 from ..state.run_state import RunState
 from ..state.tables import WIDE_FROM, operation_columns
 from ..terminal.plain_table import UNLIMITED
-from ..widgets.lines import set_titles
-from ..widgets.parts_history import PartsHistory
-from ..widgets.step_bar import StepBar
+from ..widgets.lines import Lines, set_titles, wrapped
+from ..widgets.step_bar import LABEL_WIDTH, PARTS, StepBar, bar, sums_of
 from ..widgets.table import Table
 from ..widgets.timeline import TimelineView
 from .run_screen import RunScreen
@@ -150,3 +151,73 @@ def show_operations(table: Table, breakdown: StepBreakdown, is_wide: bool, subti
     table.show_columns(operation_columns(breakdown), rows, UNLIMITED if is_wide else 0)
     more = f" and {breakdown.operations_left_out} more" if breakdown.operations_left_out else ""
     set_titles(table.rows, f"{len(breakdown.operations)} operations{more}", subtitle)
+
+
+TIME_WIDTH = 9
+"""Cells for the step time to the right of a bar."""
+
+
+class PartsHistory(Lines, can_focus=True):
+    """A bar cut into the parts of the step for each breakdown; means of neighbours if there are more than lines."""
+
+    HELP = """\
+## History
+
+The parts of the step in the course of the run, with the signs of the bars above: one bar for each time that
+`--profile-every` has measured them, and for each profile. On the left is the step, on the right how long it took. If
+there are more than lines, a bar is the mean of neighbours under the same preset.
+"""
+
+    def on_mount(self) -> None:
+        self.measured: Sequence[PartsMeasured] = ()
+        self.hint = ""
+
+    def show_history(self, measured: Sequence[PartsMeasured], hint: str) -> None:
+        """Shows the breakdowns, in order. `hint`: how to get some."""
+        self.measured, self.hint = measured, hint
+        self.draw()
+
+    def draw(self) -> None:
+        count = len(self.measured)
+        set_titles(
+            self, "the parts of the step over the run", f"{count} breakdown{'s' * (count != 1)}" if count else ""
+        )
+        if self.measured:
+            self.show(history_lines(self.measured, self.size.width, self.size.height))
+        else:
+            self.show(wrapped([(self.hint, "")], self.size.width))
+
+
+def history_lines(measured: Sequence[PartsMeasured], width: int, rows: int) -> list[Content]:
+    """Returns a bar for each breakdown, or for each group of neighbours: at most `rows`, the latest of them."""
+    room = max(8, width - LABEL_WIDTH - TIME_WIDTH)
+    return [_line(group, room) for group in folded(measured, rows)]
+
+
+def folded(measured: Sequence[PartsMeasured], rows: int) -> list[Sequence[PartsMeasured]]:
+    """Returns groups of neighbours under the same preset, as small as fit into so many rows; the latest if none fit."""
+    size = 1
+    while len(groups := _groups(measured, size)) > rows and size < len(measured):
+        size += 1
+    return groups[-rows:] if rows > 0 else []
+
+
+def _groups(measured: Sequence[PartsMeasured], size: int) -> list[Sequence[PartsMeasured]]:
+    groups: list[list[PartsMeasured]] = []
+    for each in measured:
+        if groups and len(groups[-1]) < size and groups[-1][-1].preset == each.preset:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return [*groups]
+
+
+def _line(group: Sequence[PartsMeasured], room: int) -> Content:
+    seconds = sum(each.step_seconds or 0.0 for each in group) / len(group)
+    sums: Mapping[str, float] = {name: sum(_times(each)[name] for each in group) / len(group) for name in PARTS}
+    time = formatting.seconds(seconds)
+    return Content.assemble(bar(f"{group[-1].step:,}", sums, seconds, room), f"{time:>{TIME_WIDTH}}")
+
+
+def _times(each: PartsMeasured) -> Mapping[str, float]:
+    return sums_of([part.name for part in each.parts], [part.seconds for part in each.parts])
