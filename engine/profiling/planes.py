@@ -11,11 +11,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ..base.protobuf import message_class
 from ..hlo.module import INSTRUCTION
 from .trace import Interval, ProgramTrace, Step, Trace
 from .xspace import MODULE, Plane, read_planes
 
 DEVICE = re.compile(r"/device:(TPU|GPU):(\d{1,9})$")
+HLO_PROTO = {"HloProto": ("bytes hlo_module 1",)}
 OTHER_PLANES = re.compile(r"/host:|/device:CUSTOM|#")
 """Planes without operations of devices."""
 INPUT = "shardtui: input"
@@ -231,17 +233,7 @@ def hlo_text(proto: bytes) -> str:
     options = hlo.HloPrintOptions()
     options.print_metadata = True
     try:
-        return hlo.XlaComputation(_first_field(proto)).get_hlo_module().to_string(options)
+        module = message_class("shardtui.hlo", HLO_PROTO, "HloProto").FromString(proto).hlo_module
+        return hlo.XlaComputation(module).get_hlo_module().to_string(options)
     except Exception:  # jax raises its own type, or one of the protobuf library
         return ""
-
-
-def _first_field(proto: bytes) -> bytes:
-    """The first field of an `HloProto`, its module: a tag, the length as a varint, the content."""
-    length, at, shift = 0, 1, 0
-    while at < len(proto):
-        length |= (proto[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if proto[at - 1] < 0x80:
-            break
-    return proto[at : at + length]

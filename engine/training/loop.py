@@ -169,15 +169,12 @@ class Loop:
             self.boundary.pausing.pause(self.at, self._nonfinite_loss_hint())
             return
         if self._evaluator.is_due(self.at.begun):
-            self._evaluate()
+            try:
+                self._evaluator.evaluate(self.at)
+            except UserError as error:
+                self._pause_without_batch(error)
         if self.tools.saver.is_due(self.at.begun):
             self.at.save(self.tools.saver)
-
-    def _evaluate(self) -> None:
-        try:
-            self._evaluator.evaluate(self.at)
-        except UserError as error:
-            self._pause_without_batch(error)
 
     def _pause_without_batch(self, error: UserError) -> None:
         """Pauses because a batch cannot be read or made. Raises Stranded if there are several processes."""

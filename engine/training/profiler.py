@@ -158,7 +158,8 @@ class Profiler:
                 )
             )
             return
-        self._prune()
+        for file in self._traces()[:-KEPT]:
+            shutil.rmtree(file.parent, ignore_errors=True)
         profiled = Profiled(step=step, steps=steps, directory=str(self._directory), preset=at.program.name)
         self._publish(structs.replace(profiled, breakdown=breakdown, problem=problem))
 
@@ -192,10 +193,6 @@ class Profiler:
         """Returns the files of all traces, oldest first."""
         files = self._directory.glob("plugins/profile/*/*.xplane.pb")
         return sorted(files, key=lambda file: file.stat().st_mtime)
-
-    def _prune(self) -> None:
-        for file in self._traces()[:-KEPT]:
-            shutil.rmtree(file.parent, ignore_errors=True)
 
 
 def _stop_quietly() -> None:

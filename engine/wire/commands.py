@@ -1,6 +1,6 @@
 """The commands that a viewer sends to an engine."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Union
 
 from msgspec import Meta, Struct
 
@@ -101,20 +101,8 @@ class Stop(Command, frozen=True):
     """If true, --stop-timeout does not apply to the save: the sender watches its progress instead."""
 
 
-AnyCommand = (
-    Hello
-    | SwitchPreset
-    | CancelSwitch
-    | AddPreset
-    | PreviewPreset
-    | PreparePreset
-    | InspectPreset
-    | SaveCheckpoint
-    | RestoreCheckpoint
-    | ProfileSteps
-    | SampleText
-    | Pause
-    | Resume
-    | StepOnce
-    | Stop
-)
+if TYPE_CHECKING:
+    AnyCommand = Command
+else:
+    AnyCommand = Union[tuple(Command.__subclasses__())]  # noqa: UP007
+    """All commands, for decoders."""

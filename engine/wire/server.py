@@ -198,11 +198,7 @@ class Server:
                 problem = "the engine is still starting: try again once it is ready"
                 _write(writer, framing.frame(CommandRefused(problem=problem)))
             else:
-                _write(writer, await self._loop.run_in_executor(self._answering, _answered, self._answer, question))
-
-
-def _answered(answer: Answer, question: PreviewPreset) -> bytes:
-    return framing.frame(answer(question))
+                _write(writer, framing.frame(await self._loop.run_in_executor(self._answering, self._answer, question)))
 
 
 def _write(connection: asyncio.StreamWriter, frame: bytes) -> None:

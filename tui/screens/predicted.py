@@ -64,12 +64,9 @@ class PredictedScreen(Dialog[None]):
     def on_mount(self) -> None:
         self.query_one(StepBar).show_hint("Reading the compiled program …")
         self.show_below(self.table)
-        self.show_memory()
-        self.fill()
-
-    def show_memory(self) -> None:
         if peak := self.cost.at_peak:
             self.memory.show_peak(peak, self.cost.peak_buffers)
+        self.fill()
 
     @work(exclusive=True)
     async def fill(self) -> None:

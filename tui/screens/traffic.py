@@ -71,12 +71,9 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
             self.compared = state.previous
         self.shown_layout, self.measured = state.layout, measured
         self.infos = {str(at): info for at, info in enumerate(state.layout.collectives or ())}
-        self.show_collectives()
+        self.table.show_columns(collective_columns(self.measured), self.infos)
         self.show_flows()
         self.show_details()
-
-    def show_collectives(self) -> None:
-        self.table.show_columns(collective_columns(self.measured), self.infos)
 
     def select(self, source: str, name: str = "") -> None:
         """Moves the cursor to a collective: the first of a source line, or the instruction `name`."""

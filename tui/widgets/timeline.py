@@ -202,13 +202,9 @@ def axis(window: tuple[int, int], tick: float, columns: int, cursor: int) -> Con
 def _cell(lane: Sequence[Shown], begin: float, end: float) -> tuple[str, str]:
     """The sign and style of a cell: of the span that takes most of it. Work has to take half of the cell."""
     span, taken = widest(lane, begin, end)
-    if span is None or (taken < 0.5 and not _is_collective(span)):
+    if span is None or (taken < 0.5 and _part(span) not in ("waiting", "exposed")):
         return " ", ""
     return PARTS[_part(span)]
-
-
-def _is_collective(span: Shown) -> bool:
-    return span.is_waiting or _part(span) == "exposed"
 
 
 def _part(span: Shown) -> str:

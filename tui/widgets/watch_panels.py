@@ -58,9 +58,7 @@ class WatchPanels(Horizontal):
     @on(OptionList.OptionHighlighted)
     def describe_preset(self, event: OptionList.OptionHighlighted) -> None:
         self.query_one(AboutPreset).show_preset(event.option.id)
+        considered = PresetHighlighted(event.option.id or "")
         if self.rest_timer is not None:
             self.rest_timer.stop()
-        self.rest_timer = self.set_timer(CONSIDER_AFTER_SECONDS, partial(self.consider, event.option.id or ""))
-
-    def consider(self, preset: str) -> None:
-        self.post_message(PresetHighlighted(preset))
+        self.rest_timer = self.set_timer(CONSIDER_AFTER_SECONDS, partial(self.post_message, considered))
