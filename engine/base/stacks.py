@@ -12,7 +12,7 @@ from typing import BinaryIO
 from .regular_file import append_regular
 
 DUMP_SIGNAL = signal.SIGUSR2
-"""Makes a process write its stacks and end, also while native code keeps Python from running: see `dump_on_signal`."""
+"""Makes a process write its stacks, also while native code keeps Python from running: see `dump_on_signal`."""
 LOCK_SECONDS = 1.0
 """Longest wait for another process that appends."""
 
@@ -39,5 +39,5 @@ def _lock(file: BinaryIO) -> None:
 
 
 def dump_on_signal(file: int) -> None:
-    """From now on, `DUMP_SIGNAL` ends this process after it has written its stacks to this file descriptor."""
-    faulthandler.register(DUMP_SIGNAL, file, chain=True)
+    """From now on, this process writes its stacks to this file descriptor on `DUMP_SIGNAL`, and goes on."""
+    faulthandler.register(DUMP_SIGNAL, file)

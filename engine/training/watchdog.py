@@ -50,7 +50,7 @@ class HangWatch:
         if beat:
             with contextlib.suppress(OSError):
                 self._beat = os.open(beat, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-                dump_on_signal(self._beat)
+        dump_on_signal(2 if self._beat is None else self._beat)
 
     def look(self) -> bool:
         """Returns whether a process has become stuck. Ends this one if it is the one, and is to be restarted."""

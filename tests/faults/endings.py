@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from shardtui.engine.base.processes import exit_words
+from shardtui.engine.base.stacks import DUMP_SIGNAL
 
 from ..hanging_model import HangingModel
 from .messages import mounted
@@ -26,6 +27,8 @@ IN_ORDER = {signal.SIGINT, signal.SIGTERM}
 """They end the run."""
 UNHEARD = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, signal.SIGPIPE, signal.SIGXFSZ}
 """They do not end a process by default, or Python ignores them…"""
+UNHEARD |= {DUMP_SIGNAL}
+"""…or the engine writes its stacks…"""
 UNHEARD |= {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 """…or a process without a terminal does."""
 SIGNALS = [number for number in (9, 40, *range(1, 65)) if number not in IN_ORDER]
