@@ -7,31 +7,20 @@ the training.
 import logging
 import sys
 import time
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
-from jax.core import Tracer
 from jax.stages import Compiled, Lowered
 
-from .base.machine import versions
 from .base.user_error import UserError
-from .parallel.mesh import describe_device
-from .program.memory import allocated, limit
 from .program.pytree_arrays import Leaf, leaves
 from .spec.config import WatchedRun
 from .spec.preset_files import FILE_NAME
-from .watching.external import Described, describe
+from .watching.external import describe
 from .watching.external_step import CompiledStep, compile_lowered, compile_step
-from .watching.reporter import Reporter
-from .wire.descriptions import PresetInfo
-from .wire.events import EngineReady, Event, PresetInspected, TrainingStarted
+from .watching.run import Watch
 from .wire.run_directory import checked_name
-
-NOT_INSPECTED = "not available for an external loop"
 
 _logger = logging.getLogger("shardtui")
 
@@ -47,7 +36,7 @@ def watch(
     tokens_per_step: int | None = None,
     flops_per_step: float | None = None,
     steps_done: int = 0,
-) -> "Watch":
+) -> Watch:
     """Shows a training loop in `shardtui attach`, `ls` and every view, which can read it but not control it.
 
         with watch("mine", state=state, step=compiled) as run:
@@ -80,63 +69,13 @@ def watch(
         raise ValueError("\n".join(f"watch: {problem}" for problem in problems))
     known, described, seconds = _known_step(step, args, described)
     about = WatchedRun(run=name, model_name=model or Path(sys.argv[0]).name or "python", preset=preset)
-    if jax.process_index() > 0:
-        return Watch(about, [], None, steps_done)
-    try:
-        found = describe(preset, described, known, seconds)
-        ready = _ready(about, found, tokens_per_step, flops_per_step)
-    except Exception:
-        _logger.warning("%s is not watched: its arrays or its step cannot be described", name, exc_info=True)
-        return Watch(about, [], None, steps_done)
-    inner = PresetInspected(preset=preset, arrays=[], rematerializations=[], problem=NOT_INSPECTED)
-    opening = [ready, found.layout, inner, TrainingStarted(preset=preset, step=steps_done)]
-    return Watch(about, opening, found, steps_done)
-
-
-class Watch:
-    """A context manager that reports the loop inside it; if it cannot report, the loop runs all the same."""
-
-    name: str | None = None
-    """Name of the run, once the context is entered; None if nothing is reported."""
-
-    def __init__(self, about: WatchedRun, opening: Sequence[Event], found: Described | None, steps_done: int) -> None:
-        """`opening`: the first events; `found`: what they describe. If None, nothing is reported."""
-        self._about, self._opening, self._found, self._steps_done = about, opening, found, steps_done
-        self._reporter: Reporter | None = None
-        self._is_checked = False
-
-    def step(self, loss: Any) -> None:
-        """Reports a dispatched step. `loss`: the step's scalar loss; this call does not wait for it. Raises TypeError
-        if the first loss is not a scalar."""
-        if not self._is_checked:
-            _check(loss)
-            self._is_checked = True
-        if self._reporter:
-            self._reporter.step(loss)
-
-    def __enter__(self) -> Self:
-        found, self._found = self._found, None
-        if found:
-            try:
-                measuring = partial(allocated, found.devices)
-                self._reporter = Reporter(self._about, self._opening, found.step, measuring, self._steps_done)
-                self.name = self._reporter.about.run
-            except Exception as error:
-                _logger.warning(
-                    "%s is not watched: %s", self._about.run, error, exc_info=not isinstance(error, UserError)
-                )
-        if self.name not in (None, self._about.run):
-            _logger.warning("a run %s already exists: this one is named %s", self._about.run, self.name)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._reporter:
-            try:
-                self._reporter.end(error)
-            except Exception:
-                _logger.warning("cannot report how run %s ended", self.name, exc_info=True)
+    found = None
+    if jax.process_index() == 0:
+        try:
+            found = describe(preset, described, known, seconds)
+        except Exception:
+            _logger.warning("%s is not watched: its arrays or its step cannot be described", name, exc_info=True)
+    return Watch(about, found, steps_done, tokens_per_step, flops_per_step)
 
 
 def _known_step(
@@ -167,16 +106,6 @@ def _steady(known: CompiledStep, step: Any, state: list[Leaf]) -> tuple[Compiled
     except Exception:
         _logger.warning("layouts are those before the first step, which changes them", exc_info=True)
         return known, state
-
-
-def _check(loss: Any) -> None:
-    if isinstance(loss, Tracer):
-        raise TypeError(
-            "watch: step(loss): called inside a function that jax traces: call it in the Python loop, with the result"
-        )
-    if getattr(loss, "shape", ()) or not hasattr(loss, "__float__"):
-        shape = f" of shape {loss.shape}" if hasattr(loss, "shape") else ""
-        raise TypeError(f"watch: step(loss): {type(loss).__name__}{shape}: must be a scalar, such as loss.mean()")
 
 
 def _problems(name: str, preset: str, state: list[Leaf], steps_done: int) -> list[str]:
@@ -210,31 +139,3 @@ def _rate_problems(**rates: float | None) -> list[str]:
         for key, value in rates.items()
         if value is not None and not value > 0
     ]
-
-
-def _ready(about: WatchedRun, found: Described, tokens: int | None, flops: float | None) -> EngineReady:
-    devices = found.devices
-    layout = PresetInfo(
-        name=about.preset,
-        summary="The one layout of this run, as its own program compiled it.",
-        teaches="",
-        source="watched",
-        mesh=found.layout.mesh.axes,
-        fits=True,
-        problems=[],
-    )
-    return EngineReady(
-        versions=versions(),
-        devices=[describe_device(device) for device in devices],
-        simulated=devices[0].platform == "cpu" and len(devices) > 1,
-        memory_limit=limit(devices, None),
-        warnings=found.problems,
-        dtype=None,
-        parameters=found.parameters,
-        padding_parameters=0,
-        tokens_per_step=tokens,
-        flops_per_step=flops,
-        corpus=None,
-        presets=[layout],
-        preset_problems=[],
-    )

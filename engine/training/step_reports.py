@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 
@@ -41,6 +41,7 @@ class StepReports:
         self._bytes_in_use = 0
         self._in_flight: jax.Array | None = None
         self._losses: list[float | None] = []
+        self._metrics: dict[str, list[float | None]] = {}
         self._seconds: list[float] = []
         self._waited: float | None = 0.0
         """Seconds that the devices waited for input since the last report; None if unknown."""
@@ -67,12 +68,14 @@ class StepReports:
             self._read(previous)
         self._report_if_due()
 
-    def add_losses(self, losses: Sequence[float]) -> None:
-        """Adds finished steps of an external loop, whose losses were read at once: each is assigned the mean time."""
+    def add_losses(self, losses: Sequence[tuple[float, Mapping[str, float]]]) -> None:
+        """Adds finished steps of an external loop, whose losses and metrics were read at once: each is assigned the
+        mean time."""
         began, now = self._clock, time.perf_counter()
         self.begun += len(losses)
         self._waited = None
-        for number, loss in enumerate(losses, 1):
+        for number, (loss, metrics) in enumerate(losses, 1):
+            self._add_metrics(metrics)
             self._note(loss, began + (now - began) * number / len(losses))
         self._report_if_due()
 
@@ -101,8 +104,15 @@ class StepReports:
         value = float(loss)  # waits for the step
         self._note(value, time.perf_counter())
 
+    def _add_metrics(self, metrics: Mapping[str, float]) -> None:
+        for name in metrics.keys() - self._metrics.keys():
+            self._metrics[name] = [None] * len(self._losses)
+        for name, values in self._metrics.items():
+            value = metrics.get(name)
+            values.append(_digits(value) if value is not None and math.isfinite(value) else None)
+
     def _note(self, loss: float, now: float) -> None:
-        value = float(f"{loss:.9g}")  # all digits of a float32; a double's would double the size of the log
+        value = _digits(loss)
         self.is_finite = math.isfinite(value)
         self.last_loss = value if self.is_finite else None
         self.done += 1
@@ -121,10 +131,11 @@ class StepReports:
                 step_seconds=self._seconds,
                 input_wait_seconds=None if self._waited is None else round(self._waited, 6),
                 nonfinite=nonfinite,
+                metrics=self._metrics,
             )
         )
         self._report_memory()
-        self._losses, self._seconds, self._waited = [], [], 0.0
+        self._losses, self._metrics, self._seconds, self._waited = [], {}, [], 0.0
         self._reported = self._clock
 
     def _report_memory(self) -> None:
@@ -138,3 +149,8 @@ class StepReports:
         if self._clock - self._hosts_reported >= HOSTS_SECONDS and (hosts := self._cluster.statuses()):
             self._hosts_reported = self._clock
             self._publish(HostsMeasured(hosts=hosts))
+
+
+def _digits(value: float) -> float:
+    """Returns a loss or metric with all digits of a float32: a double's would double the size of the log."""
+    return float(f"{value:.9g}")

@@ -5,10 +5,11 @@ and a batch may have that of a weight.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile, zip_longest
+from numbers import Number
 from typing import Any
 
 import jax
@@ -182,6 +183,7 @@ class CompiledStep:
     compiled: Compiled
     args: tuple[Any, ...] | None = None
     """The arguments that it is called with; None if `watch` was not given them."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     lowered: Lowered | None = None
     """The lowered step; None if `watch` was given a compiled one."""
 
@@ -190,8 +192,7 @@ class CompiledStep:
         """Its arguments, flattened in order; those that the step does not use have no sharding."""
         shardings = self.compiled.in_tree.flatten_up_to(self.compiled.input_shardings)
         avals = list(leaves(jax.tree.map(_without_data, self.compiled.in_avals)))
-        arrays = jax.tree.leaves((self.args, {}))
-        if _shapes(arrays) == _shapes(avals):
+        if arrays := _dynamic(jax.tree.leaves((self.args, self.kwargs)), avals):
             avals = [replace(aval, identity=id(array)) for aval, array in zip(avals, arrays, strict=True)]
         return [replace(aval, sharding=sharding) for aval, sharding in zip(avals, shardings, strict=True)]
 
@@ -248,9 +249,11 @@ def compile_step(step: Any, args: tuple[Any, ...], arrays: tuple[Any, ...] | Non
     return compile_lowered(step.lower(*args), arrays or args)
 
 
-def compile_lowered(lowered: Any, args: tuple[Any, ...] | None) -> CompiledStep:
-    compiled = lowered.compile()
-    return CompiledStep(getattr(compiled, "compiled", compiled), args, getattr(lowered, "lowered", lowered))
+def compile_lowered(
+    lowered: Any, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None = None
+) -> CompiledStep:
+    compiled, lowered = lowered.compile(), getattr(lowered, "lowered", lowered)
+    return CompiledStep(getattr(compiled, "compiled", compiled), args, kwargs or {}, lowered)
 
 
 def is_placed(leaf: Leaf) -> bool:
@@ -269,6 +272,14 @@ def _can_match(leaf: Leaf, argument: Leaf) -> bool:
 def _shapes(arrays: Sequence[Any]) -> list[tuple[int, ...]]:
     """Returns the shape of each argument; () for Python numbers."""
     return [tuple(getattr(array, "shape", ())) for array in arrays]
+
+
+def _dynamic(given: list[Any], taken: Sequence[Leaf]) -> list[Any]:
+    """Returns the leaves of a call's arguments that are those of the program: without static ones; empty if they
+    cannot be told."""
+    numbers = [leaf for leaf in given if hasattr(leaf, "shape") or isinstance(leaf, Number)]
+    arrays = [leaf for leaf in given if hasattr(leaf, "shape")]
+    return next((found for found in (given, numbers, arrays) if _shapes(found) == _shapes(taken)), [])
 
 
 def _without_data(aval: Any) -> jax.ShapeDtypeStruct:

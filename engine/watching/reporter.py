@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,6 +26,7 @@ from ..wire.event import VERSION
 from ..wire.event_log import EventLog
 from ..wire.events import EngineStarted, EngineStopped, Event, Failed, MemoryMeasured
 from ..wire.server import Server
+from .external import Described
 
 LAST_LOSSES_SECONDS = 2.0
 """Time to wait for the last losses of a loop that failed: its devices may never compute them."""
@@ -52,11 +53,10 @@ class Reporter:
         run cannot be reported; no file is left."""
         run_directory.runtime_directory()
         with contextlib.ExitStack() as cleanup:
-            directory = run_directory.create_numbered(about)
+            self._directory = directory = run_directory.create_numbered(about)
             cleanup.callback(directory.discard)
             self._lock_file = cleanup.enter_context(directory.hold())
-            if step:
-                directory.step.write_bytes(encode_json(step))
+            self._keep(step)
             self.about = msgspec.structs.replace(about, run=directory.name)
             self._server = Server(directory.socket, lambda _: self.about.refusal)
             self._log = EventLog(directory.events, self._server.publish)
@@ -76,9 +76,20 @@ class Reporter:
         self._thread.start()
         self._detach_in_children()
 
-    def step(self, loss: Any) -> None:
+    def step(self, loss: Any, metrics: Mapping[str, Any]) -> None:
         if not self._is_over:
-            self._losses.put(loss)
+            self._losses.put((loss, metrics))
+
+    def show(self, found: Described) -> None:
+        """Shows the layout and the step of another program than the first."""
+        with self._reporting:
+            if not self._is_over:
+                self._keep(found.step)
+                self._log.append(found.layout)
+
+    def _keep(self, step: KeptStep | None) -> None:
+        if step:
+            self._directory.step.write_bytes(encode_json(step))
 
     def end(self, error: BaseException | None) -> None:
         if os.getpid() != self._process:
@@ -93,10 +104,10 @@ class Reporter:
     def _read_losses(self) -> None:
         try:
             while losses := self._next():
-                values = [float(value) for value in jax.device_get(losses)]
+                read = [(float(loss), _floats(metrics)) for loss, metrics in jax.device_get(losses)]
                 with self._reporting:
                     if not self._is_over:
-                        self._reports.add_losses(values)
+                        self._reports.add_losses(read)
                 time.sleep(READ_INTERVAL_SECONDS)
         except BaseException as error:  # of the user's type of loss, perhaps
             _logger.warning("run %s is no longer watched: a loss cannot be read", self.about.run, exc_info=True)
@@ -138,6 +149,10 @@ class Reporter:
                     redirect_to_null([reporter._lock_file.fileno(), *reporter._server.descriptors])
 
         os.register_at_fork(after_in_child=detach)
+
+
+def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items()}
 
 
 def _last_event(error: BaseException | None, step: int) -> Event:

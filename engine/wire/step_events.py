@@ -39,6 +39,8 @@ class StepsDone(Event, frozen=True, gc=False):
     with an external loop."""
     nonfinite: list[str] = []
     """Names of fields in which null replaces a NaN or infinity."""
+    metrics: dict[str, list[float | None]] = {}
+    """Other scalars of an external loop's steps, by name; null if one is not finite or the step has none."""
 
     @property
     def line(self) -> str:

@@ -79,6 +79,7 @@ COMMANDS = {
         "show why a program of your own is laid out as it is, and why it needs its collectives, without compiling it",
         "train.py:program --mesh data=4,model=2",
     ),
+    "watch": Command("run any JAX program, unmodified, and show it as a run", "train.py --lr 3e-4"),
     "data": Command(
         "tokenize documents with all cores, for training on them", "prepare texts tokens --tokenizer tokenizer.json"
     ),

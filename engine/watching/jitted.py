@@ -1,0 +1,158 @@
+"""What `jax.jit` returns in a watched program: it counts its calls, and shows some of them to the program's watcher.
+
+Every function of jax's own keeps the real `jit`, and only names of the public API are replaced.
+"""
+
+import functools
+import threading
+from collections.abc import Callable
+from time import perf_counter
+from types import MethodType, ModuleType
+from typing import Any, NamedTuple
+
+import jax
+from jax.extend.source_info_util import register_exclusion
+from jax.stages import Compiled
+
+register_exclusion(__file__)  # a function called while jax traces stands at its caller's line
+ALWAYS_SHOWN = 3
+"""Calls; of later ones, numbers 2ⁿ and 2ⁿ + 1 are shown."""
+
+
+EVERY = 0
+NEVER = -1
+
+
+class Calls:
+    """The calls of one jitted function, which may be jitted again and again."""
+
+    def __init__(self, name: str, show: "Callable[[Call], None]") -> None:
+        self.name, self.show = name, show
+        self.count = 0
+        self.seconds = 0.0
+        """Seconds until the calls returned: devices may go on."""
+        self.bytes = 0
+        """Of the arguments' arrays, at most, in calls that were shown."""
+        self.next_shown = 1
+        """Number of the next call that is shown, or `EVERY` or `NEVER`."""
+
+    def decide_next(self) -> None:
+        """Chooses the next call to show: adjacent ones in pairs, ever rarer."""
+        number = self.count
+        if number >= ALWAYS_SHOWN and number & (number - 1):
+            self.next_shown = 1 << number.bit_length()
+        else:
+            self.next_shown = number + 1
+
+
+class Call(NamedTuple):
+    """A call that has returned."""
+
+    calls: Calls
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+class Jitted:
+    """A stand-in for a jitted function: it has its type and attributes, is pickled as it, and is called as it."""
+
+    def __init__(self, function: Any, calls: Calls) -> None:
+        functools.update_wrapper(self, function)
+        if hasattr(function, "__wrapped__"):
+            self.__wrapped__ = function.__wrapped__
+        self._watched, self._calls = function, calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        calls, began = self._calls, perf_counter()
+        try:
+            result = self._watched(*args, **kwargs)
+        except BaseException as error:
+            leave_traceback(error)
+            raise
+        calls.seconds += perf_counter() - began
+        calls.count += 1
+        if calls.next_shown in (EVERY, calls.count):
+            calls.show(Call(calls, self._watched, args, kwargs, result))
+        return result
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._watched, name)
+
+    @property
+    def __class__(self) -> Any:
+        return type(self._watched)
+
+    def __repr__(self) -> str:
+        return repr(self._watched)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._watched.__reduce_ex__(protocol)
+
+
+def leave_traceback(error: BaseException) -> None:
+    """Takes the frame of the caller, which handles the error and raises it again, out of its traceback."""
+    assert error.__traceback__
+    error.__traceback__ = error.__traceback__.tb_next
+
+
+def replace_jit(calls_of: Callable[[Any], Calls]) -> None:
+    """Replaces `jax.jit`, `jax.pmap` and the call of programs compiled ahead. `calls_of`: of a jitted function."""
+
+    def stand_in(function: Any) -> Any:
+        return Jitted(function, calls_of(function))
+
+    jax.jit, jax.pmap = _also_as_decorator(jax.jit, stand_in), _also_as_decorator(jax.pmap, stand_in)
+    call, stand_ins = Compiled.__call__, "_watched"
+
+    def call_compiled(self: Compiled, *args: Any, **kwargs: Any) -> Any:
+        if (found := vars(self).get(stand_ins)) is None:
+            found = vars(self)[stand_ins] = Jitted(functools.partial(call, self), calls_of(self))
+        try:
+            return found(*args, **kwargs)
+        except BaseException as error:
+            leave_traceback(error)
+            raise
+
+    Compiled.__call__ = call_compiled
+
+
+def _also_as_decorator(real: Any, stand_in: Callable[[Any], Any]) -> Any:
+    @functools.wraps(real)
+    def jit(*args: Any, **kwargs: Any) -> Any:
+        made = real(*args, **kwargs)
+        if hasattr(made, "lower"):
+            return stand_in(made)
+        return lambda function: stand_in(made(function))
+
+    return jit
+
+
+_outer = threading.local()
+"""`arguments`: of the call of `nnx.jit` that this thread is in."""
+
+
+def outer_arguments() -> Any:
+    """Returns the arguments with their names, which `nnx.jit` passes on without; None if it was not called."""
+    return getattr(_outer, "arguments", None)
+
+
+def name_arguments(nnx: ModuleType) -> None:
+    """Replaces `nnx.jit`, so that the arrays of modules keep their names."""
+
+    class Named(Jitted):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            before, _outer.arguments = outer_arguments(), (args, kwargs)
+            try:
+                return self._watched(*args, **kwargs)
+            except BaseException as error:
+                leave_traceback(error)
+                raise
+            finally:
+                _outer.arguments = before
+
+    nnx.jit = _also_as_decorator(nnx.jit, lambda function: Named(function, None))  # type: ignore[attr-defined]

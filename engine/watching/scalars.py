@@ -1,0 +1,74 @@
+"""The floating scalars among a step's results: its curves."""
+
+from collections.abc import Collection
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey
+
+
+class Scalars:
+    """Reads the scalars from every result of a step, without flattening its state."""
+
+    def __init__(self, result: Any, state: Collection[int]) -> None:
+        """`state`: indices of the leaves that the step takes again: it may donate them."""
+        every = jax.tree_util.tree_flatten_with_path(result)[0]
+        self._at = [at for at, (_, leaf) in enumerate(every) if at not in state and _is_scalar(leaf)]
+        paths = [every[at][0] for at in self._at]
+        self.names = _names(paths)
+        self._getters = _getters(paths)
+        self.loss = next((name for name in self.names if "loss" in name.rpartition("/")[2].lower()), None)
+        if self.loss is None and self.names:
+            self.loss = self.names[0]
+
+    def read(self, result: Any) -> dict[str, Any]:
+        """Returns the arrays by name. Raises LookupError, AttributeError or TypeError for a result of another form."""
+        if self._getters is None:
+            found = jax.tree.leaves(result)
+            return {name: found[at] for name, at in zip(self.names, self._at, strict=True)}
+        values: dict[str, Any] = {}
+        for name, getters in zip(self.names, self._getters, strict=True):
+            value = result
+            for get in getters:
+                value = get(value)
+            values[name] = value
+        return values
+
+
+def _is_scalar(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not leaf.shape and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _names(paths: list[KeyPath]) -> list[str]:
+    """Returns `metrics/grad_norm` for each path: its keys without indices, where these are not needed."""
+    short = ["/".join(_text(key) for key in path if not isinstance(key, SequenceKey)) for path in paths]
+    if short == [""]:
+        return ["loss"]
+    return [
+        name if name and short.count(name) == 1 else "/".join(map(_text, path))
+        for name, path in zip(short, paths, strict=True)
+    ]
+
+
+def _text(key: Any) -> str:
+    return str(next((getattr(key, name) for name in ("key", "name", "idx") if hasattr(key, name)), key))
+
+
+def _getters(paths: list[KeyPath]) -> list[list[Any]] | None:
+    """Returns the functions that lead to each leaf; None if a container has no such functions."""
+    found: list[list[Any]] = []
+    for path in paths:
+        found.append([])
+        for key in path:
+            match key:
+                case SequenceKey():
+                    found[-1].append(itemgetter(key.idx))
+                case DictKey():
+                    found[-1].append(itemgetter(key.key))
+                case GetAttrKey():
+                    found[-1].append(attrgetter(key.name))
+                case _:
+                    return None
+    return found

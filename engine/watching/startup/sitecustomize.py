@@ -1,0 +1,12 @@
+"""Python runs this before a program that is watched, in place of the environment's own `sitecustomize`, which follows."""
+
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+from shardtui.engine.watching.start import start
+
+start()
+if (spec := PathFinder.find_spec("sitecustomize")) and spec.loader:
+    sys.modules["sitecustomize"] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
