@@ -58,16 +58,17 @@ class Call(NamedTuple):
 class Jitted:
     """A stand-in for a jitted function: it has its type and attributes, is pickled as it, and is called as it."""
 
-    def __init__(self, function: Any, calls: Calls) -> None:
+    def __init__(self, function: Any, calls: Calls, call: Callable[..., Any] | None = None) -> None:
+        """`call`: calls the function; by default, the function itself."""
         functools.update_wrapper(self, function)
         if hasattr(function, "__wrapped__"):
             self.__wrapped__ = function.__wrapped__
-        self._watched, self._calls = function, calls
+        self._watched, self._calls, self._call = function, calls, call or function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         calls, began = self._calls, perf_counter()
         try:
-            result = self._watched(*args, **kwargs)
+            result = self._call(*args, **kwargs)
         except BaseException as error:
             leave_traceback(error)
             raise
@@ -107,11 +108,11 @@ def replace_jit(calls_of: Callable[[Any], Calls]) -> None:
         return Jitted(function, calls_of(function))
 
     jax.jit, jax.pmap = _also_as_decorator(jax.jit, stand_in), _also_as_decorator(jax.pmap, stand_in)
-    call, stand_ins = Compiled.__call__, "_watched"
+    call, stand_in_key = Compiled.__call__, "_watched"
 
     def call_compiled(self: Compiled, *args: Any, **kwargs: Any) -> Any:
-        if (found := vars(self).get(stand_ins)) is None:
-            found = vars(self)[stand_ins] = Jitted(functools.partial(call, self), calls_of(self))
+        if (found := vars(self).get(stand_in_key)) is None:
+            found = vars(self)[stand_in_key] = Jitted(self, calls_of(self), functools.partial(call, self))
         try:
             return found(*args, **kwargs)
         except BaseException as error:
