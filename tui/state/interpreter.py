@@ -8,6 +8,7 @@ import msgspec
 
 from ...engine.wire import events
 from ...engine.wire.events import AnyEvent, EngineStarted, Level, StepsDone
+from .losses import Losses
 from .run_state import RECENT_STEPS, Phase, RunState
 
 
@@ -194,6 +195,7 @@ def _add_steps(state: RunState, reports: Sequence[StepsDone]) -> None:
     state.wall_time.add_steps(reports)
     state.attempts.add_steps(reports[0], last)
     _add_losses(state, reports)
+    _add_curves(state, reports)
     state.recent.extend(chain.from_iterable(report.step_seconds for report in reports[-RECENT_STEPS:]))
     if state.compiling is None or state.preset not in state.timed:
         state.timed[state.preset] = state.recent
@@ -210,6 +212,14 @@ def _add_losses(state: RunState, reports: Sequence[StepsDone]) -> None:
     for report in reports:
         state.losses.rewind_to(report.step - len(report.losses))
         state.losses.extend(report.losses)
+
+
+def _add_curves(state: RunState, reports: Sequence[StepsDone]) -> None:
+    for report in reports:
+        for name, values in report.metrics.items():
+            curve = state.curves.setdefault(name, Losses())
+            curve.rewind_to(report.step - len(values))
+            curve.extend(values)
 
 
 def _are_consecutive(reports: Sequence[StepsDone]) -> bool:

@@ -77,6 +77,8 @@ class RunState:
     preset: str = ""
     step: int = 0
     losses: Losses = field(default_factory=Losses)
+    curves: dict[str, Losses] = field(default_factory=dict[str, Losses])
+    """Other scalars of an external loop's steps, by name."""
     evaluations: Evaluations = field(default_factory=Evaluations)
     wall_time: WallTime = field(default_factory=WallTime)
     """The time since the run's first event, divided into parts."""

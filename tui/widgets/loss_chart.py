@@ -12,6 +12,7 @@ from ..state.run_state import RunState
 from .lines import TITLE_MARGIN, Lines, set_titles
 from .loss_plot import LABEL_WIDTH, MIN_STEPS, Curve, Mark, Plot, draw_plot, mean_loss, right_edge
 
+LOSS = "loss"
 NATS = ", nats per token"
 HELD_OUT_LETTER, HELD_OUT_STYLE = "e", "$accent"
 """Marks the curve of the held-out losses."""
@@ -47,6 +48,9 @@ line is the goodput: where the wall time went, of which steps should be nearly a
     )
 
     def on_mount(self) -> None:
+        self.state = RunState()
+        self.chosen = LOSS
+        """Name of the curve that is drawn."""
         self.losses = Losses()
         self.evaluations = Evaluations()
         self.others: list[Curve] = []
@@ -58,7 +62,8 @@ line is the goodput: where the wall time went, of which steps should be nearly a
         self.cursor: int | None = None
 
     def show_state(self, state: RunState) -> None:
-        self.losses, self.evaluations = state.losses, state.evaluations
+        self.state = state
+        self.losses, self.evaluations = state.curves.get(self.chosen, state.losses), state.evaluations
         self.marks = [(0, state.first_preset), *state.marks]
         self.unit = "" if state.watched else NATS
         self.goodput = state.goodput
@@ -74,7 +79,7 @@ line is the goodput: where the wall time went, of which steps should be nearly a
         how = [*(["log axis"] if self.is_log else []), *(["smoothed"] if self.is_smooth else [])]
         set_titles(
             self,
-            f"loss{self.unit}" + (f" ({', '.join(how)})" if how else ""),
+            f"{self.chosen}{self.unit}" + (f" ({', '.join(how)})" if how else ""),
             self.cursor_text() or self.goodput_text(),
         )
         self.show(draw_plot(self.plot, self.size.width, self.size.height))
@@ -137,6 +142,10 @@ line is the goodput: where the wall time went, of which steps should be nearly a
         if self.cursor is not None:
             self.put_cursor(self.cursor)
         self.draw()
+
+    def choose(self, name: str) -> None:
+        self.chosen = name
+        self.show_state(self.state)
 
     def action_reset(self) -> None:
         self.window = self.cursor = None

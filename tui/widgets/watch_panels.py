@@ -9,8 +9,9 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList
 
-from ..messages import PresetHighlighted
+from ..messages import CurveChosen, PresetHighlighted
 from ..state.run_state import RunState
+from .curve_list import CurveList
 from .headline import Headline
 from .loss_chart import LossChart
 from .panels import AboutPreset, LastSwitch, MemoryPerDevice, Panel, ThisStep, Traffic
@@ -23,10 +24,10 @@ CONSIDER_AFTER_SECONDS = 1.0
 
 
 class WatchPanels(Horizontal):
-    """On the left the presets and the last switch; on the right the loss, and below it the figures of a step."""
+    """On the left the presets or curves, and the last switch; on the right the loss, and below it a step's figures."""
 
     def compose(self) -> Iterable[Widget]:
-        yield Vertical(PresetList(), AboutPreset(), LastSwitch(), id="side")
+        yield Vertical(PresetList(), CurveList(), AboutPreset(), LastSwitch(), id="side")
         figures = Horizontal(MemoryPerDevice(), Traffic(), ThisStep(), id="figures")
         yield Vertical(Headline(), LossChart(), figures)
 
@@ -36,7 +37,11 @@ class WatchPanels(Horizontal):
         return self.query_one(PresetList).highlighted_preset
 
     def show_state(self, state: RunState) -> None:
-        self.query_one(PresetList).show_state(state)
+        presets, curves = self.query_one(PresetList), self.query_one(CurveList)
+        if state.watched and not self.has_class("-watched"):
+            self.add_class("-watched")
+            curves.focus()
+        (curves if state.watched else presets).show_state(state)
         self.query_one(Headline).show_state(state)
         self.query_one(LossChart).show_state(state)
         for panel in self.query(Panel):
@@ -54,6 +59,10 @@ class WatchPanels(Horizontal):
 
     def on_mount(self) -> None:
         self.rest_timer: Timer | None = None
+
+    @on(CurveChosen)
+    def draw_curve(self, event: CurveChosen) -> None:
+        self.chart.choose(event.name)
 
     @on(OptionList.OptionHighlighted)
     def describe_preset(self, event: OptionList.OptionHighlighted) -> None:

@@ -1,0 +1,74 @@
+"""The list of a watched program's scalars. The chart draws the highlighted one."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from textual import on
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from ..bindings import identified
+from ..messages import CurveChosen
+from ..state.losses import Losses
+from ..state.run_state import RunState
+from .choices import Choices
+from .headline import SPARK_CELLS, parts, spark
+from .lines import set_titles
+from .loss_chart import LOSS
+
+VALUE_WIDTH = 10
+SPARK_FROM = 36
+"""Cells of a row from which it has a sparkline."""
+
+
+class CurveList(Choices):
+    """A row for each scalar that the step returns: its name, its last value and its course."""
+
+    HELP = """\
+## Curves
+
+Every floating scalar that the program's step returns, by its path in the results, with its last value: the chart draws
+the one under the cursor. A value that is not finite is `nan`.
+"""
+    BINDING_GROUP_TITLE = "Curves"
+    BINDINGS: ClassVar[list[BindingType]] = identified("curves", [])
+
+    def on_mount(self) -> None:
+        set_titles(self, "curves")
+        self.shown: dict[str, Content] = {}
+
+    def show_state(self, state: RunState) -> None:
+        """Redraws the rows that changed."""
+        width = self.scrollable_content_region.width - 1
+        rows = {name: _row(name, curve, width) for name, curve in curves_of(state).items()}
+        if rows.keys() != self.shown.keys():
+            self.set_options(Option(row, id=name) for name, row in rows.items())
+            self.highlighted = self.highlighted or 0
+        else:
+            for name, row in rows.items():
+                if not row.is_same(self.shown[name]):
+                    self.replace_option_prompt(name, row)
+        self.shown = rows
+
+    @on(OptionList.OptionHighlighted)
+    def choose(self, event: OptionList.OptionHighlighted) -> None:
+        event.stop()
+        self.post_message(CurveChosen(event.option.id or LOSS))
+
+
+def curves_of(state: RunState) -> Mapping[str, Losses]:
+    return {LOSS: state.losses, **state.curves}
+
+
+def _row(name: str, curve: Losses, width: int) -> Content:
+    """Returns one row: `grad_norm  0.8935 ▁▂▅▃`. A long name loses its beginning, a narrow row the course."""
+    value = f"{curve[-1]:.4g}".rjust(VALUE_WIDTH) if curve else ""
+    course = ""
+    if width >= SPARK_FROM:
+        means = (curve.mean(begin, end) for begin, end in parts(len(curve), SPARK_CELLS))
+        course = " " + spark([mean for mean in means if mean is not None]).rjust(SPARK_CELLS)
+    room = max(4, width - len(value) - len(course))
+    shown = name if len(name) <= room else f"…{name[1 - room :]}"
+    return Content.assemble(shown.ljust(room), (value, "bold"), (course, "$primary"))
