@@ -10,6 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from jax.sharding import Sharding
+from jax.tree_util import KeyPath
 
 from ..parallel.rules import LogicalAxes
 
@@ -79,10 +80,10 @@ def leaves(tree: Any, path: Path = (), optimizer_depth: int | None = None) -> It
         return node is not tree and (_is_optax(node) or isinstance(node, boxes))
 
     for keys, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_known)[0]:
-        here = (*path, *map(_key, keys))
+        here = (*path, *path_of(keys))
         if isinstance(node, boxes):
             for keys_inside, array in jax.tree_util.tree_flatten_with_path(node)[0]:
-                inside = (*here, *map(_key, keys_inside[1:]))  # the first key is of the box itself
+                inside = (*here, *path_of(keys_inside[1:]))  # the first key is of the box itself
                 yield from _leaf(array, inside, depths, _axes(node))
         elif _is_optax(node):
             yield from leaves(node, here, len(here) if optimizer_depth is None else optimizer_depth)
@@ -138,6 +139,10 @@ def _leaf(array: Any, path: Path, depths: tuple[int | None, int], axes: LogicalA
 def depth_by_key(path: Path) -> int | None:
     """Returns how many keys lead to the optimizer state, by its usual keys; None if none of them is in the path."""
     return next((at + 1 for at, key in enumerate(path[:-1]) if key in OPTIMIZERS), None)
+
+
+def path_of(keys: KeyPath) -> Path:
+    return tuple(map(_key, keys))
 
 
 def _key(key: Any) -> str | int:

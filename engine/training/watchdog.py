@@ -17,12 +17,9 @@ from ..wire.ending import Ending, write_ending
 from ..wire.events import CheckpointSaved, Event, Failed, HostsMeasured, Restored, Stalled, StepsDone, TrainingStarted
 from ..wire.hosts import HostStatus
 from ..wire.inbox import Inbox
+from .stall import StallTimer
 from .training_thread import TrainingThread
 
-STALL_SECONDS = 30.0
-"""Time without an event (step, save, phase of a compilation) that is a stall, unless training waits for a command."""
-STALL_STEPS = 3
-"""A stall takes longer than this many steps, by the slowest of the last report."""
 STARTING_SECONDS = 20.0
 """Time to stop for a run that has not trained yet: there is nothing to save, but a busy machine may still be
 importing jax."""
@@ -110,7 +107,7 @@ class Watchdog:
         self.is_signalled = False
         self._inbox, self._publish, self._stop = inbox, publish, stop
         self._stop_seconds, self._hangs = stop_seconds, hangs
-        self._last = time.monotonic()
+        self._stall = StallTimer()
         self._step_seconds = 0.0
         self.done = self._saved = 0
         self._has_trained = False
@@ -124,7 +121,7 @@ class Watchdog:
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def note(self, event: Event) -> None:
-        self._last = time.monotonic()
+        self._stall.progress()
         self._hangs.thread.note(event)
         match event:
             case StepsDone():
@@ -138,17 +135,12 @@ class Watchdog:
                 pass
 
     def _watch(self) -> None:
-        reported = 0.0
         while True:
             self._handle_signals()
             self._end_if_late()
             is_new = self._hangs.look()
-            still = 0.0 if self._inbox.is_idle else time.monotonic() - self._last
-            if still < reported:
-                reported = 0.0
-            if is_new or still >= max(STALL_SECONDS, STALL_STEPS * self._step_seconds, 2 * reported):
-                reported = still
-                self._report(still, self._hangs.statuses)
+            if self._stall.is_due(self._step_seconds, self._inbox.is_idle) or is_new:
+                self._report(self._stall.seconds, self._hangs.statuses)
 
     def _report(self, seconds: float, statuses: Sequence[HostStatus]) -> None:
         verdict = hang_words(statuses)

@@ -184,6 +184,8 @@ class CompiledStep:
     args: tuple[Any, ...] | None = None
     """The arguments that it is called with; None if `watch` was not given them."""
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    paths: Mapping[int, Path] = field(default_factory=dict[int, Path])
+    """Other paths of arguments, by identity: by the names of parameters."""
     lowered: Lowered | None = None
     """The lowered step; None if `watch` was given a compiled one."""
 
@@ -193,7 +195,10 @@ class CompiledStep:
         shardings = self.compiled.in_tree.flatten_up_to(self.compiled.input_shardings)
         avals = list(leaves(jax.tree.map(_without_data, self.compiled.in_avals)))
         if arrays := _dynamic(jax.tree.leaves((self.args, self.kwargs)), avals):
-            avals = [replace(aval, identity=id(array)) for aval, array in zip(avals, arrays, strict=True)]
+            avals = [
+                replace(aval, identity=id(array), path=self.paths.get(id(array), aval.path))
+                for aval, array in zip(avals, arrays, strict=True)
+            ]
         return [replace(aval, sharding=sharding) for aval, sharding in zip(avals, shardings, strict=True)]
 
     def uses(self, argument: int | None) -> bool:
@@ -253,7 +258,7 @@ def compile_lowered(
     lowered: Any, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None = None
 ) -> CompiledStep:
     compiled, lowered = lowered.compile(), getattr(lowered, "lowered", lowered)
-    return CompiledStep(getattr(compiled, "compiled", compiled), args, kwargs or {}, lowered)
+    return CompiledStep(getattr(compiled, "compiled", compiled), args, kwargs or {}, lowered=lowered)
 
 
 def is_placed(leaf: Leaf) -> bool:

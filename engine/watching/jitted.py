@@ -14,6 +14,8 @@ import jax
 from jax.extend.source_info_util import register_exclusion
 from jax.stages import Compiled
 
+from ..wire.events import FunctionCalls
+
 register_exclusion(__file__)  # a function called while jax traces stands at its caller's line
 ALWAYS_SHOWN = 3
 """Calls; of later ones, numbers 2ⁿ and 2ⁿ + 1 are shown."""
@@ -35,6 +37,10 @@ class Calls:
         """Of the arguments' arrays, at most, in calls that were shown."""
         self.next_shown = 1
         """Number of the next call that is shown, or `EVERY` or `NEVER`."""
+
+    @property
+    def summary(self) -> FunctionCalls:
+        return FunctionCalls(self.name, self.count, self.seconds, self.bytes)
 
     def decide_next(self) -> None:
         """Chooses the next call to show: adjacent ones in pairs, ever rarer."""
@@ -134,12 +140,12 @@ def _also_as_decorator(real: Any, stand_in: Callable[[Any], Any]) -> Any:
 
 
 _outer = threading.local()
-"""`arguments`: of the call of `nnx.jit` that this thread is in."""
+"""`call`: of `nnx.jit`, that this thread is in."""
 
 
-def outer_arguments() -> Any:
-    """Returns the arguments with their names, which `nnx.jit` passes on without; None if it was not called."""
-    return getattr(_outer, "arguments", None)
+def outer_call() -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """Returns the function and the arguments with their names, which `nnx.jit` passes on without; None outside."""
+    return getattr(_outer, "call", None)
 
 
 def name_arguments(nnx: ModuleType) -> None:
@@ -147,13 +153,13 @@ def name_arguments(nnx: ModuleType) -> None:
 
     class Named(Jitted):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            before, _outer.arguments = outer_arguments(), (args, kwargs)
+            before, _outer.call = outer_call(), (self._watched, args, kwargs)
             try:
                 return self._watched(*args, **kwargs)
             except BaseException as error:
                 leave_traceback(error)
                 raise
             finally:
-                _outer.arguments = before
+                _outer.call = before
 
     nnx.jit = _also_as_decorator(nnx.jit, lambda function: Named(function, None))  # type: ignore[attr-defined]

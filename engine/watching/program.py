@@ -13,10 +13,11 @@ import jax
 from jax.core import Tracer
 from jax.stages import Compiled
 
-from ..base.formatting import listed, size
+from ..base.formatting import listed
 from ..base.output import say
 from ..base.user_error import suggestion
 from ..spec.watch_request import WatchRequest
+from ..wire.events import StepFound
 from .jitted import EVERY, NEVER, Call, Calls, replace_jit
 from .program_run import ProgramRun
 
@@ -24,6 +25,7 @@ FEWEST_CALLS = 3
 """Calls of a function that takes its own results, until it may be the step."""
 SMALLEST_STATE = 0.1
 """A function whose state is smaller than this fraction of the step's never takes its place: it may be an evaluation."""
+MOST = 20
 LARGEST = 3
 """Functions that are named if none is the step."""
 
@@ -108,17 +110,29 @@ class Program:
         self._step, call.calls.next_shown = call.calls, EVERY
         self._seen.clear()
         self._run.begin(call, {*state.values()}, {*state})
+        self._run.publish(self._found(call.calls))
         self._run.step(call)
+
+    def _found(self, step: Calls) -> StepFound:
+        return StepFound(
+            step=step.summary, others=[calls.summary for calls in self._called() if calls is not step][:MOST]
+        )
+
+    def _called(self) -> list[Calls]:
+        """Returns the functions that were called, the one with the largest arguments first."""
+        called = (calls for calls in self._functions.values() if calls.count)
+        return sorted(called, key=lambda calls: calls.bytes, reverse=True)
 
     def _end(self) -> None:
         if os.getpid() == self._process:  # else a child that was forked
             if self._step:
+                self._run.publish(self._found(self._step))
                 self._run.end(getattr(sys, "last_value", None))
             else:
                 say(self._why_nothing())
 
     def _why_nothing(self) -> str:
-        called = sorted((calls for calls in self._functions.values() if calls.count), key=lambda calls: -calls.bytes)
+        called = self._called()
         if step := self._request.step:
             maybe = suggestion(step, [calls.name for calls in called])
             return f"--step {step}: no jitted function of this name takes its own results: {maybe}{_named(called)}"
@@ -126,7 +140,7 @@ class Program:
 
 
 def _named(called: Sequence[Calls]) -> str:
-    names = [f"{calls.name} ({calls.count} calls, {size(calls.bytes)})" for calls in called]
+    names = [calls.summary.words for calls in called]
     return f"the largest were {listed(names, LARGEST)}" if names else "none was called"
 
 

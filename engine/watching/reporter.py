@@ -20,13 +20,14 @@ from ..distributed.cluster import Cluster
 from ..explain.programs import KeptStep
 from ..spec.config import WatchedRun
 from ..training.forks import redirect_to_null
+from ..training.stall import StallTimer
 from ..training.step_reports import REPORT_SECONDS, StepReports
+from ..training.training_thread import TrainingThread
 from ..wire import run_directory
 from ..wire.event import VERSION
 from ..wire.event_log import EventLog
-from ..wire.events import EngineStarted, EngineStopped, Event, Failed, MemoryMeasured
+from ..wire.events import EngineStarted, EngineStopped, Event, Failed, LossNotFinite, MemoryMeasured, Stalled
 from ..wire.server import Server
-from .external import Described
 
 LAST_LOSSES_SECONDS = 2.0
 """Time to wait for the last losses of a loop that failed: its devices may never compute them."""
@@ -71,6 +72,7 @@ class Reporter:
         self._has_ended = False
         self._is_over = False
         """Whether reporting has ended: the last event is logged, or this is a forked child."""
+        self._stall, self._main_thread = StallTimer(), TrainingThread()
         self._reports = StepReports(self._log.append, measure, Cluster(), steps_done)
         self._thread = threading.Thread(target=self._read_losses, name="reporter", daemon=True)
         self._thread.start()
@@ -80,12 +82,12 @@ class Reporter:
         if not self._is_over:
             self._losses.put((loss, metrics))
 
-    def show(self, found: Described) -> None:
-        """Shows the layout and the step of another program than the first."""
+    def publish(self, event: Event, step: KeptStep | None = None) -> None:
+        """`step`: in place of the one kept before."""
         with self._reporting:
             if not self._is_over:
-                self._keep(found.step)
-                self._log.append(found.layout)
+                self._keep(step)
+                self._log.append(event)
 
     def _keep(self, step: KeptStep | None) -> None:
         if step:
@@ -108,6 +110,7 @@ class Reporter:
                 with self._reporting:
                     if not self._is_over:
                         self._reports.add_losses(read)
+                        self._note_loss()
                 time.sleep(READ_INTERVAL_SECONDS)
         except BaseException as error:  # of the user's type of loss, perhaps
             _logger.warning("run %s is no longer watched: a loss cannot be read", self.about.run, exc_info=True)
@@ -122,6 +125,7 @@ class Reporter:
                 found = [self._losses.get(timeout=REPORT_SECONDS)]
             except queue.Empty:
                 self._reports.flush()
+                self._note_stall()
                 continue
             while not self._losses.empty():
                 found.append(self._losses.get())
@@ -129,6 +133,17 @@ class Reporter:
             if losses := found[: len(found) - self._has_ended]:
                 return losses
         return []
+
+    def _note_loss(self) -> None:
+        self._stall.progress()
+        if self._reports.became_nonfinite():
+            self._reports.flush()
+            self._log.append(LossNotFinite(step=self._reports.done))
+
+    def _note_stall(self) -> None:
+        if self._stall.is_due(self._reports.step_seconds):
+            where = self._main_thread.look(self._reports.begun).where
+            self.publish(Stalled(seconds=self._stall.seconds, where=where))
 
     def _end_with(self, event: Event) -> None:
         with self._reporting:

@@ -9,6 +9,7 @@ from jax.core import Tracer
 
 from ..base.machine import versions
 from ..base.user_error import UserError
+from ..explain.programs import KeptStep
 from ..parallel.mesh import describe_device
 from ..program.memory import allocated, limit
 from ..spec.config import WatchedRun
@@ -52,10 +53,10 @@ class Watch:
         if self._reporter:
             self._reporter.step(loss, metrics)
 
-    def show(self, found: Described) -> None:
-        """Shows another compiled program of the step."""
+    def publish(self, event: Event, step: KeptStep | None = None) -> None:
+        """`step`: another program of the step, which viewers explain from now on."""
         if self._reporter:
-            self._reporter.show(found)
+            self._reporter.publish(event, step)
 
     def __enter__(self) -> Self:
         found, self._found = self._found, None

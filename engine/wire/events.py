@@ -8,6 +8,7 @@ from .event import *
 from .preset_events import *
 from .profile_events import *
 from .step_events import *
+from .watched_events import *
 
 if TYPE_CHECKING:
     AnyEvent = Event

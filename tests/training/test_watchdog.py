@@ -37,8 +37,8 @@ def lm(rngs: nnx.Rngs):
 """
 SHORT_STALL_ENGINE = """
 import os
-from shardtui.engine.training import watchdog
-watchdog.STALL_SECONDS = 1.0
+from shardtui.engine.training import stall
+stall.STALL_SECONDS = 1.0
 from shardtui.engine.__main__ import main
 os._exit(main())
 """

@@ -58,6 +58,8 @@ def apply(state: RunState, event: AnyEvent) -> None:
             _train(state, event.preset)
         case StepsDone():
             _add_steps(state, [event])
+        case events.LossNotFinite():
+            state.marks.append((event.step - 1, "not finite"))
         case events.Evaluated():
             state.evaluations.add(event.step, event.loss)
         case events.MemoryMeasured():

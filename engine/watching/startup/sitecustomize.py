@@ -1,4 +1,4 @@
-"""Python runs this before a program that is watched, in place of the environment's own `sitecustomize`, which follows."""
+"""Python runs this before a program that is watched; the environment's own `sitecustomize` follows."""
 
 import sys
 from importlib.machinery import PathFinder

@@ -1,0 +1,49 @@
+"""Events of an external loop, and of a watched program."""
+
+from msgspec import Struct
+
+from ..base import formatting
+from .event import Event, Level
+
+
+class LossNotFinite(Event, frozen=True):
+    """The loss of an external loop's step is NaN or infinite; those of the steps before were not."""
+
+    LEVEL = Level.WARNING
+
+    step: int
+    """Number of the step."""
+
+    @property
+    def line(self) -> str:
+        return f"step {self.step:,}: the loss is not finite"
+
+
+class FunctionCalls(Struct, frozen=True):
+    """The calls of a jitted function of a watched program."""
+
+    name: str
+    """Qualified name of the function, or name of a program compiled ahead."""
+    calls: int
+    """Number of calls."""
+    seconds: float
+    """Seconds until all of them had returned; devices may have gone on."""
+    bytes: int
+    """Largest bytes of its arguments' arrays, among the calls that were looked at."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.name} ({self.calls:,} calls, {formatting.seconds(self.seconds)}, {formatting.size(self.bytes)})"
+
+
+class StepFound(Event, frozen=True):
+    """A function of a watched program is its step, the first or another one; and at the end of the program."""
+
+    step: FunctionCalls
+    others: list[FunctionCalls]
+    """The other functions, the one with the largest arguments first; at most 20."""
+
+    @property
+    def line(self) -> str:
+        others = "; ".join(each.words for each in self.others)
+        return f"the step is {self.step.words}" + (f"; also jitted: {others}" if others else "")
