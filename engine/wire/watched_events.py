@@ -40,6 +40,7 @@ class StepFound(Event, frozen=True):
     """A function of a watched program is its step, the first or another one; and at the end of the program."""
 
     step: FunctionCalls
+    """The function that is the step."""
     others: list[FunctionCalls]
     """The other functions, the one with the largest arguments first; at most 20."""
 

@@ -161,7 +161,7 @@ async def test_every_view_works_and_no_key_sends_a_command(loop: OwnLoop) -> Non
         "6": ["as-run", "external loop: it decides its own layout"],
         "7": ["run mine is an external loop", "not planned"],
         "0": ["watching mine", "training under as-run"],
-        "1": ["● as-run", "external loop: it decides", "tokens/s"],
+        "1": ["as-run · ", "curves", "external loop: it decides", "tokens/s"],
     }
     async with shown(find("mine")) as (app, pilot):
         await until(lambda: app.state.step == len(loop.losses), "the history")

@@ -52,6 +52,9 @@ the one under the cursor. A value that is not finite is `nan`.
                     self.replace_option_prompt(name, row)
         self.shown = rows
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "select"  # the cursor chooses
+
     @on(OptionList.OptionHighlighted)
     def choose(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
