@@ -68,15 +68,19 @@ class StepReports:
             self._read(previous)
         self._report_if_due()
 
-    def add_losses(self, losses: Sequence[tuple[float, Mapping[str, float]]]) -> None:
+    def add_losses(self, losses: Sequence[tuple[float | None, Mapping[str, float]]]) -> None:
         """Adds finished steps of an external loop, whose losses and metrics were read at once: each is assigned the
-        mean time."""
+        mean time. A program without a loss has None."""
         began, now = self._clock, time.perf_counter()
         self.begun += len(losses)
         self._waited = None
         for number, (loss, metrics) in enumerate(losses, 1):
             self._add_metrics(metrics)
-            self._note(loss, began + (now - began) * number / len(losses))
+            at = began + (now - began) * number / len(losses)
+            if loss is None:
+                self._count(at)
+            else:
+                self._note(loss, at)
         self._report_if_due()
 
     def flush(self) -> None:
@@ -115,15 +119,18 @@ class StepReports:
         value = _digits(loss)
         self.is_finite = math.isfinite(value)
         self.last_loss = value if self.is_finite else None
-        self.done += 1
         self._recent.append(value)
+        self._count(now)
+
+    def _count(self, now: float) -> None:
+        self.done += 1
         self._losses.append(self.last_loss)
         self.step_seconds = now - self._clock
         self._seconds.append(round(self.step_seconds, 6))
         self._clock = now
 
     def _report(self) -> None:
-        nonfinite = ["losses"] if None in self._losses else []
+        nonfinite = ["losses"] if None in self._losses and self._recent else []
         self._publish(
             StepsDone(
                 step=self.done,

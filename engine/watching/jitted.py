@@ -4,10 +4,9 @@ Every function of jax's own keeps the real `jit`, and only names of the public A
 """
 
 import functools
-import threading
 from collections.abc import Callable
 from time import perf_counter
-from types import MethodType, ModuleType
+from types import MethodType
 from typing import Any, NamedTuple
 
 import jax
@@ -137,29 +136,3 @@ def _also_as_decorator(real: Any, stand_in: Callable[[Any], Any]) -> Any:
         return lambda function: stand_in(made(function))
 
     return jit
-
-
-_outer = threading.local()
-"""`call`: of `nnx.jit`, that this thread is in."""
-
-
-def outer_call() -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """Returns the function and the arguments with their names, which `nnx.jit` passes on without; None outside."""
-    return getattr(_outer, "call", None)
-
-
-def name_arguments(nnx: ModuleType) -> None:
-    """Replaces `nnx.jit`, so that the arrays of modules keep their names."""
-
-    class Named(Jitted):
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            before, _outer.call = outer_call(), (self._watched, args, kwargs)
-            try:
-                return self._watched(*args, **kwargs)
-            except BaseException as error:
-                leave_traceback(error)
-                raise
-            finally:
-                _outer.call = before
-
-    nnx.jit = _also_as_decorator(nnx.jit, lambda function: Named(function, None))  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import queue
 import threading
@@ -106,7 +107,7 @@ class Reporter:
     def _read_losses(self) -> None:
         try:
             while losses := self._next():
-                read = [(float(loss), _floats(metrics)) for loss, metrics in jax.device_get(losses)]
+                read = [(_float(loss), _floats(metrics)) for loss, metrics in _values(losses)]
                 with self._reporting:
                     if not self._is_over:
                         self._reports.add_losses(read)
@@ -164,6 +165,19 @@ class Reporter:
                     redirect_to_null([reporter._lock_file.fileno(), *reporter._server.descriptors])
 
         os.register_at_fork(after_in_child=detach)
+
+
+def _values(losses: list[Any]) -> list[Any]:
+    """Waits for the arrays and returns their values; NaN for one that the program has deleted."""
+
+    def value(array: Any) -> Any:
+        return math.nan if isinstance(array, jax.Array) and array.is_deleted() else array
+
+    return jax.device_get(jax.tree.map(value, losses))
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:

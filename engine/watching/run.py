@@ -9,7 +9,6 @@ from jax.core import Tracer
 
 from ..base.machine import versions
 from ..base.user_error import UserError
-from ..explain.programs import KeptStep
 from ..parallel.mesh import describe_device
 from ..program.memory import allocated, limit
 from ..spec.config import WatchedRun
@@ -40,7 +39,7 @@ class Watch:
         """`found`: the state and the step as described; if None, nothing is reported."""
         self._about, self._found, self._steps_done = about, found, steps_done
         self._rates = tokens_per_step, flops_per_step
-        self._reporter: Reporter | None = None
+        self.reporter: Reporter | None = None
         self._is_checked = False
 
     def step(self, loss: Any, **metrics: Any) -> None:
@@ -50,13 +49,8 @@ class Watch:
             for value in (loss, *metrics.values()):
                 _check(value)
             self._is_checked = True
-        if self._reporter:
-            self._reporter.step(loss, metrics)
-
-    def publish(self, event: Event, step: KeptStep | None = None) -> None:
-        """`step`: another program of the step, which viewers explain from now on."""
-        if self._reporter:
-            self._reporter.publish(event, step)
+        if self.reporter:
+            self.reporter.step(loss, metrics)
 
     def __enter__(self) -> Self:
         found, self._found = self._found, None
@@ -64,8 +58,8 @@ class Watch:
             try:
                 opening = _opening(self._about, found, self._steps_done, *self._rates)
                 measuring = partial(allocated, found.devices)
-                self._reporter = Reporter(self._about, opening, found.step, measuring, self._steps_done)
-                self.name = self._reporter.about.run
+                self.reporter = Reporter(self._about, opening, found.step, measuring, self._steps_done)
+                self.name = self.reporter.about.run
             except Exception as error:
                 _logger.warning(
                     "%s is not watched: %s", self._about.run, error, exc_info=not isinstance(error, UserError)
@@ -77,9 +71,9 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._reporter:
+        if self.reporter:
             try:
-                self._reporter.end(error)
+                self.reporter.end(error)
             except Exception:
                 _logger.warning("cannot report how run %s ended", self.name, exc_info=True)
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -18,28 +19,21 @@ def start() -> None:
 
         Program(request).begin()
 
-    def nnx_imported(nnx: ModuleType) -> None:
-        from .jitted import name_arguments
-
-        name_arguments(nnx)
-
-    sys.meta_path.insert(0, _AfterImport({"jax": jax_imported, "flax.nnx": nnx_imported}))
+    sys.meta_path.insert(0, _AfterImport("jax", jax_imported))
 
 
 class _AfterImport(MetaPathFinder):
-    """Calls a function once, right after a module was imported."""
+    """Calls a function right after a module was imported for the first time."""
 
-    def __init__(self, actions: dict[str, Callable[[ModuleType], None]]) -> None:
-        self._actions = actions
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        self._name, self._action = name, action
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if (action := self._actions.pop(name, None)) is None:
+        if name != self._name:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        found = (finder.find_spec(name, path, target) for finder in others)
-        spec = next((spec for spec in found if spec), None)
-        if spec and spec.loader:
-            _extend(spec.loader, action)
+        sys.meta_path.remove(self)
+        if (spec := find_spec(name)) and spec.loader:
+            _extend(spec.loader, self._action)
         return spec
 
 
