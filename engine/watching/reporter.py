@@ -197,6 +197,6 @@ def _last_event(error: BaseException | None, step: int) -> Event:
 
 
 def _described(error: BaseException) -> str:
-    """Returns `ValueError: message, at train.py:31`, with the line of the loop."""
-    frames = traceback.extract_tb(error.__traceback__, limit=1)
+    """Returns `ValueError: message, at train.py:31`, with the line of the loop: runpy is above it in a module."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     return f"{error_line(error)}, at {frames[0].filename}:{frames[0].lineno}" if frames else error_line(error)

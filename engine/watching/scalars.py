@@ -19,9 +19,8 @@ class Scalars:
         paths = [every[at][0] for at in self._at]
         self.names = _names(paths)
         self._getters = _getters(paths)
-        self.loss = next((name for name in self.names if "loss" in name.rpartition("/")[2].lower()), None)
-        if self.loss is None and self.names:
-            self.loss = self.names[0]
+        self.loss = min(self.names, key=_by_loss, default=None)
+        """Name of the loss: the scalar called so, else one with a name like it, else the first."""
 
     def read(self, result: Any) -> dict[str, Any]:
         """Returns the arrays by name. Raises LookupError, AttributeError or TypeError for a result of another form."""
@@ -50,6 +49,11 @@ def _names(paths: list[KeyPath]) -> list[str]:
         name if name and short.count(name) == 1 else "/".join(map(_text, path))
         for name, path in zip(short, paths, strict=True)
     ]
+
+
+def _by_loss(name: str) -> int:
+    last = name.rpartition("/")[2].lower()
+    return 0 if last == "loss" else 1 if "loss" in last else 2
 
 
 def _text(key: Any) -> str:

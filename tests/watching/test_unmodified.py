@@ -1,0 +1,154 @@
+"""Programs that know nothing of shardtui, under `shardtui watch`."""
+
+import copy
+import functools
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from shardtui.engine.spec.watch_request import WatchRequest
+from shardtui.engine.watching.jitted import Calls, Jitted
+from shardtui.engine.watching.program import Program
+from shardtui.engine.wire import events as wire
+from shardtui.engine.wire.run_directory import all_runs, find
+from shardtui.tui.state.interpreter import apply_all
+from shardtui.tui.state.run_state import RunState
+
+from ..recorded import events_in
+from ..schemas import checked_lines
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("home")
+PROGRAM = "tests.watching.programs.entry"
+WATCH = ("-m", "shardtui.tui", "watch")
+
+
+def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def test_a_program_runs_as_without_and_its_run_shows_what_it_has() -> None:
+    plain = run_program("-m", PROGRAM, "--lr", "1")
+    watched = run_program(*WATCH, "--run", "unmodified", "-m", PROGRAM, "--lr", "1")
+    said = "shardtui: watching as unmodified: shardtui attach unmodified\n"
+    assert watched.stdout == plain.stdout
+    assert "has jax: False, batch 5" in plain.stdout
+    assert said in watched.stderr
+    assert watched.stderr.replace(said, "") == plain.stderr
+    assert "TypeError: dot_general" in plain.stderr
+    assert watched.returncode == plain.returncode == 1
+
+    checked_lines("events", find("unmodified").events.read_text())
+    events = list(events_in(find("unmodified").events))
+    state = RunState()
+    apply_all(state, events)
+    losses, norms = zip(*(map(float.fromhex, line.split()) for line in plain.stdout.splitlines()[:6]), strict=True)
+    assert state.losses[2:] == pytest.approx(losses[2:], rel=1e-8)
+    assert state.curves["learning/grad_norm"][2:] == pytest.approx(norms[2:], rel=1e-8)
+    assert state.layout and state.layout.mesh.axes == {"data": 4, "model": 2}
+    kinds = {array.name: (array.kind, array.compiled_spec) for array in state.layout.arrays}
+    assert kinds == {
+        "count": ("scalar", []),
+        **{f"{moment}up": (kind, [[], ["model"]]) for moment, kind in MOMENTS.items()},
+        **{f"{moment}down": (kind, [["model"], []]) for moment, kind in MOMENTS.items()},
+        "batch.inputs": ("batch", [["data"], []]),
+    }
+    assert ("all-reduce", ["data"]) in [(each.kind, each.axes) for each in state.layout.collectives or ()]
+    found = [event for event in events if isinstance(event, wire.StepFound)][-1]
+    assert (found.step.name, found.step.calls) == ("Trainer.train_step", 6)
+    assert ("evaluate", 6) in [(each.name, each.calls) for each in found.others]
+    assert any("TypeError" in problem and "entry.py" in problem for problem in state.problems)
+
+
+MOMENTS = {"": "parameter", "mu.": "moment", "nu.": "moment"}
+
+
+def test_a_program_without_such_a_step_says_what_it_jits(tmp_path: Path) -> None:
+    script = tmp_path / "short.py"
+    script.write_text("import jax\nfor _ in range(4): y = jax.jit(lambda x: x + 1)(1.0)\nraise SystemExit(7)\n")
+    ended = run_program(*WATCH, "--step", "lambd", str(script))
+    assert ended.returncode == 7
+    assert "--step lambd: no jitted function of this name takes its own results: did you mean <lambda>?" in ended.stderr
+    assert "<lambda> (4 calls" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "no program: give what follows `python`"),
+        (("--run", "No!", "x.py"), 2, "a name has 1 to 64 characters"),
+        (("/nothing/here.py",), 2, "No such file or directory"),
+    ],
+)
+def test_wrong_commands(arguments: tuple[str, ...], code: int, said: str) -> None:
+    ended = run_program(*WATCH, *arguments)
+    assert ended.returncode == code
+    assert said in ended.stderr
+
+
+def watching(function: Any, calls: Calls | None = None) -> Jitted:
+    return Jitted(function, calls or Calls("f", lambda _: None))
+
+
+def test_a_stand_in_is_taken_for_the_function() -> None:
+    @functools.partial(jax.jit, static_argnames="n")
+    def double(x: Any, *, n: int = 2) -> Any:
+        """Doubles."""
+        return n * x
+
+    stand_in = watching(double)
+    assert isinstance(stand_in, type(double)) and isinstance(stand_in, jax.stages.Wrapped)
+    assert (stand_in.__name__, stand_in.__doc__, repr(stand_in)) == ("double", "Doubles.", repr(double))
+    assert stand_in.__wrapped__ is double.__wrapped__
+    assert stand_in(3.0, n=3) == 9.0
+    assert stand_in.lower(1.0).compile()(1.0) == 2.0
+    assert jax.grad(stand_in)(1.0) == 2.0 and jax.vmap(stand_in)(jnp.ones(3)).shape == (3,)
+    assert jax.export.export(stand_in)(1.0).out_avals[0].shape == ()
+    assert jax.jit(stand_in)(1.0) == 2.0
+    assert copy.deepcopy(stand_in)(1.0) == 2.0
+
+    class Model:
+        scale = 4
+        method = watching(jax.jit(lambda self, x: x * 2, static_argnums=0))
+
+    assert Model().method(2.0) == 4.0
+    try:
+        watching(jax.jit(lambda x: 1 // 0))(1.0)
+    except ZeroDivisionError as error:
+        assert "jitted.py" not in "".join(traceback.format_exception(error))
+
+
+def steps(program: Program, body: Any, state: Any, count: int, *more: Any) -> Any:
+    function = Jitted(jitted := jax.jit(body), program._calls_of(jitted))
+    for _ in range(count):
+        state = function(state, *more)[0]
+    return state
+
+
+def test_the_step_is_the_largest_function_that_takes_its_own_results() -> None:
+    """An evaluation that adds up takes its own results, too; a second training later takes the step's place."""
+    program = Program(WatchRequest(run="chosen", step=None, python_path=None))
+
+    def pretrain(state: Any) -> Any:
+        return state + 1, {"loss": jnp.mean(state)}
+
+    def evaluate(total: Any, state: Any) -> Any:
+        return total + jnp.mean(state), jnp.mean(state)
+
+    def finetune(state: Any, x: Any) -> Any:
+        return state + x, jnp.mean(state)
+
+    total = steps(program, evaluate, jnp.zeros(()), 5, jnp.ones(100))
+    state = steps(program, pretrain, jnp.zeros(100), 9)
+    steps(program, evaluate, total, 20, state)
+    steps(program, finetune, state[:50], 9, 1.0)
+    program._end()
+    events = list(events_in(find("chosen").events))
+    names = [event.step.name.rpartition(".")[2] for event in events if isinstance(event, wire.StepFound)]
+    assert names == ["evaluate", "pretrain", "finetune", "finetune"]
+    assert [run.name for run in all_runs()].count("chosen") == 1
