@@ -10,7 +10,6 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 from ..base import formatting
 from ..explain.programs import KeptStep, kept_step
 from ..hlo.program_text import read
-from ..parallel.mesh import describe_mesh
 from ..parallel.rules import spec_of
 from ..program.memory import predict
 from ..program.pytree_arrays import Leaf, bytes_of, unique_names
@@ -54,7 +53,8 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
     placed = _placed(state, step)
     mesh = _main_mesh(placed[: len(state)]) or _main_mesh(placed)
     devices = list(mesh.devices.flat) if mesh else _main_device(placed)
-    info = describe_mesh(mesh) if mesh else MeshInfo({SINGLE_DEVICE_AXIS: 1}, [device.id for device in devices])
+    axes = {axis: mesh.shape[axis] for axis in _splitting(mesh)} if mesh else {SINGLE_DEVICE_AXIS: 1}
+    info = MeshInfo(axes, [device.id for device in devices])
     names = unique_names([(each.short_path, each.leaf.path) for each in placed])
     arrays = [_array(name, each, mesh, set(devices)) for name, each in zip(names, placed, strict=True)]
     rows = list(zip(names, placed, arrays, strict=True))
@@ -195,7 +195,7 @@ def _renamed(other: Mesh, mesh: Mesh) -> dict[str, list[str]]:
     their devices or the order of these differ."""
     if list(other.devices.flat) != list(mesh.devices.flat):
         return {}
-    rest = [axis for axis in mesh.axis_names if mesh.shape[axis] > 1]
+    rest = _splitting(mesh)
     found: dict[str, list[str]] = {}
     for axis, size in other.shape.items():
         taken: list[str] = []
@@ -204,4 +204,9 @@ def _renamed(other: Mesh, mesh: Mesh) -> dict[str, list[str]]:
         if math.prod(mesh.shape[each] for each in taken) != size:
             break
         found[axis] = taken
-    return found if other.shape != mesh.shape else {axis: [axis] for axis in mesh.axis_names}
+    return found if other.shape != mesh.shape else {axis: [axis] * (axis in _splitting(mesh)) for axis in other.shape}
+
+
+def _splitting(mesh: Mesh) -> list[str]:
+    """Returns the axes that divide the devices: a mesh of MaxText has ten more, of size 1."""
+    return [axis for axis in mesh.axis_names if mesh.shape[axis] > 1] or list(mesh.axis_names)

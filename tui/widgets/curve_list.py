@@ -1,6 +1,6 @@
 """The list of a watched program's scalars. The chart draws the highlighted one."""
 
-from collections.abc import Mapping
+from os.path import commonpath
 from typing import ClassVar
 
 from textual import on
@@ -42,7 +42,9 @@ the one under the cursor. A value that is not finite is `nan`.
     def show_state(self, state: RunState) -> None:
         """Redraws the rows that changed."""
         width = self.scrollable_content_region.width - 1
-        rows = {name: _row(name, curve, width) for name, curve in curves_of(state).items()}
+        curves = {LOSS: state.losses, **state.curves}
+        shared = commonpath(state.curves) if len(state.curves) > 1 else ""
+        rows = {name: _row(name.removeprefix(f"{shared}/"), curve, width) for name, curve in curves.items()}
         if rows.keys() != self.shown.keys():
             self.set_options(Option(row, id=name) for name, row in rows.items())
             self.highlighted = self.highlighted or 0
@@ -59,10 +61,6 @@ the one under the cursor. A value that is not finite is `nan`.
     def choose(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
         self.post_message(CurveChosen(event.option.id or LOSS))
-
-
-def curves_of(state: RunState) -> Mapping[str, Losses]:
-    return {LOSS: state.losses, **state.curves}
 
 
 def _row(name: str, curve: Losses, width: int) -> Content:
