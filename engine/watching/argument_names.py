@@ -42,11 +42,12 @@ def _outermost(call: Call) -> tuple[Any, tuple[Any, dict[str, Any]]]:
     """Returns the function and the arguments of the outermost call with all arrays of this one."""
     found, arguments = call.function, (call.args, call.kwargs)
     arrays = _arrays(arguments)
-    for frame in _frames():
-        values = frame.f_locals
-        outer = values.get("args"), values.get("kwargs")
-        if isinstance(outer[0], tuple) and isinstance(outer[1], dict) and arrays <= _arrays(outer):
-            found, arguments = values.get("self", found), outer
+    for values in (frame.f_locals for frame in _frames()):
+        match values:
+            case {"args": tuple(args), "kwargs": dict(kwargs)} if arrays <= _arrays((args, kwargs)):
+                found, arguments = values.get("self", found), (args, kwargs)
+            case _:
+                pass
     return found, arguments
 
 

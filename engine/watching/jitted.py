@@ -90,7 +90,7 @@ class Jitted:
         return getattr(self._watched, name)
 
     @property
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         return type(self._watched)
 
     def __repr__(self) -> str:

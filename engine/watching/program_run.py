@@ -60,11 +60,11 @@ class ProgramRun:
         self._show(call, names)
 
     def step(self, call: Call) -> None:
-        if self._compiled != self._shown and not jax.config.jax_disable_jit:
+        if self._compiled != self._shown and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             self._show(call, Names(call))
-        values = self._scalars.read(call.result)
-        if self._reporter and not any(isinstance(value, Tracer) for value in values.values()):
-            self._reporter.step(values.pop(self._scalars.loss, None), values)
+        loss, metrics = self._scalars.read(call.result)
+        if self._reporter and not any(isinstance(value, Tracer) for value in (loss, *metrics.values())):
+            self._reporter.step(loss, metrics)
 
     def end(self, error: BaseException | None) -> None:
         if self._watch:

@@ -22,8 +22,13 @@ class Scalars:
         self.loss = min(self.names, key=_by_loss, default=None)
         """Name of the loss: the scalar called so, else one with a name like it, else the first."""
 
-    def read(self, result: Any) -> dict[str, Any]:
-        """Returns the arrays by name. Raises LookupError, AttributeError or TypeError for a result of another form."""
+    def read(self, result: Any) -> tuple[Any, dict[str, Any]]:
+        """Returns the loss, None if there is no scalar, and the others by name. Raises LookupError, AttributeError or
+        TypeError for a result of another form."""
+        values = self._read(result)
+        return (values.pop(self.loss) if self.loss else None), values
+
+    def _read(self, result: Any) -> dict[str, Any]:
         if self._getters is None:
             found = jax.tree.leaves(result)
             return {name: found[at] for name, at in zip(self.names, self._at, strict=True)}

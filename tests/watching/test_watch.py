@@ -513,7 +513,7 @@ def test_failures_of_watch_do_not_reach_the_training(
     with watch("fine", state=jnp.ones(3)) as run:
         run.step(1.0)
         run.step("no number")
-        run._reporter._thread.join()
+        run.reporter._thread.join()
         run.step(2.0)
     *_, last = events_in(find("fine").events)
     assert isinstance(last, wire.Failed)
@@ -540,9 +540,12 @@ def test_watch_keeps_no_array_and_changes_nothing_of_the_process(home: Path) -> 
         warnings.simplefilter("error")
         del state
         assert [array.shape for array in jax.live_arrays() if array.shape == (5, 7)] == []
-        run.step(np.float32(3.0))
+        run.step(np.float32(3.0), norm=jnp.inf, rate=0.5)
     assert before == (dict(os.environ), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
-    kinds = [type(event) for event in events_in(find("held").events)]
+    events = list(events_in(find("held").events))
+    kinds = [type(event) for event in events]
+    [steps] = [event for event in events if isinstance(event, wire.StepsDone)]
+    assert (steps.losses, steps.metrics) == ([3.0], {"norm": [None], "rate": [0.5]})
     assert kinds[:3][1:] == [wire.EngineReady, wire.PresetCompiled]
     ends = (wire.StepsDone, wire.EngineStopped)
     assert [kind for kind in kinds if kind in ends] == [*ends]

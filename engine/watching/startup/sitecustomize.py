@@ -4,7 +4,7 @@ import sys
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
-from shardtui.engine.watching.start import start
+from shardtui.engine.watching.start import start  # pyright: ignore[reportMissingImports] # Python finds this file alone
 
 start()
 if (spec := PathFinder.find_spec("sitecustomize")) and spec.loader:
