@@ -10,7 +10,8 @@ from .encoding import encodable
 
 KNOWN = (  # order matters: TensorStore calls a full disk RESOURCE_EXHAUSTED, too, so the system's messages come first
     (
-        r"std::bad_alloc|MemoryError|Cannot allocate memory|LLVM ERROR: [^\n]*allocate[^\n]*|LLVM ERROR: out of memory",
+        r"std::bad_alloc|MemoryError|Cannot allocate memory|LLVM ERROR: [^\n]*allocate[^\n]*|LLVM ERROR: out of memory"
+        r"|pthread_create\(\) failed|can't start new thread",
         "out of memory on this machine",
         "choose a smaller model or --batch-size, or end other programs",
     ),

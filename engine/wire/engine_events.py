@@ -124,6 +124,20 @@ class EngineStopped(Event, frozen=True):
         return f"engine stopped ({self.reason}) at step {self.step:,}"
 
 
+class ClockChanged(Event, frozen=True):
+    """The machine's clock was set. Events before have the time by the clock as it was."""
+
+    LEVEL = Level.WARNING
+
+    seconds: float
+    """By so much it was set ahead; back if negative."""
+
+    @property
+    def line(self) -> str:
+        way = "ahead" if self.seconds > 0 else "back"
+        return f"the machine's clock was set {formatting.seconds(abs(self.seconds))} {way}"
+
+
 class EngineLost(Event, frozen=True):
     """The engine died without a last event. Not sent by an engine: a viewer concludes it."""
 

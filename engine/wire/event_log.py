@@ -10,12 +10,14 @@ from pathlib import Path
 
 import msgspec
 
+from ..base.clock import Jumps
 from ..base.encoding import encode_json
 from ..base.output import say
 from ..base.regular_file import append_regular, open_regular
 from ..base.user_error import UserError
 from .events import (
     AnyEvent,
+    ClockChanged,
     EngineReady,
     EngineStarted,
     Event,
@@ -61,15 +63,21 @@ class EventLog:
         self._has_reported = False
         """True once a failed write was reported, until one succeeds."""
         self._listener = listener
+        self._jumps = Jumps()
         self._lock = threading.Lock()
 
     def append(self, event: Event) -> None:
         """Numbers and stamps the event, writes it, and calls the listener. From any thread."""
         with self._lock:
-            self._seq += 1
-            event = msgspec.structs.replace(event, seq=self._seq, time=time.time())
-            self._write(encode_json(event) + b"\n")
-            self._listener(event)
+            if seconds := self._jumps.new():
+                self._append(ClockChanged(seconds=seconds))
+            self._append(event)
+
+    def _append(self, event: Event) -> None:
+        self._seq += 1
+        event = msgspec.structs.replace(event, seq=self._seq, time=time.time())
+        self._write(encode_json(event) + b"\n")
+        self._listener(event)
 
     @property
     def descriptor(self) -> int:

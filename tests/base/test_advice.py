@@ -8,6 +8,8 @@ from jax._src.source_info_util import JaxStackTraceBeforeTransformation
 from shardtui.engine.base.advice import advice, first_line, problems_in
 from shardtui.engine.base.user_error import UserError
 
+NO_THREAD = "out of memory on this machine (pthread_create() failed)", "end other programs"
+
 
 @pytest.mark.parametrize(
     ("text", "meaning", "hint"),
@@ -15,6 +17,10 @@ from shardtui.engine.base.user_error import UserError
         ("RESOURCE_EXHAUSTED: Out of memory allocating 4 bytes.", "out of device memory", "--batch-size"),
         ("MemoryError: std::bad_alloc", "out of memory on this machine", "end other programs"),
         ("LLVM ERROR: Unable to allocate section memory!", "out of memory on this machine", "end other programs"),
+        (
+            "F1127 env.cc:93] Check failed: ret == 0 (11 vs. 0) Thread x creation via pthread_create() failed.",
+            *NO_THREAD,
+        ),
         ("RESOURCE_EXHAUSTED: write: No space left on device", "the disk is full", "--checkpoint-dir"),
         ("F0000 rendezvous.cc:161] Termination timeout for `all gather Key`", "did not join it", "splits more"),
         ("OSError: [Errno 28] No space left on device: 'x'", "the disk is full", "--checkpoint-dir"),

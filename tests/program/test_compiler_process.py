@@ -88,7 +88,7 @@ def inject(act: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(killed(signal.SIGKILL), "was ended by SIGKILL", id="kill"),
         pytest.param(
             limited,
-            "out of memory on this machine|failed to map|can't start new thread|computed nothing|Fatal Python error",
+            "out of memory on this machine|failed to map|computed nothing|Fatal Python error",
             id="memory limit",
             marks=pytest.mark.slow,  # a thread that finds no memory while it starts leaves Python waiting for it
         ),

@@ -67,6 +67,7 @@ SWITCHING = wire.Switching(to_preset="tp", step=10)
 FAILED = wire.SwitchFailed(to_preset="tp", step=10, problems=["no memory"], preset="dp")
 WRITING = wire.ProfileWriting(step=10, steps=5)
 WRITTEN = wire.Profiled(step=10, steps=5, directory="profile", preset="dp")
+PAUSED, RESUMED = wire.Paused(step=10), wire.Resumed(step=10)
 ONE, TWO = {"steps": 0.99, "input_wait": 0.01}, {"steps": 1.98, "input_wait": 0.02}
 """The parts of one report and of two."""
 
@@ -107,6 +108,13 @@ CASES: dict[str, tuple[list[tuple[float, AnyEvent]], dict[str, float]]] = {
         [(11, restored(4, seconds=2.0)), (12, done(14))],
         {"checkpoints": 2, "steps": 0.99 * 1.4, "repeated_steps": 0.99 * 0.6, "input_wait": 0.02},
     ),
+    **{
+        f"a pause in which the clock is set {seconds:+,} s": (
+            [(9, PAUSED), (9.5 + seconds, wire.ClockChanged(seconds=seconds)), (12 + seconds, RESUMED)],
+            {**ONE, "paused": 3},
+        )
+        for seconds in (3600, -3600)
+    },
 }
 
 

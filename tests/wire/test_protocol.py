@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import struct
+import time
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from shardtui.engine.wire.commands import Command, Pause, Stop, SwitchPreset
 from shardtui.engine.wire.event import VERSION
 from shardtui.engine.wire.event_log import EventLog, LogReader, last_seq
-from shardtui.engine.wire.events import Event, Failed, Paused
+from shardtui.engine.wire.events import ClockChanged, Event, Failed, Paused
 from shardtui.engine.wire.framing import BadFrame, frame, read_command
 
 from ..recorded import events_in, steps
@@ -65,6 +66,17 @@ def test_the_log_numbers_events_and_is_json(tmp_path: Path) -> None:
     assert lines[1]["type"] == "StepsDone"
     assert lines[1]["losses"] == [None]
     assert lines[1]["nonfinite"] == ["losses"]
+
+
+def test_the_log_says_that_the_clock_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real, ahead = tmp_path / "events.jsonl", time.time, [0.0]
+    log = EventLog(path, lambda event: None)
+    monkeypatch.setattr(time, "time", lambda: real() + ahead[-1])
+    for seconds in (0.5, 3600.0, 3600.0, -7200.0):
+        ahead.append(seconds)
+        log.append(steps(1, 2.0))
+    found = [round(event.seconds, 1) if isinstance(event, ClockChanged) else 0 for event in events_in(path)]
+    assert found == pytest.approx([0, 3600, 0, 0, -10800, 0], abs=1)
 
 
 @pytest.mark.parametrize("torn", [b"", b"\n", b'{"type":"Paused","seq":9', b"\0" * 40, b"not json\n"])

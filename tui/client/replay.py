@@ -8,7 +8,7 @@ from pathlib import Path
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire.event_log import LogReader
-from ...engine.wire.events import AnyEvent, EngineStarted, StepsDone
+from ...engine.wire.events import AnyEvent, ClockChanged, EngineStarted, StepsDone
 from ...engine.wire.run_directory import RunDirectory
 from ..state.playback import Playback
 from ..terminal.clean import clean
@@ -51,8 +51,8 @@ class Replay(EngineClient):
     async def _paced(self, recorded: Sequence[AnyEvent]) -> AsyncIterator[Sequence[AnyEvent]]:
         begin = 0
         for at, event in enumerate(recorded):
-            if not self._has_begun or not self._clock.speed or isinstance(event, EngineStarted):
-                self._clock.jump_to(event.time)  # nothing happened while no engine ran
+            if not self._has_begun or not self._clock.speed or isinstance(event, EngineStarted | ClockChanged):
+                self._clock.jump_to(event.time)  # nothing happened while no engine ran, nor in a jump of the clock
                 self._has_begun = True
             if self._clock.is_paused or self._clock.now < event.time:
                 if begin < at:

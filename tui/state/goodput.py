@@ -13,6 +13,7 @@ from ...engine.wire.events import (
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSaving,
+    ClockChanged,
     EngineLost,
     EngineStarted,
     EngineStopped,
@@ -156,6 +157,9 @@ class WallTime:
                 self._end(self._last)
             case Failed() | EngineLost():
                 self._end(self._last)
+            case ClockChanged():  # that time has not passed
+                self._divided += event.seconds
+                self._written += event.seconds
             case CheckpointSaved() | CheckpointFailed():
                 self._written = self._last
             case CheckpointSaving() | Restored():
