@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.stages import Compiled, Lowered
 
-from .base.user_error import UserError
+from .base.user_error import noting
 from .program.pytree_arrays import Leaf, leaves
 from .spec.config import WatchedRun
 from .spec.preset_files import FILE_NAME
@@ -110,10 +110,8 @@ def _steady(known: CompiledStep, step: Any, state: list[Leaf]) -> tuple[Compiled
 
 def _problems(name: str, preset: str, state: list[Leaf], steps_done: int) -> list[str]:
     problems: list[str] = []
-    try:
+    with noting(problems):
         checked_name(name)
-    except UserError as error:
-        problems += error.problems
     if not FILE_NAME.fullmatch(preset):
         problems.append(f"preset={preset!r}: must be 1 to 64 letters, digits, '.', '_' and '-'")
     if not state:

@@ -1,8 +1,11 @@
-"""Atomic writes: a reader finds the new content or the old one, even after a power failure."""
+"""Writes files, atomically: a reader finds the new content or the old one, even after a power failure."""
 
 import contextlib
 import os
+from collections.abc import Generator
 from pathlib import Path
+
+from .user_error import UserError
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
@@ -22,6 +25,15 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
             error.filename = str(path)  # not the temporary name, which differs each time
         raise
     sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def writing(name: str) -> Generator[None]:
+    """Raises an OSError in this context as a UserError that begins with `name`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{name}: cannot be written: {error.strerror}") from error
 
 
 def sync_directory(path: Path) -> None:

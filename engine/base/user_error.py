@@ -1,6 +1,7 @@
-"""The error for an invalid request of the user, and the suggestion for a mistyped name."""
+"""The error for an invalid request of the user, with all problems at once, and the suggestion for a mistyped name."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -9,6 +10,31 @@ class UserError(Exception):
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raises UserError with these problems, if there are any."""
+    if found := tuple(problems):
+        raise UserError(*found)
+
+
+@contextmanager
+def noting(problems: list[str]) -> Generator[None]:
+    """Adds the problems of a UserError in this context to the list, in place of raising it."""
+    try:
+        yield
+    except UserError as error:
+        problems += error.problems
+
+
+@contextmanager
+def together(problems: list[str]) -> Generator[None]:
+    """Raises UserError with all problems in the list at the end of this context, and those of a UserError in it."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(*problems, *error.problems) from error
+    refuse(problems)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from etils import epath
 from msgspec import Struct
 
 from ..base.untrusted import decode, refusing
-from ..base.user_error import UserError
+from ..base.user_error import UserError, noting
 from ..program.pytree_arrays import bytes_of
 from ..wire.checkpoints import Shape
 from .reading import content, is_local
@@ -78,12 +78,9 @@ class ArrayStore:
         reads = {} if is_local_file else {name: self._values.read(key) for name, key in keys.items()}
         found: dict[str, StoredType] = {}
         for name, key in keys.items():
-            try:
-                found[name] = self._type(
-                    self._file(key) if is_local_file else _value(reads[name], self._label(key)), key
-                )
-            except UserError as error:
-                problems += error.problems
+            with noting(problems):
+                read = self._file(key) if is_local_file else _value(reads[name], self._label(key))
+                found[name] = self._type(read, key)
         return found
 
     def _label(self, key: str) -> str:

@@ -16,7 +16,7 @@ from etils import epath
 from msgspec import Meta, Struct
 
 from ..base.untrusted import decode, refusing
-from ..base.user_error import UserError
+from ..base.user_error import UserError, noting
 from ..program.pytree_arrays import Path
 from ..wire.checkpoints import MAX_DIMS, Shape
 from ..wire.descriptions import MeshInfo
@@ -202,22 +202,17 @@ def _leaves(tree: Any, path: Path) -> Iterator[tuple[Path, StoredType | None]]:
 
 def _shardings(directory: epath.Path, problems: list[str]) -> dict[str, str]:
     path = directory / SHARDINGS
-    try:
+    with noting(problems):
         return decode(content(path), dict[str, str], f"{path}") if path.exists() else {}
-    except UserError as error:
-        problems += error.problems
-        return {}
+    return {}
 
 
 def _stored(
     path: Path, found: StoredType, shardings: dict[str, str], directory: epath.Path, problems: list[str]
 ) -> Stored:
     name, sharding = _name(path), None
-    try:
-        text = shardings.get(base64.urlsafe_b64encode(name.encode()).decode())
-        label = f"{directory / SHARDINGS}: {name}"
-        with refusing(label):
-            sharding = decode(text, _Sharding, label).of_rank(len(found.shape)) if text else None
-    except UserError as error:
-        problems += error.problems
+    text = shardings.get(base64.urlsafe_b64encode(name.encode()).decode())
+    label = f"{directory / SHARDINGS}: {name}"
+    with noting(problems), refusing(label):
+        sharding = decode(text, _Sharding, label).of_rank(len(found.shape)) if text else None
     return Stored(path, found.shape, jnp.dtype(found.dtype), sharding)

@@ -6,7 +6,7 @@ import jax
 from etils import epath
 from msgspec.structs import replace
 
-from ..base.user_error import UserError
+from ..base.user_error import refuse
 from ..distributed.outcomes import Problem
 from ..models.array import Array
 from ..models.task import Task
@@ -44,8 +44,7 @@ def _with_own_model(config: RunConfig, checkpoint: epath.Path) -> RunConfig:
 
 def _placed(arrays: Sequence[StoredArray], stored: Sequence[Stored], config: RunConfig, devices: int) -> Placed:
     preset = load_preset(config.preset)
-    if problems := [*preset.problems, *filter(None, [preset.size_problem(devices)])]:
-        raise UserError(*problems)
+    refuse([*preset.problems, *filter(None, [preset.size_problem(devices)])])
     task = Task(config, config.platform or "cpu")
     known = {array.names[0]: array for array in task.arrays}
     kinds = {name: array.kind for name, array in known.items() if array.shape}

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ..base.regular_file import open_regular
+from ..base.untrusted import refusing
 from ..base.user_error import UserError
 from ..spec.prepared import rows_of
 from ..wire.descriptions import CorpusInfo
@@ -62,12 +63,9 @@ class StoredTokens:
         return found
 
     def _read(self, shard: Shard, at: int, into: np.ndarray) -> None:
-        try:
-            with open_regular(shard.path) as file:
-                file.seek(shard.offset + at * self.dtype.itemsize)
-                read = file.readinto(into.view(np.uint8).data)
-        except OSError as error:
-            raise UserError(f"{shard.path}: cannot be read: {error.strerror}") from error
+        with refusing(str(shard.path)), open_regular(shard.path) as file:
+            file.seek(shard.offset + at * self.dtype.itemsize)
+            read = file.readinto(into.view(np.uint8).data)
         if read < into.nbytes:
             raise UserError(
                 f"{shard.path}: ends before token {at + len(into):,}, but had {shard.size:,} when the run started: "

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from ..base.atomic_write import write_atomically
+from ..base.atomic_write import write_atomically, writing
 from ..base.directories import cache_directory
 from ..base.encoding import encode_json
 from ..base.formatting import count, listed
@@ -84,13 +84,11 @@ def _plan(request: PrepareRequest, tokenizer: Tokenizer, sources: Sources) -> st
 
 def _begin(out: Path, plan: str, parts: int) -> int:
     """Creates the directory, or finds the same preparation in it. Returns the number of finished shards."""
-    try:
+    with writing(str(out)):
         out.mkdir(parents=True, exist_ok=True)
         if not any(out.iterdir()):
             write_atomically(out / PLAN, plan.encode())
         found = read_text(out / PLAN) if (out / PLAN).exists() else ""
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror}") from error
     if found != plan:
         what = "another preparation, or one of other files" if found else "other files"
         raise UserError(f"{out}: has {what}: name a new directory, or remove it")
@@ -165,11 +163,9 @@ def _write(request: PrepareRequest, out: Path, number: int, part: Part) -> Prepa
         skipped=skipped,
         problems=problems,
     )
-    try:
+    with writing(str(path)):
         write_atomically(path, content)
         write_atomically(note, msgspec.json.encode(shard))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
     return shard
 
 

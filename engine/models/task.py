@@ -11,7 +11,7 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType
 
-from ..base.user_error import UserError
+from ..base.user_error import UserError, refuse
 from ..parallel.constraints import constrain, inspect_sharding, out_sharding, token_groups
 from ..spec.config import RunConfig, UserModel
 from .array import Array, Batch, describe, gradient_name, name_of
@@ -63,8 +63,7 @@ class Task:
         self._traces = None
         if isinstance(self.model, UserModule):
             self._traces = Traces(self.outcome, self._abstract_arguments, self.model.trace_errors_as_invalid)
-        if problems := parameter_problems(self._params, config.model_name):
-            raise UserError(*problems)
+        refuse(parameter_problems(self._params, config.model_name))
         if own is not None and isinstance(self.model, UserModule):
             self.model.try_optimizer(own, self.abstract_state.params, self.abstract_state.opt_state)
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..base.user_error import UserError
+from ..base.user_error import UserError, refuse
 from ..wire.descriptions import CorpusInfo
 from .array import Array, name_of
 from .user_code import type_name
@@ -32,8 +32,7 @@ class UserBatches:
         ]
         if not leaves:
             problems.append(f"{source} returned {type_name(self._first)}: it must return an array or a tree of arrays")
-        if problems:
-            raise UserError(*problems)
+        refuse(problems)
 
     @property
     def arrays(self) -> Tree:

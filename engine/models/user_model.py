@@ -16,7 +16,7 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType, Mesh
 
-from ..base.user_error import UserError
+from ..base.user_error import UserError, refuse
 from ..spec.config import RunConfig, UserModel
 from .array import Batch, annotated_axes, name_of, text_batch
 from .decoder import loss as cross_entropy
@@ -70,8 +70,7 @@ class UserModule:
                 f"--eval-data and --eval-share: {self._of('batch')} makes the batches, so no text can be held out: "
                 "omit them"
             )
-        if problems:
-            raise UserError(*problems)
+        refuse(problems)
         self.batches = self._user_batches(config.training.batch_size) if self._batch else None
         self.batch: Tree = (
             self.batches.arrays if self.batches else text_batch(config.training.batch_size, config.training.seq_len)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..base.advice import first_line
 from ..base.machine import versions
-from ..base.user_error import UserError
+from ..base.user_error import refuse
 from ..hlo.module import LIBRARIES, Instruction, Module, parse
 from ..models.task import Array, Task, gradient_name
 from ..parallel.mesh import describe_device
@@ -46,8 +46,7 @@ def inspections(config: RunConfig, *others: str) -> Iterator[tuple[Task, Placeme
     """Yields inspections, each with its task and placement. Raises UserError if the config or a preset is invalid."""
     devices, task = devices_and_task(config)
     problems = problems_of(config)
-    if problems:
-        raise UserError(*problems)
+    refuse(problems)
     for name in (config.preset, *others):
         placement = place(task, load_preset(name), devices)
         inspection = Inspection(

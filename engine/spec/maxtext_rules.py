@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ..base.untrusted import read_bytes, refusing
-from ..base.user_error import UserError
+from ..base.user_error import UserError, refuse
 from .preset import OF_SOME_PARAMETERS, REST, SPLIT_ONCE, Axes, Preset
 from .preset_files import MAX_FILE_BYTES, wrong_value
 
@@ -149,8 +149,7 @@ def maxtext_text(preset: Preset) -> str:
     ]
     if preset.overrides:
         problems.append(f"{preset.name}: [overrides]: MaxText's rules are by logical axis only: remove them")
-    if problems:
-        raise UserError(*problems)
+    refuse(problems)
     sizes = [f"ici_{SIZE_NAMES.get(axis, axis)}_parallelism: {size}\n" for axis, size in preset.mesh.items()]
     for name, other in (LIKE | SAME_HERE).items():  # MaxText would take the rules of its `base.yml`
         if other in tried:

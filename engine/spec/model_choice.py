@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from ..base.output import note
-from ..base.user_error import UserError, suggestion
+from ..base.user_error import UserError, refuse, suggestion, together
 from .config import ModelConfig, Setting, TrainingConfig, UserModel
 from .preset_files import preset_files, read_toml, wrong_value
 
@@ -121,13 +121,8 @@ def user_model(
         problems.append(f"{option} {reference}: {function!r} is not a function name: write {place}:FUNCTION")
     directory = str(path.parent if is_file else Path.cwd())
     model = UserModel(reference=f"{path if is_file else place}:{function}", directory=directory)
-    try:
-        model, training = with_user_settings(model, DEFAULT_TRAINING, settings)
-    except UserError as error:
-        raise UserError(*problems, *error.problems) from error
-    if problems:
-        raise UserError(*problems)
-    return model, training
+    with together(problems):
+        return with_user_settings(model, DEFAULT_TRAINING, settings)
 
 
 def with_user_settings(
@@ -146,8 +141,7 @@ def with_user_settings(
             problems.append(f"--set {setting}: a value must be a number, true, false, text or a list of these")
         else:
             arguments[key] = argument
-    if problems:
-        raise UserError(*problems)
+    refuse(problems)
     try:
         training = msgspec.convert(tables, TrainingConfig)
     except msgspec.ValidationError as error:
@@ -178,8 +172,7 @@ def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
 def with_settings(tables: dict[str, Any], settings: tuple[str, ...], where: str) -> ModelPreset:
     """Applies `KEY=VALUE` settings to the tables of a model preset. Raises UserError, naming `where`."""
     problems = [problem for setting in settings if (problem := _override(tables, setting))]
-    if problems:
-        raise UserError(*problems)
+    refuse(problems)
     try:
         return msgspec.convert(tables, ModelPreset)
     except msgspec.ValidationError as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from ..base.user_error import UserError, suggestion
+from ..base.user_error import UserError, noting, suggestion
 from .preset import AXIS_NAME, BUILT_IN, LOGICAL_AXES, NO_STAGES, REST, SPLIT_ONCE, Axes, AxisTypes, Override, Preset
 from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml, wrong_value
 
@@ -241,10 +241,8 @@ def load_presets(folder: Path | None = None) -> tuple[list[Preset], list[str]]:
     problems = [f"{path}: {BAD_NAME}" for path in misnamed_files("parallelism")]
     others = sorted(folder.glob("*.toml")) if folder else []
     for path in (*preset_files("parallelism").values(), *others):
-        try:
+        with noting(problems):
             presets.append(read_preset(path))
-        except UserError as error:
-            problems += error.problems
     return presets, problems
 
 

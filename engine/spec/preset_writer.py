@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..base.atomic_write import write_atomically
-from ..base.user_error import UserError
+from ..base.atomic_write import write_atomically, writing
 from .preset import Axes, Override, Preset
 
 BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -34,11 +33,9 @@ def preset_text(preset: Preset) -> str:
 
 def write_preset(path: Path, text: str) -> None:
     """Writes the file atomically, also for several processes. Raises UserError."""
-    try:
+    with writing(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _rule(preset: Preset, logical: str) -> str:

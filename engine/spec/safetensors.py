@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from ..base.regular_file import open_regular
 from ..base.untrusted import decode, read_struct, refusing
-from ..base.user_error import UserError
+from ..base.user_error import UserError, noting, refuse
 
 INDEX = "model.safetensors.index.json"
 SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
@@ -55,15 +55,12 @@ def stored_tensors(directory: Path) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     problems: list[str] = []
     for path in _files(directory):
-        try:
+        with noting(problems):
             tensors = _read(path)
-        except UserError as error:
-            problems += error.problems
-            continue
-        problems += [f"{path}: {name} is in {found[name].file}, too: remove one" for name in tensors if name in found]
-        found |= tensors
-    if problems:
-        raise UserError(*problems)
+            twice = tensors.keys() & found.keys()
+            problems += [f"{path}: {name} is in {found[name].file}, too: remove one" for name in sorted(twice)]
+            found |= tensors
+    refuse(problems)
     return found
 
 

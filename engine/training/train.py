@@ -8,7 +8,7 @@ import msgspec
 from etils import epath
 
 from ..base.machine import versions
-from ..base.user_error import UserError
+from ..base.user_error import UserError, refuse
 from ..checkpoint.directory import CheckpointDirectory, array_types
 from ..checkpoint.manifest import Manifest, edited_settings
 from ..checkpoint.saver import Saver
@@ -76,8 +76,7 @@ def train(
     config, saver.replaced, devices = fitted.config, fitted.replaced, devices[: fitted.devices]
     known, infos, preset_problems = describe_presets(config, task, devices, directory.presets, restart.is_again)
     problems += problems_of_requested(config, infos)
-    if problems:
-        raise UserError(*problems)
+    refuse(problems)
     if restart.config is not None and (cluster.process == 0 or directory.holder() is None):
         directory.write_config(restart.config)  # each host keeps the configuration that it was given itself
 

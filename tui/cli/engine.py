@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import refuse, together
 from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Membership, Restart, RunConfig
 from ...engine.wire import engine_command as process
@@ -56,7 +56,7 @@ def engine_command(options: argparse.Namespace) -> int:
     config = None
     restart = Restart(profile=options.profile, profile_every=options.profile_every)
     supervised = None
-    try:
+    with together(problems):
         supervised = supervision(options)
         if not options.resume:
             config = new_config(options)
@@ -65,10 +65,6 @@ def engine_command(options: argparse.Namespace) -> int:
         else:  # process 0 refuses; another host may be new to the run, and its options have to say the same
             options.run_name = options.resume
             restart = restart_of(options, new_config(options))
-    except UserError as error:
-        raise UserError(*problems, *error.problems) from error
-    if problems:
-        raise UserError(*problems)
     if supervised:
         command = _supervisor_command(config, restart, membership, supervised)
     else:
@@ -93,8 +89,7 @@ def _supervisor_command(
             f"--supervise: supervisors meet in --checkpoint-dir, {directory or 'which is missing'}: give a directory "
             "on a file system that all hosts mount"
         )
-    if problems:
-        raise UserError(*problems)
+    refuse(problems)
     restart = msgspec.structs.replace(restart, config=about)
     return process.engine_command("supervise-host", about.run, restart, membership, supervised)
 

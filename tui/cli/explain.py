@@ -12,6 +12,7 @@ from rich.table import Column
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.base.atomic_write import writing
 from ...engine.base.output import show
 from ...engine.base.untrusted import read_struct
 from ...engine.base.user_error import UserError, suggestion
@@ -126,10 +127,8 @@ def _saved(path: str) -> Explanation:
 def _write(found: Explanation, path: str) -> None:
     """Writes indented JSON, whose lines a diff of files shows well."""
     text = msgspec.json.format(json_line(found), indent=1)
-    try:
+    with writing(f"--save {path}"):
         Path(path).write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"--save {path}: cannot be written: {error.strerror}") from error
 
 
 def _tables(found: Explanation) -> list[RenderableType]:

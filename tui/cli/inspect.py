@@ -4,8 +4,7 @@ import argparse
 import io
 import math
 import os
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.base.atomic_write import writing
 from ...engine.base.output import printable, show
 from ...engine.base.untrusted import read_text
 from ...engine.base.user_error import UserError
@@ -84,7 +84,7 @@ def inspect_command(options: argparse.Namespace) -> int:
         load_preset(other)
     config = new_config(options)
     if svg:
-        with _written(svg):  # a problem with its directory is reported before compiling
+        with writing(f"--svg {svg}"):  # a problem with its directory is reported before compiling
             os.stat(f"{Path(svg).parent}/.")  # noqa: PTH116 (a Path drops the dot that asks for a directory)
     if other:
         difference = diff_report(*_inspections(config, other))
@@ -116,14 +116,6 @@ def _inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None
     return print_answer(report, _traffic(collectives), as_json, svg)
 
 
-@contextmanager
-def _written(path: str) -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"--svg {path}: cannot be written: {error.strerror}") from error
-
-
 def _inspections(config: RunConfig, *others: str) -> list[Inspection]:
     lines = ask_engine("inspect", config, *others).splitlines()
     return [msgspec.json.decode(line, type=Inspection) for line in lines]
@@ -139,7 +131,7 @@ def print_answer(report: msgspec.Struct, tables: Sequence[RenderableType], as_js
     if svg:
         console = plain_console(record=True, file=io.StringIO(), width=PIPE_WIDTH)
         console.print(Group(*tables))
-        with _written(svg):
+        with writing(f"--svg {svg}"):
             Path(svg).write_text(without_fonts(console.export_svg(title="shardtui")), encoding="utf-8")
     if as_json:
         show(json_line(report))

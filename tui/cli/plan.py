@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ...engine.base import formatting
 from ...engine.base.output import note, say, show
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import refuse
 from ...engine.planning import compilers
 from ...engine.planning.finalists import is_far_too_large
 from ...engine.planning.goal import figure, in_order, pick
@@ -73,8 +73,7 @@ class Asked:
 
 def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], asked: Asked) -> int:
     """Prints the ranked presets and returns the exit code; Ctrl-C prints what is known so far. Raises UserError."""
-    if problems := _problems(config, asked):
-        raise UserError(*problems)
+    refuse(_problems(config, asked))
     found = list(map(load_topology, topologies))
     check_prices(asked.prices, found)
     say(*(f"estimates only: {why}" for why in dict.fromkeys(map(compilers.missing, found)) if why and asked.compiles))

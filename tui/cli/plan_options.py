@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import get_args
 
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import UserError, noting, refuse
 from ...engine.planning.finalists import MOST_PROGRAMS
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import RunConfig
@@ -90,12 +90,12 @@ def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[st
             if misfit := preset.size_problem(topology.devices):
                 problems.append(misfit)
             else:
-                load_or_note(problems, spans, preset.sizes(topology.devices), topology.domains)
+                with noting(problems):
+                    spans(preset.sizes(topology.devices), topology.domains)
     if model is None:
         raise UserError(*problems)
     config = RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
-    if problems := [*problems, *problems_of(config)]:
-        raise UserError(*problems)
+    refuse([*problems, *problems_of(config)])
     return config, targets, presets
 
 
@@ -106,8 +106,7 @@ def _searched(options: argparse.Namespace) -> SearchRequest | None:
         problems = [
             f"{flag} {value}: applies to a search: add --search or --fit" for flag, value in given.items() if value
         ]
-        if problems:
-            raise UserError(*problems)
+        refuse(problems)
         return None
     kept = [key for key in (text.partition("=")[0] for text in settings_of_options(options)) if key in CHOSEN]
     request = SearchRequest(
@@ -122,8 +121,7 @@ def _searched(options: argparse.Namespace) -> SearchRequest | None:
     problems = [chosen] if request.goal == "fits-largest-batch" and "batch_size" in request.kept else []
     problems += [both] if options.fit and options.search else []
     problems += [nameless] if options.fit and not options.preset else []
-    if problems := [*problems, *_place_problems(options)]:
-        raise UserError(*problems)
+    refuse([*problems, *_place_problems(options)])
     return request
 
 

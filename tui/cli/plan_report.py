@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.base import formatting
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import refuse
 from ...engine.planning.finalists import batch_limits, expected_figure
 from ...engine.planning.goal import CurvePoint, in_order, pick
 from ...engine.planning.goal import figure as goal_figure
@@ -238,8 +238,7 @@ def check_prices(prices: Prices, topologies: Sequence[Topology]) -> None:
         for chip, price in prices.items()
         if chip not in planned
     ]
-    if problems:
-        raise UserError(*problems)
+    refuse(problems)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ...engine.base import formatting
 from ...engine.base.output import note, say, show
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import UserError, refuse
 from ...engine.spec.maxtext_rules import maxtext_text, read_maxtext
 from ...engine.spec.preset_files import FILE_NAME, user_presets
 from ...engine.spec.preset_reader import load_preset, parse_preset
@@ -96,8 +96,7 @@ def _import(path: Path, name: str | None, sizes: dict[str, int]) -> int:
         raise UserError(f"{target} already exists: choose another --name, or remove it")
     found = read_maxtext(path, name, sizes)
     text = preset_text(found.preset)
-    if problems := parse_preset(target, text).problems:
-        raise UserError(*problems)
+    refuse(parse_preset(target, text).problems)
     write_preset(target, text)
     show(str(target))
     notes = {

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import UserError, noting, refuse, together
 from ...engine.spec.attempt import RESTARTS, Supervision
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
@@ -37,7 +37,7 @@ def new_config(options: argparse.Namespace) -> RunConfig:
     name = options.model or "nano"
     preset = absolute(options.preset or "dp")
     problems = _preset_problems(preset, options)
-    try:
+    with together(problems):
         model = choose_model(name, settings_of_options(options))
         config = RunConfig(
             run=options.run_name or run_directory.free_name(model.run_name),
@@ -49,11 +49,7 @@ def new_config(options: argparse.Namespace) -> RunConfig:
             seed=options.seed or 0,
             **run_settings(options),
         )
-    except UserError as error:
-        raise UserError(*problems, *error.problems) from error
-    problems += problems_of(config)
-    if problems:
-        raise UserError(*problems)
+        problems += problems_of(config)
     return tokenized(config, options)
 
 
@@ -78,14 +74,10 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     ]
     preset = absolute(options.preset) if options.preset else None
     problems += _preset_problems(preset, options)
-    try:
+    with together(problems):
         model, training = _with_new_settings(config, settings_of_options(options))
-    except UserError as error:
-        raise UserError(*problems, *error.problems) from error
-    config = msgspec.structs.replace(config, model=model, training=training, **run_settings(options, config))
-    problems += problems_of(config)
-    if problems:
-        raise UserError(*problems)
+        config = msgspec.structs.replace(config, model=model, training=training, **run_settings(options, config))
+        problems += problems_of(config)
     return restart_of(options, tokenized(config, options))
 
 
@@ -117,9 +109,9 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
         return None
     problems = [f"{flag} {value}: must be at least 1" for flag, value in given.items() if value < 1]
     for preset in options.fallback:
-        load_or_note(problems, load_preset, preset)
-    if problems:
-        raise UserError(*problems)
+        with noting(problems):
+            load_preset(preset)
+    refuse(problems)
     restarts, least, wait = numbers.values()
     return Supervision(
         restarts=RESTARTS if restarts is None else restarts,
@@ -136,12 +128,8 @@ def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
     problems = [] if options.measured >= 1 else [f"--steps {options.measured}: must be at least 1"]
     files = tuple(absolute(name) for name in options.presets if is_file(name))
     problems += _name_collisions(options.presets)
-    try:
+    with together(problems):
         config = new_config(options)
-    except UserError as error:
-        raise UserError(*problems, *error.problems) from error
-    if problems:
-        raise UserError(*problems)
     checkpoints = CheckpointConfig(every_minutes=None, at_end=False)
     config = msgspec.structs.replace(config, run="compare", checkpoints=checkpoints, preset_files=files)
     return config, named
@@ -159,11 +147,9 @@ def _name_collisions(presets: list[str]) -> list[str]:
 
 def load_or_note(problems: list[str], load: Callable[..., T], *arguments: object) -> T | None:
     """Returns what `load` returns; if it raises UserError, adds why to `problems` and returns None."""
-    try:
+    with noting(problems):
         return load(*arguments)
-    except UserError as error:
-        problems.extend(error.problems)
-        return None
+    return None
 
 
 def _with_new_settings(config: RunConfig, settings: tuple[str, ...]) -> tuple[ModelConfig | UserModel, TrainingConfig]:
@@ -185,7 +171,8 @@ def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[st
     problems: list[str] = []
     for name, flag in named.items():
         found: list[str] = []
-        load_or_note(found, load_preset, name)
+        with noting(found):
+            load_preset(name)
         problems += (f"{flag}{problem}" for problem in found)
     return problems
 
@@ -230,8 +217,7 @@ def _sampling(options: argparse.Namespace, before: Sampling | None) -> Sampling 
     problems = [] if every is None or every >= 1 else [f"--sample-every {every}: must be at least 1"]
     if prompt and len(prompt) > MOST_PROMPTED:
         problems.append(f"--sample-prompt: {len(prompt):,} characters: at most {MOST_PROMPTED:,}")
-    if problems:
-        raise UserError(*problems)
+    refuse(problems)
     return msgspec.structs.replace(before or Sampling(), **_given(every_steps=every, prompt=prompt))
 
 

@@ -7,7 +7,7 @@ import os
 
 from ...engine.base import formatting
 from ...engine.base.output import note, show
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import UserError, refuse
 from ...engine.spec.config import MOST_PROMPTED, MOST_SAMPLED, Sampling
 from ...engine.wire import run_directory
 from ...engine.wire.commands import SampleText
@@ -63,8 +63,7 @@ def _sampling(options: argparse.Namespace) -> Sampling:
         (0 <= found.seed < 2**32, f"--seed {found.seed}: must be from 0 to {2**32 - 1}"),
         (len(found.prompt) <= MOST_PROMPTED, f"--prompt: {len(found.prompt):,} characters: at most {MOST_PROMPTED:,}"),
     ]
-    if problems := [text for holds, text in checks if not holds]:
-        raise UserError(*problems)
+    refuse([text for holds, text in checks if not holds])
     return found
 
 

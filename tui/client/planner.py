@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ...engine.base.machine import has_room
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import UserError, noting
 from ...engine.planning import compilers
 from ...engine.planning.finalists import MOST_PROGRAMS, is_far_too_large, next_row, next_to_compile
 from ...engine.planning.goal import CurvePoint, configured, pick, point_of
@@ -52,10 +52,9 @@ def usual_presets(config: RunConfig) -> tuple[list[str], list[str]]:
     """Returns all presets but the pitfalls, and the run's own, by name or file; and problems of preset files."""
     presets, problems = load_presets()
     found = [preset.reference for preset in presets if not is_pitfall(preset.name)]
-    try:
-        return list(dict.fromkeys([*found, load_preset(config.preset).reference])), problems
-    except UserError as error:
-        return found, [*problems, *error.problems]
+    with noting(problems):
+        found.append(load_preset(config.preset).reference)
+    return list(dict.fromkeys(found)), problems
 
 
 class Planner:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ...engine.base.output import printable
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import UserError, noting
 from ...engine.spec.preset import FOLLOWS, Axes, Preset, reference
 from ...engine.spec.preset_files import PRESETS, user_presets
 from ...engine.spec.preset_reader import REST, load_preset, mesh_preset, parse_preset
@@ -91,10 +91,9 @@ class Draft:
         return self.origin.sizes(self.devices).get(axis) != self.sizes[axis]
 
     def problems(self) -> list[str]:
-        try:
-            problems = list(parse_preset(Path(f"{self.name}.toml"), self.text).problems)
-        except UserError as error:
-            problems = list(error.problems)
+        problems: list[str] = []
+        with noting(problems):
+            problems += parse_preset(Path(f"{self.name}.toml"), self.text).problems
         return problems or list(filter(None, [self.preset.size_problem(self.devices)]))
 
     def with_name(self, name: str) -> "Draft":

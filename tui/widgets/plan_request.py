@@ -15,7 +15,7 @@ from ...engine.base.atomic_write import write_atomically
 from ...engine.base.directories import state_directory
 from ...engine.base.output import printable
 from ...engine.base.untrusted import read_text
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import UserError, noting, refuse
 from ...engine.planning import compilers
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import RunConfig
@@ -60,18 +60,15 @@ class PlanRequest(Horizontal):
         problems: list[str] = []
         if config is None:
             raise UserError("the run has not started yet")
-        try:
+        with noting(problems):
             load_topology(topology)
-        except UserError as error:
-            problems += error.problems
         if batch.isdecimal():
             training = msgspec.structs.replace(config.training, batch_size=int(batch))
             config = msgspec.structs.replace(config, training=training)
             problems += problems_of(config)
         else:
             problems.append(f"batch {batch!r}: must be a number of sequences")
-        if problems:
-            raise UserError(*problems)
+        refuse(problems)
         return config, topology
 
 
