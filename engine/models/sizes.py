@@ -105,12 +105,6 @@ def parameter_count(config: ModelConfig) -> int:
     return tables * d + config.layers * layer + _norm_parameters(config)
 
 
-def active_parameter_count(config: ModelConfig) -> int:
-    """Returns the part of `parameter_count` that one token uses: `experts_per_token` of the experts."""
-    idle = config.experts - config.experts_per_token if config.experts else 0
-    return parameter_count(config) - config.layers * idle * _mlp_parameters(config)
-
-
 def _attention_parameters(config: ModelConfig) -> int:
     """The projections, their biases, and norms of query and key."""
     query, key = config.heads * config.head_dim, config.key_heads * config.head_dim

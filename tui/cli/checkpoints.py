@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-import msgspec
 from rich.text import Text
 
 from ...engine.base import formatting
@@ -27,7 +26,7 @@ def verify_options(parser: argparse.ArgumentParser) -> None:
 
 def verify_command(options: argparse.Namespace) -> int:
     directory = run_directory.find(options.run)
-    found = msgspec.json.decode(ask_engine("verify", str(directory.path)), type=Verification)
+    (found,) = ask_engine(Verification, "verify", str(directory.path))
     if options.json:
         show(json_line(found))
     else:
@@ -80,7 +79,7 @@ def export_command(options: argparse.Namespace) -> int:
         raise UserError(watched.refusal)
     out = str(Path(options.directory).expanduser().absolute())
     request = ExportRequest(run=str(run.path), out=out, step=options.from_step, dtype=options.dtype)
-    found = msgspec.json.decode(ask_engine("export", request), type=Exported)
+    (found,) = ask_engine(Exported, "export", request)
     if options.json:
         show(json_line(found))
         return FINE

@@ -97,7 +97,7 @@ def compare_command(options: argparse.Namespace) -> int:
     run_directory.runtime_directory()  # an unusable one is refused before anything is created
     config, named = compared(options)
     _print_progress("looking for devices")
-    listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
+    (listing,) = ask_engine(PresetListing, "presets", config)
     say(*listing.problems)
     infos = {info.name: info for info in listing.presets}
     wanted = [infos[name] for name in dict.fromkeys(named or comparable_presets(listing.presets))]

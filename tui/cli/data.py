@@ -109,6 +109,6 @@ def _prepared(options: argparse.Namespace, source: str, out: str | None = None) 
         text_field=options.text_field,
         end_of_text=options.end_of_text,
     )
-    found = msgspec.json.decode(ask_engine("prepare", request), type=PrepareAnswer)
+    (found,) = ask_engine(PrepareAnswer, "prepare", request)
     _note_losses(found.data)
     return found

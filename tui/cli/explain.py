@@ -88,7 +88,7 @@ def explain_command(options: argparse.Namespace) -> int:
 def _print(program: ProgramRequest, options: argparse.Namespace) -> int:
     """Prints the explanation, or the whole chains of NAME, or what changed since `--diff`: then returns 1."""
     before = _saved(options.saved) if options.saved else None
-    found = msgspec.json.decode(ask_engine("explain", program), type=Explanation)
+    (found,) = ask_engine(Explanation, "explain", program)
     if options.save:
         _write(found, options.save)
     if before:
@@ -221,8 +221,7 @@ def why_options(parser: argparse.ArgumentParser) -> None:
 
 def why_command(options: argparse.Namespace) -> int:
     step = StepRequest(config=new_config(options), rules=dict(options.tried), compiles=options.compile)
-    lines = ask_engine("why", step).splitlines()
-    before, *after = [msgspec.json.decode(line, type=Explanation) for line in lines]
+    before, *after = ask_engine(Explanation, "why", step)
     found = matching(before, options.name)
     changed = [line for other in after for line in changes(before, other)]
     if options.json:

@@ -87,9 +87,12 @@ def inspect_command(options: argparse.Namespace) -> int:
         with writing(f"--svg {svg}"):  # a problem with its directory is reported before compiling
             os.stat(f"{Path(svg).parent}/.")  # noqa: PTH116 (a Path drops the dot that asks for a directory)
     if other:
-        difference = diff_report(*_inspections(config, other))
+        difference = diff_report(*ask_engine(Inspection, "inspect", config, other))
         return print_answer(difference, _diff_tables(clean(difference)), as_json, svg)
-    inspection, explained = _explained_inspection(config) if as_json else (*_inspections(config), Explained())
+    if as_json:
+        inspection, explained = _explained_inspection(config)
+    else:
+        (inspection,), explained = ask_engine(Inspection, "inspect", config), Explained()
     return print_answer(inspect_report(inspection, explained), _tables(clean(inspection)), as_json, svg)
 
 
@@ -116,14 +119,9 @@ def _inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None
     return print_answer(report, _traffic(collectives), as_json, svg)
 
 
-def _inspections(config: RunConfig, *others: str) -> list[Inspection]:
-    lines = ask_engine("inspect", config, *others).splitlines()
-    return [msgspec.json.decode(line, type=Inspection) for line in lines]
-
-
 def _explained_inspection(config: RunConfig) -> tuple[Inspection, Explained]:
     """Returns the inspection of a preset and the explanation of its step. Raises SystemExit."""
-    inspection, explained = ask_engine("inspect-origins", config).splitlines()
+    inspection, explained = ask_engine(msgspec.Raw, "inspect-origins", config)
     return msgspec.json.decode(inspection, type=Inspection), msgspec.json.decode(explained, type=Explained)
 
 

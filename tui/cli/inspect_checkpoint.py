@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 from rich.console import RenderableType
 from rich.text import Text
@@ -74,22 +73,17 @@ def checkpoint_answer(options: argparse.Namespace) -> tuple[Struct, list[Rendera
         raise UserError("--checkpoint takes either --preset or --diff OTHER, and no --hlo and --mesh")
     directory = _absolute(options.checkpoint)
     if options.diff:
-        difference = diff(*_asked("checkpoints", directory, _absolute(options.diff)))
+        difference = diff(*ask_engine(StoredCheckpoint, "checkpoints", directory, _absolute(options.diff)))
         return difference, _diff_tables(clean(difference)), bool(difference.problems)
     if options.preset:
-        found, *_ = _asked("place-checkpoint", new_config(options), directory)
+        (found,) = ask_engine(StoredCheckpoint, "place-checkpoint", new_config(options), directory)
     else:
-        found, *_ = _asked("checkpoints", directory)
+        (found,) = ask_engine(StoredCheckpoint, "checkpoints", directory)
     return found, _tables(clean(found)), bool(found.problems)
 
 
 def _absolute(directory: str) -> str:
     return directory if "://" in directory else str(Path(directory).absolute())
-
-
-def _asked(question: str, subject: Struct | str, *names: str) -> list[StoredCheckpoint]:
-    lines = ask_engine(question, subject, *names).splitlines()
-    return [msgspec.json.decode(line, type=StoredCheckpoint) for line in lines]
 
 
 def _tables(found: StoredCheckpoint) -> list[RenderableType]:

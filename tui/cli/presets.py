@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-import msgspec
 from rich.text import Text
 
 from ...engine.base import formatting
@@ -52,7 +51,7 @@ def presets_command(options: argparse.Namespace) -> int:
     if options.action:
         return _exchange(options)
     config = new_config(options)
-    listing = msgspec.json.decode(ask_engine("presets", config), type=PresetListing)
+    (listing,) = ask_engine(PresetListing, "presets", config)
     if options.json:
         show(json_line(listing))
         return FINE

@@ -5,7 +5,6 @@ import asyncio
 import json
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import asdict
 
 from ...engine.base.output import note, show
@@ -75,9 +74,11 @@ def _breakdown(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown
     """Returns the breakdown, and of a run the preset to try."""
     if "/" in subject or subject.endswith(".pb") or Path(subject).exists():
         path, sizes = str(Path(subject).absolute()), json.dumps(options.mesh or {})
-        if options.topology:
-            return _decoded("predict", path, sizes, options.topology), None
-        return _decoded("profile", path, sizes, options.hlo or ""), None
+        question = ("predict", path, sizes, options.topology)
+        if not options.topology:
+            question = ("profile", path, sizes, options.hlo or "")
+        (found,) = ask_engine(StepBreakdown, *question)
+        return found, None
     directory = run_directory.find(subject)
     named = {"--hlo": options.hlo, "--mesh": options.mesh, "--topology": options.topology}
     if given := " and ".join(name for name, value in named.items() if value):
@@ -92,10 +93,6 @@ def _breakdown(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown
         raise UserError(f"run {subject}: no breakdown of its profile: {event.problem}")
     tried = alternative(state, event.preset)
     return event.breakdown, tried and clean(tried)
-
-
-def _decoded(*question: str) -> StepBreakdown:
-    return msgspec.json.decode(ask_engine(*question), type=StepBreakdown)
 
 
 def _newest(directory: RunDirectory, state: RunState) -> Profiled:

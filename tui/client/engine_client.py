@@ -6,7 +6,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from tempfile import TemporaryFile
+from typing import TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from ...engine.base.advice import advice
@@ -40,13 +42,14 @@ from .engine_process import Answer, exit_reason, last_log_line
 from .started_engine import StartedEngine
 from .stopping import unreachable_problem
 
+T = TypeVar("T")
 EXIT_SECONDS = 5.0
 """Time for an engine's processes to exit after it has reported its end."""
 POLL_SECONDS = 0.02
 EXITED_SILENTLY = "its process ended without a message: killed, or out of memory"
 
 
-def ask_engine(question: str, subject: Struct | str, *names: str) -> bytes:
+def ask_engine(kind: type[T], question: str, subject: Struct | str, *names: str) -> list[T]:
     """Returns the answer of an engine process, which alone may touch the devices, and prints what it says meanwhile.
     Raises SystemExit if it fails."""
     command = engine_command(question, subject, *names)
@@ -59,7 +62,7 @@ def ask_engine(question: str, subject: Struct | str, *names: str) -> bytes:
         say(exit_words(found.status) if found.stderr and found.status > 0 else exit_reason(found.status))
     if found.status:
         raise SystemExit(REFUSED if found.messages and found.status == REFUSED else FAILED)
-    return found.output
+    return [msgspec.json.decode(line, type=kind) for line in found.output.splitlines()]
 
 
 class EngineClient:

@@ -85,8 +85,8 @@ class Lines(Widget):
     Lines { height: 1; }
     """
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
         self.lines: Sequence[Content] = ()
 
     def show(self, lines: Sequence[Content]) -> None:
