@@ -78,9 +78,9 @@ class OwnedDirectory(CheckpointDirectory):
     def clear(self) -> None:
         """Deletes unfinished checkpoints, if nothing is being saved. After a failed save, Orbax may still write for a
         moment, so several tries may be needed."""
-        self.check_lease()
-        for path in self.root.iterdir():
+        for path in [*self.root.iterdir()]:  # before the check: what another holder begins after it is not deleted
             if path.name.startswith((SAVING, DELETING)):
+                self.check_lease()
                 _delete(path)
 
     def unfinished(self, step: int) -> epath.Path:

@@ -456,3 +456,19 @@ def test_what_a_failed_save_left_is_deleted_while_something_changes_there(tmp_pa
     directory.clear()
     writer.join()
     assert list(tmp_path.iterdir()) == [tmp_path / lease.FILE_NAME]
+
+
+def test_what_another_holder_begins_is_not_deleted_with_what_others_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = OwnedDirectory.take(CheckpointDirectory(epath.Path(tmp_path)), Cluster(), UserError)
+    (tmp_path / "saving-aa-8").mkdir()
+    real = lease.Lease.check
+
+    def check(own: lease.Lease) -> None:
+        real(own)
+        (tmp_path / "saving-bb-8").mkdir(exist_ok=True)
+
+    monkeypatch.setattr(lease.Lease, "check", check)
+    directory.clear()
+    assert sorted(path.name for path in tmp_path.glob("*-*")) == ["saving-bb-8"]
