@@ -144,6 +144,7 @@ class Faults:
         self._end(training)
         assert len(training.of("EngineStarted")) == 1, "the engine was started again"
         assert all("time" in str(event["problems"]) for event in failed), failed
+        assert len(training.of("ClockChanged")) == 3, training.of("ClockChanged")
         return f"no engine lost; {len(failed)} saves failed by Orbax's deadlines, each named; later ones good"
 
     def engines_stopped(self) -> str:

@@ -15,6 +15,7 @@ from tests.table import Table
 
 LONG = {
     "kills": 50,
+    "phases": 2,
     "elastic": 5,
     "returning": 2,
     "stuck": 6,
