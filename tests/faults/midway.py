@@ -18,9 +18,10 @@ from shardtui.engine.wire import run_directory
 
 from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
+from .messages import NotRun, mounted
 from .row import Row
 from .storage import compiled
-from .supervised import Event, Trained, differing, events, started, trained_alone
+from .supervised import Event, Trained, awaited, differing, events, started, trained_alone
 
 LIMIT = 300.0
 FAULT_SECONDS = 20.0
@@ -50,11 +51,20 @@ def run(times: int) -> Iterator[Row]:
         return
     with tempfile.TemporaryDirectory(prefix="shardtui-midway-") as folder:
         faults = Faults(Path(folder))
-        for fault in (faults.read_only, faults.slow, faults.clock, faults.engines_stopped, faults.all_stopped):
+        for fault in (
+            faults.read_only,
+            faults.remounted,
+            faults.slow,
+            faults.clock,
+            faults.engines_stopped,
+            faults.all_stopped,
+        ):
             wrong, notes = list[str](), list[str]()
             for _ in range(times):
                 try:
                     notes.append(fault())
+                except NotRun as reason:
+                    notes.append(f"not run: {reason}")
                 except (AssertionError, TimeoutError) as error:
                     wrong.append(str(error))
             yield Row(str(fault.__doc__), times, times - len(wrong), "; ".join(wrong[:2]) or notes[-1])
@@ -108,12 +118,22 @@ class Faults:
     def read_only(self) -> str:
         """the run's directory read-only for 20 s"""
         training = self._start(FAULT_ERRNO=str(errno.EROFS), FAULT_WRITES="1")
-        self._now.touch()
+        return self._written_again(training, self._now.touch, self._now.unlink)
+
+    def remounted(self) -> str:
+        """the file system of the checkpoints remounted read-only for 20 s"""
+        (place := self._folder / f"remounted-{self._number}").mkdir()
+        with mounted(place, "64m") as disk:
+            training = self._start(f"--checkpoint-dir={disk}")
+            return self._written_again(training, lambda: _remount(disk, "ro"), lambda: _remount(disk, "rw"))
+
+    def _written_again(self, training: Training, begin: Callable[[], object], end: Callable[[], object]) -> str:
+        begin()
         training.more("CheckpointFailed")
         training.more_steps()
         time.sleep(FAULT_SECONDS)
         failed = len(training.of("CheckpointFailed"))
-        self._now.unlink()
+        end()
         training.more("CheckpointSaved")
         assert "Read-only file system" in str(training.of("CheckpointFailed")[-1]), training.seen[-3:]
         self._end(training)
@@ -207,3 +227,9 @@ class Faults:
         alone = trained_alone(started(*self._model.options, f"--run={self._name}-alone", f"--steps={last}"))
         wrong = training.run.wrong + differing(training.run.losses, alone)
         assert not wrong, "; ".join(wrong)
+
+
+def _remount(disk: Path, how: str) -> None:
+    """Waits for a moment in which no file there is open for writing."""
+    command = ["mount", "-o", f"remount,{how}", disk]
+    awaited(lambda: subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0, f"remount {how}")
