@@ -145,7 +145,7 @@ class Chain:
 
     def rows(self, injected: str) -> Iterator[Row]:
         """Ends the run, and yields a row for each phase."""
-        events, code = self.run(self.newest + 2 * self.every)
+        events, code = self.run(STEPS if self.options else self.newest + 2 * self.every)
         last = [*self._problems(events), *[f"the last one: exit {code}"] * bool(code)]
         names = self.checkpoints.names()
         last += [f"left: {names}"] * any(name.startswith(LEFT_OVER) for name in names)
