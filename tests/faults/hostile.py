@@ -87,8 +87,9 @@ TEXTS = (
 
 OWN_SEQUENCES = re.compile(
     r"\x1b\[[0-9;]*[mHABCDGJK]|\x1b\[\?[0-9]+(?:[hl]|\$p)|\x1b\[[<>=][0-9]*u|\x1b\[[0-9] q|\x1b\]22;[a-z-]+\x07"
+    r"|\x1b\[2[23];2t|\x1b\]2;[^\x00-\x1f\x7f-\x9f]*\x07|\x1b\]9;4;[0-9;]+\x07"
 )
-"""Sequences that Textual and rich write by themselves."""
+"""Sequences that Textual, rich and the UI write by themselves: the last ones are the window's title and progress."""
 OWN_CHARACTERS = str.maketrans("", "", "\r\n\u2800")
 HOME, DOWN, PAGE_DOWN, PALETTE = "\x1b[H", "\x1b[B", "\x1b[6~", "\x10"
 
