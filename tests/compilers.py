@@ -1,12 +1,12 @@
 """TPU compilers for tests: real processes load one that fails, hangs, dies or is not installed."""
 
 import os
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from .processes import is_alive
+from .processes import awaited, is_alive
 
 ABORTS = "import os; os.abort()"
 FAILS = "import sys; print('noise', file=sys.stderr); sys.exit('no such luck')"
@@ -43,16 +43,10 @@ class Compilers:
         return list(map(int, file.read_text().split())) if file.exists() else []
 
     def wait_for(self, count: int) -> None:
-        deadline = time.monotonic() + 240
-        while len(self.started) < count:
-            assert time.monotonic() < deadline, f"no sign of compilation {count}"
-            time.sleep(0.05)
+        awaited(lambda: len(self.started) >= count, f"compilation {count}")
 
     def all_gone(self, within: float = 5.0) -> bool:
         """Returns whether all compilations end within so many seconds."""
-        deadline = time.monotonic() + within
-        while any(map(is_alive, self.started)):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+        with suppress(TimeoutError):
+            return awaited(lambda: not any(map(is_alive, self.started)), seconds=within)
+        return False

@@ -19,6 +19,8 @@ from shardtui.engine.spec.config import Membership, Restart
 from shardtui.tui.cli import engine
 from shardtui.tui.cli.main import main
 
+from .processes import awaited
+
 EXAMPLES = Path(__file__).parent.parent / "docs/examples/launchers"
 HOSTS = 4
 FOR_EACH = f'for SLURM_PROCID in $(seq 0 {HOSTS - 1}); do export SLURM_PROCID; "${{command[@]}}"; done'
@@ -52,10 +54,9 @@ def arguments_of(script: str, *options: str, folder: Path) -> list[list[str]]:
     slurm = {"SLURM_JOB_NODELIST": "node-[0-3]", "SLURM_NTASKS": str(HOSTS)}
     command = ["bash", EXAMPLES / script, *options]
     subprocess.run(command, env=environment | slurm, cwd=folder, check=True, timeout=60)
-    until = 200
-    while len(lines := written.read_text().splitlines() if written.exists() else []) < HOSTS and (until := until - 1):
-        subprocess.run(["sleep", "0.05"], check=True)  # some are started in the background
-    return sorted(map(shlex.split, lines), key=lambda line: line[line.index("--process-id") + 1])
+    awaited(lambda: written.exists() and len(written.read_text().splitlines()) == HOSTS, "each process")
+    lines = map(shlex.split, written.read_text().splitlines())
+    return sorted(lines, key=lambda line: line[line.index("--process-id") + 1])
 
 
 def checked(commands: list[list[str]], coordinator: str, started: list[list[str]]) -> list[Supervision]:

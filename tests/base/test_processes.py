@@ -11,7 +11,7 @@ import pytest
 from shardtui.engine.base import processes
 from shardtui.engine.base.processes import Deadline, IdleClock, exit_words, is_stopped, wait_for
 
-from ..distributed.test_hosts import wait_for as wait_until
+from ..processes import awaited
 
 
 def test_every_exit_status_has_words() -> None:
@@ -51,11 +51,11 @@ def test_a_stopped_process_is_continued_once_then_waited_for_no_more(monkeypatch
     with sleeping() as process:
         deadline = Deadline(1000)
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: is_stopped(process.pid))
+        awaited(lambda: is_stopped(process.pid))
         assert deadline.problem([process.pid]) == ""
-        wait_until(lambda: not is_stopped(process.pid))
+        awaited(lambda: not is_stopped(process.pid))
         with stopped_always(process.pid):
-            wait_until(lambda: deadline.problem([process.pid]))
+            awaited(lambda: deadline.problem([process.pid]))
         assert "stopped by a signal" in deadline.problem([process.pid])
         assert wait_for(process, 0.1, then=process.kill)
     assert process.returncode == -signal.SIGKILL

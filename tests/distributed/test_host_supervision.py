@@ -13,8 +13,9 @@ import pytest
 from shardtui.engine.supervision.rendezvous import DECISION
 
 from ..conftest import SETTINGS, SHARDTUI
+from ..processes import awaited
 from ..simulated_hosts import Hosts, losses_by_step
-from .test_hosts import named, train, wait_for
+from .test_hosts import named, train
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def alone(steps: int) -> dict[int, float]:
 def test_hosts_go_on_without_the_host_of_process_0(hosts: Callable[..., Hosts]) -> None:
     """The next host serves the run, with its history, and the mesh of eight devices shrinks to four."""
     run = hosts(2, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=10", "--steps=300")
-    wait_for(lambda: named(run.history(0), "CheckpointSaved"))
+    awaited(lambda: named(run.history(0), "CheckpointSaved"))
     run.kill(0)
     assert run.supervisors[1].wait(timeout=240) == 0, run.said(1)
     events = run.history(1)
@@ -60,14 +61,14 @@ def test_hosts_go_on_without_the_host_of_process_0(hosts: Callable[..., Hosts]) 
 def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callable[..., Hosts]) -> None:
     """An engine that is killed is started again with all hosts; a host that is gone is left out until it returns."""
     run = hosts(2, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=20", "--steps=1000000")
-    wait_for(lambda: named(run.history(0), "CheckpointSaved"))
+    awaited(lambda: named(run.history(0), "CheckpointSaved"))
     ready = named(run.history(0), "EngineReady")[-1]
     os.kill(ready["hosts"][1]["pid"], signal.SIGKILL)
-    wait_for(lambda: attempt_with(run, number=2, processes=2))
+    awaited(lambda: attempt_with(run, number=2, processes=2))
     run.kill(1)
-    wait_for(lambda: attempt_with(run, number=3, processes=1))
+    awaited(lambda: attempt_with(run, number=3, processes=1))
     run.start(1)
-    wait_for(lambda: attempt_with(run, number=4, processes=2))
+    awaited(lambda: attempt_with(run, number=4, processes=2))
     shown_on = [run.folder / f"host-{rank}/shardtui/runs/big/shown-on.txt" for rank in (0, 1)]
     assert (shown_on[0].exists(), shown_on[1].read_text()) == (False, socket.gethostname())
     run.supervisors[0].send_signal(signal.SIGTERM)
@@ -94,7 +95,7 @@ def attempt_with(run: Hosts, number: int, processes: int) -> bool:
 def test_two_supervisors_of_one_host_number_are_refused(hosts: Callable[..., Hosts]) -> None:
     run = hosts(2)
     first = run.supervisors[1]
-    wait_for(lambda: (run.folder / "shared/big/supervisors/host-1.json").exists())
+    awaited(lambda: (run.folder / "shared/big/supervisors/host-1.json").exists())
     run.start(1, home=2)
     assert run.supervisors[1].wait(timeout=240) == 2
     assert "--process-id 1: the supervisor of" in run.said(1)
@@ -113,9 +114,9 @@ def test_supervised_hosts_need_a_shared_directory_and_numbers(home: Path) -> Non
 def test_two_of_three_hosts_go_on_where_no_preset_fits_all(hosts: Callable[..., Hosts]) -> None:
     """The batch of 8 does not divide by the six devices of three hosts: after that attempt is refused, two go on."""
     run = hosts(4, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=10", "--steps=1000000")
-    wait_for(lambda: named(run.history(0), "CheckpointSaved"))
+    awaited(lambda: named(run.history(0), "CheckpointSaved"))
     run.kill(3)
-    wait_for(lambda: attempt_with(run, number=3, processes=2))
+    awaited(lambda: attempt_with(run, number=3, processes=2))
 
 
 def test_what_another_host_has_written_is_printed_as_text(home: Path) -> None:
@@ -123,7 +124,7 @@ def test_what_another_host_has_written_is_printed_as_text(home: Path) -> None:
     run = Hosts(home, 2)
     run.start(0)
     folder = home / "shared/big/supervisors"
-    wait_for(lambda: any('"ready_for":1' in path.read_text() for path in folder.glob("host-0.json")))
+    awaited(lambda: any('"ready_for":1' in path.read_text() for path in folder.glob("host-0.json")))
     problem = "\x1b]52;c;b3duZWQ=\x07\x9b31m\u202e\x00\n"
     planted = folder / "planted"
     planted.mkdir()

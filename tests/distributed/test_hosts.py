@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from shardtui.engine.wire.hosts import HostInfo
 from shardtui.tui.cli.main import main
 
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
+from ..processes import awaited
 from ..schemas import checked_lines
 
 Engines = Callable[..., "subprocess.Popen[str]"]
@@ -95,20 +95,12 @@ def history(home: Path, run: str) -> list[dict[str, Any]]:
     return checked_lines("events", path.read_text()) if path.exists() else []
 
 
-def wait_for(found: Callable[[], Any], seconds: float = 240.0) -> Any:
-    until = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    return value
-
-
 @pytest.mark.slow
 def test_a_killed_process_is_reported_and_the_run_resumes_on_one(
     home: Path, engines: Engines, coordinator: str
 ) -> None:
     first, second = pair(engines, coordinator, "--checkpoint-every=2")
-    wait_for(lambda: named(history(home, "hosts"), "CheckpointSaved"))
+    awaited(lambda: named(history(home, "hosts"), "CheckpointSaved"))
     second.kill()
     assert first.wait(timeout=240) == 1
     (lost,), (failed,) = (named(history(home, "hosts"), kind) for kind in ("HostsLost", "Failed"))
@@ -123,7 +115,7 @@ def test_a_killed_process_is_reported_and_the_run_resumes_on_one(
 @pytest.mark.slow
 def test_a_stop_signal_to_any_host_saves_and_ends_all(home: Path, engines: Engines, coordinator: str) -> None:
     both = pair(engines, coordinator)
-    wait_for(lambda: named(history(home, "hosts"), "StepsDone"))
+    awaited(lambda: named(history(home, "hosts"), "StepsDone"))
     os.kill(both[1].pid, signal.SIGTERM)
     assert [engine.wait(timeout=240) for engine in both] == [0, 0]
     events = history(home, "hosts")

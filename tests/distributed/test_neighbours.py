@@ -12,7 +12,8 @@ from shardtui.engine.wire.hosts import HostStatus
 
 from ..attacker import Attacker
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
-from .test_hosts import Engines, coordinator, engines, history, named, pair, train, wait_for
+from ..processes import awaited
+from .test_hosts import Engines, coordinator, engines, history, named, pair, train
 
 __all__ = ["coordinator", "engines"]
 
@@ -65,7 +66,7 @@ def test_a_run_under_attack_leaks_nothing_continues_and_ends_only_at_a_forged_ag
     both = pair(
         engines, coordinator, f"--data={secrets}/text.txt", "--set=learning_rate=0.00012345", "--checkpoint-every=5"
     )
-    wait_for(lambda: named(history(home, "hosts"), "StepsDone"))
+    awaited(lambda: named(history(home, "hosts"), "StepsDone"))
     attacker = Attacker(coordinator)
     attacker.wait_for_service()
     read = b"".join(
@@ -83,7 +84,7 @@ def test_a_run_under_attack_leaks_nothing_continues_and_ends_only_at_a_forged_ag
         time.sleep(1.5)
     flood(attacker)
     done = named(history(home, "hosts"), "StepsDone")[-1]["step"]
-    wait_for(lambda: named(history(home, "hosts"), "StepsDone")[-1]["step"] > done + 3)
+    awaited(lambda: named(history(home, "hosts"), "StepsDone")[-1]["step"] > done + 3)
     assert "<told to the operator>" not in str(history(home, "hosts"))
     newest = max(int(key.rpartition("/")[2]) for key in attacker.read("broadcast"))
     for number in range(newest + 1, newest + 200):
@@ -124,7 +125,7 @@ def test_a_coordinator_that_other_hosts_reach_is_refused_without_a_secret(home: 
 def test_processes_of_one_machine_listen_only_on_loopback_and_a_private_socket(home: Path) -> None:
     train_two = [*SHARDTUI, "train", *SETTINGS, "--run=hosts", "--processes=2", "--steps=1000000"]
     with subprocess.Popen(train_two, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:
-        wait_for(lambda: named(history(home, "hosts"), "StepsDone"))
+        awaited(lambda: named(history(home, "hosts"), "StepsDone"))
         hosts = named(history(home, "hosts"), "EngineReady")[0]["hosts"]
         listening = [address for host in hosts for address in listening_of(host["pid"])]
         command.terminate()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ..conftest import SETTINGS
-from .test_hosts import Engines, coordinator, engines, history, named, pair, train, wait_for
+from ..processes import awaited
+from .test_hosts import Engines, coordinator, engines, history, named, pair, train
 
 __all__ = ["coordinator", "engines"]
 
@@ -38,12 +39,12 @@ def test_one_breakdown_has_the_devices_of_both_processes(home: Path) -> None:
 def test_training_continues_if_one_process_cannot_trace(home: Path, engines: Engines, coordinator: str) -> None:
     both = pair(engines, coordinator, "--profile=2")
     blocked = home / "state/shardtui/runs/hosts/profile"
-    wait_for(lambda: named(history(home, "hosts"), "EngineReady"))
+    awaited(lambda: named(history(home, "hosts"), "EngineReady"))
     blocked.mkdir()
     (blocked / "process-1").write_text("a file where a directory has to be")
-    (failed,) = wait_for(lambda: named(history(home, "hosts"), "ProfileFailed"))
+    (failed,) = awaited(lambda: named(history(home, "hosts"), "ProfileFailed"))
     assert "process 1" in failed["problems"][0]
     before = named(history(home, "hosts"), "StepsDone")[-1]["step"]
-    wait_for(lambda: named(history(home, "hosts"), "StepsDone")[-1]["step"] > before)
+    awaited(lambda: named(history(home, "hosts"), "StepsDone")[-1]["step"] > before)
     os.kill(both[0].pid, signal.SIGTERM)
     assert [engine.wait(timeout=240) for engine in both] == [0, 0]

@@ -18,9 +18,10 @@ from shardtui.engine.supervision.engine import SAME_FAULTS, ProcessHealth
 
 from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
+from ..processes import awaited
 from ..simulated_hosts import Hosts
 from .test_host_supervision import attempts, hosts
-from .test_hosts import history, named, wait_for
+from .test_hosts import history, named
 from .test_supervision import Events, followed, killed_once
 
 __all__ = ["hosts"]
@@ -92,11 +93,14 @@ def test_native_code_that_keeps_python_from_running_is_ended(home: Path, model: 
 
 @pytest.mark.slow
 def test_a_step_that_hangs_each_time_is_given_up(home: Path, model: HangingModel) -> None:
-    model.hang_always(0, 30)
+    """Steps are reported before it, or one may take five minutes."""
+    for step in (3, 6):
+        model.be_slow(0, step, 0.1)
+    model.hang_always(0, 10)
     events = events_of(run := train(model, "--supervise", "--steps=100"))
     assert run.returncode == 1
     assert len(named(events, "EngineStarted")) == SAME_FAULTS
-    assert "process 0 ended 3 times in a row after step 30" in events[-2]["problems"][0], events[-2:]
+    assert "process 0 ended 3 times in a row after step 10" in events[-2]["problems"][0], events[-2:]
 
 
 @pytest.mark.slow
@@ -116,14 +120,14 @@ def test_a_slow_process_is_not_ended(home: Path, model: HangingModel) -> None:
 @pytest.mark.slow
 def test_a_run_without_a_supervisor_is_reported_and_goes_on(home: Path, model: HangingModel) -> None:
     run = train(model, "--processes=2", "--steps=1000000", "--checkpoint-every=20", "--stop-timeout=3")
-    wait_for(lambda: named(history(home, "stuck"), "CheckpointSaved"))
+    awaited(lambda: named(history(home, "stuck"), "CheckpointSaved"))
     model.hang_once(1)
-    (stall,) = wait_for(lambda: [event for event in named(history(home, "stuck"), "Stalled") if event["verdict"]])
+    (stall,) = awaited(lambda: [event for event in named(history(home, "stuck"), "Stalled") if event["verdict"]])
     assert stall["verdict"].startswith("process 1 is stuck in hang (lm.py:")
     assert stall["verdict"].endswith("; process 0 was waiting for it")
     measured = named(history(home, "stuck"), "HostsMeasured")[-1]["hosts"]
     assert [host["verdict"] for host in measured] == ["waiting", "stuck"]
-    wait_for(lambda: Path(stall["stacks"]).read_text().count("pid ") == 2)
+    awaited(lambda: Path(stall["stacks"]).read_text().count("pid ") == 2)
     time.sleep(5)
     assert run.poll() is None
     run.send_signal(signal.SIGTERM)
@@ -134,7 +138,7 @@ def test_a_run_without_a_supervisor_is_reported_and_goes_on(home: Path, model: H
 @pytest.mark.parametrize("how", ["stopped", "hangs"])
 def test_hosts_go_on_after_a_process_that_is_stuck(model: HangingModel, hosts: Callable[..., Hosts], how: str) -> None:
     run = hosts(2, *model.options, "--checkpoint-every=100", "--steps=1000", settings=())
-    wait_for(lambda: named(run.history(0), "CheckpointSaved"))
+    awaited(lambda: named(run.history(0), "CheckpointSaved"))
     if how == "hangs":
         model.hang_once(1)
     else:
@@ -175,7 +179,7 @@ def test_a_stopped_process_has_a_problem(
     child.send_signal(signal.SIGSTOP)
     assert problem_of(watched, 60) == STOPPED
     child.send_signal(signal.SIGCONT)
-    wait_for(lambda: not is_stopped(child.pid))
+    awaited(lambda: not is_stopped(child.pid))
     assert problem_of(watched, 0.3) is None, "the time before does not count"
 
 
@@ -201,7 +205,7 @@ def test_native_code_that_keeps_python_from_running_is_a_problem_in_a_step(
     beat = tmp_path / "beat"
     with subprocess.Popen([sys.executable, "-c", LOCKS, str(beat), where]) as process:
         watched = ProcessHealth(process.pid, beat)
-        wait_for(lambda: watched.written() == where)
+        awaited(lambda: watched.written() == where)
         assert problem_of(watched, 60 if is_stuck else 1) == (
             "stuck for 0 s in native code that keeps Python from running" if is_stuck else None
         )

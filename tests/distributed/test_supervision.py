@@ -22,7 +22,8 @@ from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.ending import Ending
 
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
-from .test_hosts import named, wait_for
+from ..processes import awaited
+from .test_hosts import named
 
 FOUND = "Persistent compilation cache hit for 'jit_train_step'"
 KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
@@ -207,7 +208,7 @@ def endings_of(home: Path, programs: Sequence[str]) -> list[Ending]:
     directory, found = run_directory.create(tiny_config(run="ends")), list[Ending]()
     for program in programs:
         engine = Engine(directory, {0: ["sh", "-c", program]}, {}, home / "stacks.txt")
-        found += wait_for(engine.ended).values()
+        found += awaited(engine.ended).values()
     return found
 
 

@@ -15,9 +15,9 @@ from shardtui.engine.base.processes import children
 from shardtui.engine.program.compiler_process import QUESTION
 from shardtui.engine.wire.commands import SwitchPreset
 
+from ..processes import awaited
 from .messages import Living
 from .row import Row
-from .supervised import awaited
 
 LIMIT = 120.0
 """Seconds until a compiler has to have been started."""

@@ -46,6 +46,7 @@ from shardtui.engine.wire.events import (
 from shardtui.engine.wire.inbox import MAX_WAITING
 
 from ..conftest import SHARDTUI
+from ..processes import awaited
 from ..suite import memory
 from ..training.test_watchdog import MODEL, SLEEPING_BATCH
 from .living import Living, living_engine
@@ -87,11 +88,10 @@ def _send(living: Living, commands: Iterable[AnyCommand], interval: float = 0.0)
 def _wait(living: Living, holds: Callable[[list[AnyEvent]], bool], seconds: float) -> float | None:
     """Returns the seconds until the condition held; None if it did not."""
     began = time.monotonic()
-    while not holds(living.events()):
-        if time.monotonic() - began > seconds or living.process.poll() is not None:
-            return None
-        time.sleep(0.1)
-    return time.monotonic() - began
+    with suppress(TimeoutError):
+        awaited(lambda: holds(living.events()), seconds=seconds, is_over=lambda: living.process.poll() is not None)
+        return time.monotonic() - began
+    return None
 
 
 def _switched_to(preset: str) -> Callable[[list[AnyEvent]], bool]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conftest import SETTINGS, SHARDTUI
+from ..processes import awaited
 from .row import Row
 
 STEPS = 1_000_000
@@ -46,20 +47,13 @@ class Launched:
     def saves(self, more: int = 2) -> "Launched":
         """Waits for more checkpoints."""
         before = len(self.events("CheckpointSaved"))
-        wait(lambda: len(self.events("CheckpointSaved")) >= before + more, self.problems.read_text)
+        awaited(lambda: len(self.events("CheckpointSaved")) >= before + more, self.problems.read_text, DEADLINE)
         return self
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             os.kill(self.engine, number)
         return self.process.wait(timeout=DEADLINE)
-
-
-def wait(holds: Callable[[], object], why: Callable[[], str]) -> None:
-    until = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < until, why()
-        time.sleep(0.2)
 
 
 class Place:
@@ -137,7 +131,7 @@ def _stopped(place: Place) -> None:
     second = place.start("second").saves()
     before = len(first.events("CheckpointSaved"))
     os.kill(first.engine, signal.SIGCONT)
-    wait(lambda: LOST in str(first.events("CheckpointFailed")), first.problems.read_text)
+    awaited(lambda: LOST in str(first.events("CheckpointFailed")), first.problems.read_text, DEADLINE)
     second.saves()
     known = len(first.events("CheckpointSaved"))
     assert known <= before + 1, (
@@ -166,7 +160,7 @@ def _killed_twice(place: Place) -> None:
 
 def _compete(place: Place) -> None:
     runs = [place.start("second"), place.start("third")]
-    wait(lambda: any(each.process.poll() is not None for each in runs), lambda: "both train")
+    awaited(lambda: any(each.process.poll() is not None for each in runs), "a refusal", DEADLINE)
     (loser,) = [each for each in runs if each.process.poll() is not None]
     assert loser.is_refused, loser.problems.read_text()
     (winner,) = [each for each in runs if each is not loser]

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from shardtui.engine.wire.events import AnyEvent, MemoryMeasured, StepsDone, Tra
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import tiny_config
+from ..processes import awaited
 
 
 @dataclass
@@ -35,14 +35,10 @@ class Living:
         return self.reported
 
     def wait_for_steps(self, more: int = 3) -> int:
-        """Waits for more steps and returns the number done. Raises AssertionError if the engine makes none."""
+        """Waits for more steps and returns the number done. Raises TimeoutError if the engine makes none."""
         before = _steps(self.events())
-        end = time.monotonic() + 60
-        while (steps := _steps(self.events())) < before + more:
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise AssertionError("the engine stands still")
-            time.sleep(0.1)
-        return steps
+        awaited(lambda: _steps(self.events()) >= before + more, "a step", 60, lambda: self.process.poll() is not None)
+        return _steps(self.reported)
 
     def problem(self, allowed: tuple[type[AnyEvent], ...] = ()) -> str:
         """Returns what went wrong since the last call; empty if steps continue without gaps or unexpected events.
@@ -100,11 +96,11 @@ def living_engine(name: str, switches: tuple[ScheduledSwitch, ...] = ()) -> Iter
         )
     try:
         living = Living(directory, process)
-        end = time.monotonic() + 120
-        while not (directory.events.exists() and any(isinstance(e, TrainingStarted) for e in living.events())):
-            assert process.poll() is None, directory.log.read_text()
-            assert time.monotonic() < end, "the engine does not come up"
-            time.sleep(0.2)
+        awaited(
+            lambda: directory.events.exists() and any(isinstance(e, TrainingStarted) for e in living.events()),
+            directory.log.read_text,
+            is_over=lambda: process.poll() is not None,
+        )
         living.wait_for_steps()
         living.seen = len(living.events())
         yield living

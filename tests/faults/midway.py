@@ -18,10 +18,11 @@ from shardtui.engine.wire import run_directory
 
 from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
+from ..processes import awaited
 from .messages import NotRun, mounted
 from .row import Row
 from .storage import compiled
-from .supervised import Event, Trained, awaited, differing, events, started, trained_alone
+from .supervised import Event, Trained, differing, events, started, trained_alone
 
 LIMIT = 300.0
 FAULT_SECONDS = 20.0
@@ -98,11 +99,12 @@ class Training:
         self.until(lambda: max(self.run.losses, default=0) >= before + count, "a step")
 
     def until(self, holds: Callable[[], object], what: str) -> None:
-        until = time.monotonic() + LIMIT
-        while not holds():
-            if time.monotonic() > until or self.process.poll() is not None:
-                raise TimeoutError(f"no {what}: exit {self.process.poll()}, {self.seen[-3:]}")
-            time.sleep(0.05)
+        awaited(
+            holds,
+            lambda: f"{what}: exit {self.process.poll()}, {self.seen[-3:]}",
+            LIMIT,
+            lambda: self.process.poll() is not None,
+        )
 
 
 class Faults:

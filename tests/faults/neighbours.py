@@ -4,7 +4,6 @@ lists. tests/distributed/test_neighbours.py has the attacks over TCP."""
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS, SHARDTUI
 from ..distributed.test_neighbours import listening_of
+from ..processes import awaited
 from .messages import NotRun
 from .row import Row
 
@@ -38,15 +38,6 @@ def _events(directory: RunDirectory) -> list[AnyEvent]:
     with suppress(FileNotFoundError):
         return [event for events in LogReader(directory.events).read() for event in events]
     return []
-
-
-def _wait(holds: Callable[[], object], seconds: float = 120) -> bool:
-    until = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def _done(directory: RunDirectory) -> int:
@@ -71,11 +62,11 @@ def _attacked(name: str, attack: Callable[[RunDirectory, list[int]], str]) -> st
     directory = RunDirectory(run_directory.state_home() / run_name)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        assert _wait(lambda: _done(directory)), "no step before the attack"
+        awaited(lambda: _done(directory), "a step before the attack")
         ready = next(event for event in _events(directory) if isinstance(event, EngineReady))
         note = attack(directory, [host.pid for host in ready.hosts])
         before = _done(directory)
-        assert _wait(lambda: _done(directory) > before + 2, 60), f"it stands still: {_events(directory)[-1]}"
+        awaited(lambda: _done(directory) > before + 2, lambda: f"a step after {_events(directory)[-1]}", 60)
         process.terminate()
         said = process.communicate(timeout=90)[1]
         assert process.returncode == 0, said

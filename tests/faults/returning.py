@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..processes import awaited
 from ..simulated_hosts import Hosts, losses_by_step
 from .row import Row
 from .supervised import Event, Found, differing, spread
@@ -94,8 +95,5 @@ def _trains_on(events: list[Event], count: int, below: int = 0) -> bool:
 def _wait(until: Callable[[], bool], hosts: Hosts) -> float:
     """Returns how many seconds it took."""
     began = time.monotonic()
-    while not until():
-        if time.monotonic() - began > LIMIT:
-            raise TimeoutError(f"no step within {LIMIT:.0f} s: {hosts.said(min(hosts.supervisors))[-300:]}")
-        time.sleep(0.1)
+    awaited(until, lambda: f"a step: {hosts.said(min(hosts.supervisors))[-300:]}", LIMIT)
     return time.monotonic() - began

@@ -3,9 +3,8 @@
 import json
 import subprocess
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, TypeVar
@@ -38,16 +37,6 @@ def events(process: "subprocess.Popen[str]") -> Iterator[Event]:
         if not line:
             return
         yield json.loads(line)
-
-
-def awaited(found: Callable[[], T], what: str, seconds: float = 240.0) -> T:
-    """Polls until `found` returns something, and returns that. Raises TimeoutError after `seconds`."""
-    until = time.monotonic() + seconds
-    while not (value := found()):
-        if time.monotonic() > until:
-            raise TimeoutError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(0.02)
-    return value
 
 
 @dataclass

@@ -15,9 +15,10 @@ from shardtui.engine.wire import run_directory
 
 from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
+from ..processes import awaited
 from ..simulated_hosts import Event, Hosts
 from .row import Row
-from .supervised import awaited, started
+from .supervised import started
 
 LIMIT = 240.0
 ANSWER_SECONDS = 20.0
@@ -198,7 +199,4 @@ def _steps(events: list[Event]) -> int:
 
 
 def _until(holds: Callable[[], object], hosts: Hosts, what: str) -> None:
-    try:
-        awaited(holds, what)
-    except TimeoutError as error:
-        raise TimeoutError(f"{error}: {hosts.said(0)[-500:]}") from error
+    awaited(holds, lambda: f"{what}: {hosts.said(0)[-500:]}")

@@ -1,7 +1,6 @@
 """Compiling ahead: only while a core is free, one at a time, a few at most, and never delaying a request."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 
@@ -14,6 +13,7 @@ from shardtui.engine.spec.config import ScheduledSwitch
 from shardtui.engine.training.background_compiles import MAX_AHEAD, BackgroundCompiles
 from shardtui.engine.wire.events import AheadEnded, Event, PresetCompiled, PresetCompiling, SwitchCancelled
 
+from ..processes import awaited
 from ..programs import Known
 
 
@@ -43,11 +43,7 @@ def idle() -> bool:
 
 
 def report_until(compiles: BackgroundCompiles, holds: Callable[[], object]) -> None:
-    end = time.monotonic() + 240
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-        compiles.report()
+    awaited(lambda: compiles.report() or holds(), "what is compiled")
 
 
 def ended(events: list[Event]) -> list[tuple[str, bool]]:

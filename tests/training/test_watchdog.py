@@ -13,7 +13,8 @@ from shardtui.engine.spec.model_choice import user_model
 from shardtui.engine.wire import run_directory
 
 from ..conftest import SHARDTUI, tiny_config
-from ..distributed.test_hosts import Engines, coordinator, engines, history, named, pair, wait_for
+from ..distributed.test_hosts import Engines, coordinator, engines, history, named, pair
+from ..processes import awaited
 
 __all__ = ["coordinator", "engines"]
 
@@ -82,7 +83,7 @@ def ended(home: Path, process: "subprocess.Popen[str]", seconds: float = 240) ->
 )
 def test_a_model_that_never_returns_ends(home: Path, code: dict[str, str], after: str, place: str) -> None:
     process = start(model(home, **code), "--stop-timeout=3", "--seq-len=16", "--batch-size=8")
-    wait_for(lambda: named(history(home, "slow"), after))
+    awaited(lambda: named(history(home, "slow"), after))
     time.sleep(3)
     process.send_signal(signal.SIGTERM)
     stderr, last = ended(home, process)
@@ -95,7 +96,7 @@ def test_a_model_that_never_returns_ends(home: Path, code: dict[str, str], after
 @pytest.mark.slow
 def test_a_batch_that_sleeps_is_reported_with_the_lost_steps(home: Path) -> None:
     process = start(model(home, more=SLEEPING_BATCH), "--batch-size=8", "--stop-timeout=3", "--checkpoint-every=4")
-    wait_for(lambda: named(history(home, "slow"), "CheckpointSaved"))
+    awaited(lambda: named(history(home, "slow"), "CheckpointSaved"))
     time.sleep(3)
     stop = subprocess.run([*SHARDTUI, "stop", "slow"], capture_output=True, text=True, timeout=240)
     stderr, last = ended(home, process)
@@ -119,7 +120,7 @@ def test_a_stall_is_reported_while_it_lasts(home: Path) -> None:
     directory = run_directory.create(tiny_config(run="slow", model=own[0], data=None, stop_seconds=1.0))
     command = [sys.executable, "-c", SHORT_STALL_ENGINE, "serve", str(directory.path)]
     with directory.log.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as engine:
-        wait_for(lambda: len(stalls_in_batch(home)) == 3)
+        awaited(lambda: len(stalls_in_batch(home)) == 3)
         engine.send_signal(signal.SIGTERM)
     stalls = stalls_in_batch(home)
     seconds = [stall["seconds"] for stall in stalls]  # they start again after another event
@@ -183,7 +184,7 @@ def test_a_batch_that_fails_in_one_process_ends_the_run(
 def test_a_batch_that_blocks_is_reported_until_a_signal(home: Path, engines: Engines, coordinator: str) -> None:
     both = _start(home, engines, coordinator, 1, "time.sleep(1000)", "--stop-timeout=2")
     place = "batch (lm.py:18) on process 1"
-    wait_for(lambda: [stall for stall in named(history(home, "hosts"), "Stalled") if stall["where"] == place])
+    awaited(lambda: [stall for stall in named(history(home, "hosts"), "Stalled") if stall["where"] == place])
     both[1].send_signal(signal.SIGTERM)
     assert both[0].wait(timeout=240) == 1
     assert both[1].wait(timeout=240) != 0, "process 0 is gone"

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from shardtui.tui.cli.main import _parser
 
 from ..command import answered
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after
+from ..processes import awaited
 from ..programs import OF_EXPERTS
 from ..schemas import checked, checked_lines
 
@@ -226,8 +226,7 @@ def test_a_directory_that_cannot_be_used(home: Path, variable: str, directory: s
 def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
     process = started("train", *SETTINGS, "--steps=1000000", "--run=doomed")
     lock = home / "state/shardtui/runs/doomed/lock"
-    while not lock.exists() or not lock.read_text().strip():
-        time.sleep(0.05)
+    awaited(lambda: lock.exists() and lock.read_text().strip(), "the engine")
     os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1

@@ -1,6 +1,5 @@
 """`shardtui explain` in a terminal: the UI over a program, without a run."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ from shardtui.engine.base.processes import children
 from shardtui.engine.explain.explanation import CompiledProgram, Explanation, Link, Rematerialization, ValueOrigin
 from shardtui.tui.state.program_findings import program_findings
 
-from ..processes import is_alive
+from ..processes import awaited, is_alive
 from ..terminal import Terminal
 
 PROGRAM = """
@@ -69,8 +68,8 @@ def test_values_collectives_and_findings_have_their_origin(folder: Path) -> None
     terminal = opened(folder, "program", "--compile")
     terminal.until(lambda text: "explaining …" in text and "Collectives" in text, "the first frame")
     terminal.until(lambda text: "values: " in text and "Compiled" in text, "the explanation")
-    for keys, awaited, *gone in STEPS:
-        terminal.press(keys, *awaited, gone=gone)
+    for keys, expected, *gone in STEPS:
+        terminal.press(keys, *expected, gone=gone)
     terminal.send("q")
     assert terminal.exit_code() == 0
     assert terminal.is_restored()
@@ -96,10 +95,7 @@ def test_the_process_that_explains_ends_with_the_ui(folder: Path, ends: str) -> 
     else:
         terminal.hang_up()
         terminal.process.wait(timeout=20)
-    end = time.monotonic() + 20
-    while any(map(is_alive, engines)):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    awaited(lambda: not any(map(is_alive, engines)), "the end of the engine")
 
 
 def test_text_is_printed_if_asked_for(folder: Path) -> None:

@@ -18,6 +18,7 @@ from textual.events import Key, Paste
 from textual.message import Message
 
 from ..conftest import tiny_config
+from ..processes import awaited
 from ..recorded import events_in
 from ..terminal import NEW_RUN, WITHOUT_HANG_UP, Terminal, training
 
@@ -32,10 +33,7 @@ def steps_of(directory: RunDirectory) -> int:
 
 def assert_trains(directory: RunDirectory) -> None:
     before = steps_of(directory)
-    end = time.monotonic() + 20
-    while steps_of(directory) <= before + 3:
-        assert time.monotonic() < end, "the engine does not train"
-        time.sleep(0.2)
+    awaited(lambda: steps_of(directory) > before + 3, "a step")
 
 
 @pytest.fixture
