@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it and LINES for its workers
 os.environ.pop("LINES", None)
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each worker compiles all tests, and each process all modules
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 os.environ.setdefault(  # a fraction of the compile time, the same partitioner; jax 0.12 has no emitters to choose from
@@ -36,7 +37,7 @@ from shardtui.engine.models.task import Batch, Task, TrainState
 from shardtui.engine.program.compilation_cache import use_compilation_cache
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import ModelConfig, RunConfig, TrainingConfig
-from shardtui.engine.spec.model_choice import load_model
+from shardtui.engine.spec.model_choice import load_model, user_model
 from shardtui.engine.wire.descriptions import CorpusInfo
 from shardtui.engine.wire.events import EngineReady
 from shardtui.engine.wire.lock import holder
@@ -57,9 +58,14 @@ makes compiling faster."""
 
 SHARDTUI = [sys.executable, "-m", "shardtui.tui"]
 SETTINGS = [f"--set={setting}" for setting in TINY]
+LEAST_MODEL = f"{Path(__file__).with_name('least_model.py')}:LeastModel"
+LEAST = [f"--model={LEAST_MODEL}", "--seq-len=16", "--batch-size=8", f"--data={__file__}"]
+"""The same for a model that is traced and compiled in a fraction of the time."""
 WITH_DROPOUT = "--set=dropout=0.1"
 
 
+DEFAULT = "not slow and not core"
+"""The tests of the README's command, by their marks."""
 KEPT_PROGRAMS = ".pytest_cache/jax"
 MAX_KEPT_BYTES = 1_000_000_000
 LONGEST = ("programs", "test_cli.py", "test_app.py", "test_views.py", "test_server.py", "test_watch.py")
@@ -138,8 +144,8 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_processes(own_directories: None, pytestconfig: pytest.Config) -> None:
-    """Starts processes by forks, unless slow tests run, too: those start interpreters, as users do."""
-    if "not slow" in pytestconfig.option.markexpr:
+    """Starts processes by forks, unless slow tests run: those start interpreters, as users do."""
+    if pytestconfig.option.markexpr in (DEFAULT, "core"):
         fork_server.start()
 
 
@@ -200,6 +206,11 @@ def tiny_config(**changes: object) -> RunConfig:
     values = {"run": "tiny-1", "model_name": "nano", "model": tiny_model(), "training": training, "preset": "dp"}
     values["data"] = __file__  # a small file
     return RunConfig(**{**values, **changes})
+
+
+def least_config(**changes: object) -> RunConfig:
+    """Returns the same for the model of `LEAST`."""
+    return tiny_config(model_name="least", model=user_model(LEAST_MODEL)[0], **changes)
 
 
 def built_in_task(name: str, *settings: str, platform: str = "tpu") -> Task:

@@ -167,30 +167,32 @@ def packed(content: bytes) -> bytes:
 LINES = b'{"text": "one"}\n{"text": "two"}\n'
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "texts"),
-    [
-        ("a.jsonl.gz", gzip.compress(LINES, mtime=0) + gzip.compress(LINES, mtime=0), ["one", "two"] * 2),
-        ("a.jsonl", gzip.compress(LINES, mtime=0), ["one", "two"]),
-        ("a.jsonl.gz", LINES, ["one", "two"]),
-        ("a.json.bz2", bz2.compress(LINES), ["one", "two"]),
-        ("a.jsonl.xz", lzma.compress(LINES), ["one", "two"]),
-        ("a.jsonl.zst", packed(LINES) * 2, ["one", "two"] * 2),
-        ("a.txt.gz", gzip.compress(b"one\n" * 3, mtime=0), ["one\n" * 3]),
-        ("a.json", LINES, ["one", "two"]),
-        ("a.json", b'[{"text": "one"}, {"text": "two"}]', ["one", "two"]),
-        ("a.json", b'{\n  "text": "one"\n}\n', ["one"]),
-        ("a.json.gz", gzip.compress(b'[\n{"text": "one"}]', mtime=0), ["one"]),
-        ("a.jsonl", b'\xef\xbb\xbf{"text": "one"}\r\n\r\n{"text": ""}\r\n', ["one", ""]),
-        ("a.txt", b"\xef\xbb\xbfone", ["one"]),
-    ],
-)
-def test_files_are_read_by_their_content(tmp_path: Path, name: str, content: bytes, texts: list[str]) -> None:
-    (tmp_path / name).write_bytes(content)
-    found = prepared(request(tmp_path / name, tmp_path / "out"))
+CONTENT: list[tuple[str, bytes, list[str]]] = [
+    ("jsonl.gz", gzip.compress(LINES, mtime=0) + gzip.compress(LINES, mtime=0), ["one", "two"] * 2),
+    ("jsonl", gzip.compress(LINES, mtime=0), ["one", "two"]),
+    ("jsonl.gz", LINES, ["one", "two"]),
+    ("json.bz2", bz2.compress(LINES), ["one", "two"]),
+    ("jsonl.xz", lzma.compress(LINES), ["one", "two"]),
+    ("jsonl.zst", packed(LINES) * 2, ["one", "two"] * 2),
+    ("txt.gz", gzip.compress(b"one\n" * 3, mtime=0), ["one\n" * 3]),
+    ("json", LINES, ["one", "two"]),
+    ("json", b'[{"text": "one"}, {"text": "two"}]', ["one", "two"]),
+    ("json", b'{\n  "text": "one"\n}\n', ["one"]),
+    ("json.gz", gzip.compress(b'[\n{"text": "one"}]', mtime=0), ["one"]),
+    ("jsonl", b'\xef\xbb\xbf{"text": "one"}\r\n\r\n{"text": ""}\r\n', ["one", ""]),
+    ("txt", b"\xef\xbb\xbfone", ["one"]),
+]
+
+
+def test_files_are_read_by_their_content(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number, (form, content, _) in enumerate(CONTENT):
+        (tmp_path / f"in/{number:02}.{form}").write_bytes(content)
+    found = prepared(request(tmp_path / "in", tmp_path / "out"))
+    expected = [text for *_, texts in CONTENT for text in texts]
     tokens = read_corpus(str(tmp_path / "out")).read(0, found.tokens)
-    assert tokens.tobytes().decode().split("\0")[:-1] == texts
-    assert (found.documents, found.skipped_share) == (len(texts), 0.0)
+    assert tokens.tobytes().decode().split("\0")[:-1] == expected
+    assert (found.documents, found.skipped_share, found.skipped_files) == (len(expected), 0.0, [])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from shardtui.engine.supervision.rendezvous import DECISION
 
-from ..conftest import SETTINGS, SHARDTUI
+from ..conftest import LEAST, SETTINGS, SHARDTUI
 from ..processes import awaited
 from ..simulated_hosts import Hosts, losses_by_step
 from .test_hosts import named, train
@@ -93,7 +93,7 @@ def attempt_with(run: Hosts, number: int, processes: int) -> bool:
 
 
 def test_two_supervisors_of_one_host_number_are_refused(hosts: Callable[..., Hosts]) -> None:
-    run = hosts(2)
+    run = hosts(2, settings=LEAST)
     first = run.supervisors[1]
     awaited(lambda: (run.folder / "shared/big/supervisors/host-1.json").exists())
     run.start(1, home=2)

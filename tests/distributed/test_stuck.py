@@ -95,7 +95,7 @@ def test_native_code_that_keeps_python_from_running_is_ended(home: Path, model: 
 def test_a_step_that_hangs_each_time_is_given_up(home: Path, model: HangingModel) -> None:
     """Steps are reported before it, or one may take five minutes."""
     for step in (3, 6):
-        model.be_slow(0, step, 0.1)
+        model.be_slow(0, step, 1.0)
     model.hang_always(0, 10)
     events = events_of(run := train(model, "--supervise", "--steps=100"))
     assert run.returncode == 1

@@ -18,7 +18,7 @@ from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
 from textual.pilot import Pilot
 
-from ..conftest import tiny_config
+from ..conftest import least_config, tiny_config
 from ..schemas import checked_lines
 from .recordings import recorded
 
@@ -80,7 +80,7 @@ async def stop(app: ShardtuiApp) -> None:
 
 
 async def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
-    directory = run_directory.create(tiny_config())
+    directory = run_directory.create(least_config())
     async with shown(directory, True, (140, 40)) as (app, pilot):
         await until(lambda: app.state.step >= 5, "steps")
         assert "● training" in status(app) and "data 8 × model 1" in status(app)
@@ -139,7 +139,7 @@ async def test_the_ui_exits_with_the_reason_if_the_run_is_refused(home: Path) ->
 
 @pytest.mark.slow
 async def test_a_new_engine_resumes_from_a_checkpoint(home: Path) -> None:
-    directory = run_directory.create(tiny_config())
+    directory = run_directory.create(least_config())
     async with shown(directory, True, (140, 40)) as (app, pilot):
         await until(lambda: app.state.step >= 3, "steps")
         await pilot.press("w")
@@ -176,7 +176,7 @@ async def test_a_new_engine_resumes_from_a_checkpoint(home: Path) -> None:
 
 
 async def test_a_loss_that_is_not_finite_pauses_the_run(home: Path) -> None:
-    config = tiny_config()
+    config = least_config()
     training = msgspec.structs.replace(config.training, learning_rate=1e30)
     directory = run_directory.create(msgspec.structs.replace(config, training=training))
     async with shown(directory, True) as (app, pilot):
@@ -195,7 +195,7 @@ async def test_a_loss_that_is_not_finite_pauses_the_run(home: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_second_switch_replaces_a_pending_one(home: Path) -> None:
-    directory = run_directory.create(tiny_config())
+    directory = run_directory.create(least_config())
     async with shown(directory, True) as (app, pilot):
         await until(lambda: app.state.step >= 1, "steps")
         await choose(app, pilot, "dp-tp2")

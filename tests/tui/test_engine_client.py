@@ -16,7 +16,7 @@ from shardtui.engine.wire.events import AnyEvent, Disconnected, EngineLost, Engi
 from shardtui.tui.cli.run import attach_command
 from shardtui.tui.client.engine_client import EngineClient
 
-from ..conftest import tiny_config
+from ..conftest import least_config, tiny_config
 
 SECONDS = 60
 
@@ -31,7 +31,7 @@ async def until(kind: type[AnyEvent], stream: AsyncIterator[list[AnyEvent]]) -> 
 
 async def test_the_end_of_one_engine_is_not_reported_for_another(home: object) -> None:
     """The first engine is killed while no events are read; the second one runs when they are."""
-    client = EngineClient(run_directory.create(tiny_config()))
+    client = EngineClient(run_directory.create(least_config()))
     client.start_engine()
     first = aiter(client.events())
     await until(StepsDone, first)
@@ -78,7 +78,7 @@ def test_a_run_without_events_is_not_shown_as_crashed(home: object) -> None:
 
 @pytest.mark.slow
 def test_a_suspended_engine_blocks_neither_sending_nor_leaving(home: object) -> None:
-    directory = run_directory.create(tiny_config())
+    directory = run_directory.create(least_config())
 
     async def scenario() -> float:
         client = EngineClient(directory)

@@ -27,7 +27,7 @@ from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.run_list import columns_for
 from textual.pilot import Pilot
 
-from ..conftest import tiny_config
+from ..conftest import least_config, tiny_config
 from ..recorded import events_in, record, recorded_run, restored, started, steps, switched
 from .test_app import shown, status, stop, until
 
@@ -229,7 +229,7 @@ async def test_a_new_run_that_is_invalid_exits_with_the_reason(home: Path) -> No
 async def test_enter_starts_a_new_run_and_r_resumes_it(home: Path) -> None:
     recorded_run()
     reached = 1
-    for new_run, keys in ((lambda: run_directory.create(tiny_config(run="tiny-2")), "enter"), (no_new_run, "down r")):
+    for new_run, keys in ((lambda: run_directory.create(least_config(run="tiny-2")), "enter"), (no_new_run, "down r")):
         async with offered(new_run) as (app, pilot, _):
             await pilot.press(*keys.split())
             await until(lambda app=app, reached=reached: app.state.step > reached, "steps")

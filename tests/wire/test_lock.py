@@ -18,7 +18,7 @@ from shardtui.engine.wire.lock import Holder
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client import stopping
 
-from ..conftest import SETTINGS, SHARDTUI, killed_after, tiny_config
+from ..conftest import LEAST, SETTINGS, SHARDTUI, killed_after, tiny_config
 from ..tui.test_cli import run, started
 
 HOLDING = """
@@ -245,7 +245,7 @@ def replace(path: Path) -> None:
 def test_a_run_without_its_directory_ends(home: Path, change: Callable[[Path], None], elsewhere: bool) -> None:
     path, kept = home / "state/shardtui/runs/mine", home / "kept"
     options = [f"--checkpoint-dir={kept}"] if elsewhere else []
-    process = started("train", "--json", "--run=mine", "--steps=10000000", *SETTINGS, *options)
+    process = started("train", "--json", "--run=mine", "--steps=10000000", *LEAST, *options)
     events: list[dict[str, Any]] = []
     for line in process.stdout:
         events.append(json.loads(line))

@@ -27,7 +27,7 @@ from shardtui.tui.cli.train import stop
 from shardtui.tui.client import stopping
 from shardtui.tui.client.engine_client import EngineClient
 
-from ..conftest import SETTINGS
+from ..conftest import LEAST
 from ..tui.test_cli import run, started
 
 MANY = 1000
@@ -35,7 +35,7 @@ MANY = 1000
 
 class Run:
     def __init__(self) -> None:
-        self.process = started("train", "--json", "--run=mine", "--steps=10000000", *SETTINGS)
+        self.process = started("train", "--json", "--run=mine", "--steps=10000000", *LEAST)
         self._lines = iter(self.process.stdout)
         self.until("StepDone")
         self.socket = str(find("mine").socket)
