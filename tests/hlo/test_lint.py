@@ -238,18 +238,10 @@ def test_a_dim_that_does_not_divide_ends_at_its_rule() -> None:
     assert all(any(rule in end for end in ends) for ends in found.ends("S103"))
 
 
-SPARE = '[mesh]\ndata = 4\nspare = 2\n[rules]\nbatch = "data"\n'
-
-
-def test_an_axis_that_splits_nothing() -> None:
-    found = planted(SPARE).findings
-    assert codes(found) == ["S104", "S105"]
-    assert "nothing is split over spare" in found[0].message
-
-
 @pytest.mark.slow
 def test_an_idle_axis_ends_at_the_rule_of_the_batch(not_inspected: BuiltIn) -> None:
-    for found, axis in ((not_inspected("pitfall-same-axis"), "model"), (planted(SPARE), "data")):
+    spare = '[mesh]\ndata = 4\nspare = 2\n[rules]\nbatch = "data"\n'
+    for found, axis in ((not_inspected("pitfall-same-axis"), "model"), (planted(spare), "data")):
         ((end, *_),) = found.ends("S104")
         assert end == f"argument batch.inputs: rule batch → {axis}"
 

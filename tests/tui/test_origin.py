@@ -49,7 +49,9 @@ async def explained(app: ShardtuiApp) -> None:
     await until(lambda: app.screen.pages, "the explanation")
 
 
-async def test_a_chain_is_walked_by_keys_and_kept(home: Path, described: list[Inspection]) -> None:
+async def test_a_chain_is_walked_by_keys_and_kept_and_another_rule_is_tried(
+    home: Path, described: list[Inspection]
+) -> None:
     others = children(os.getpid())
     async with finished(record_inspections(described, "walk")) as (app, pilot):
         await open_array(app, pilot, UP)
@@ -77,11 +79,7 @@ async def test_a_chain_is_walked_by_keys_and_kept(home: Path, described: list[In
         await press(pilot, "q")
         assert isinstance(app.screen, ArraysScreen)
 
-
-async def test_another_rule_is_tried(home: Path, described: list[Inspection]) -> None:
-    async with finished(record_inspections(described, "try")) as (app, pilot):
         await open_array(app, pilot, UP)
-        await explained(app)
         await press(pilot, "t", *"mlp", "enter")
         assert "'mlp' is not AXIS=MESHAXES, such as mlp=model" in screen_text(app)
         await press(pilot, "equals_sign", "enter")

@@ -16,6 +16,7 @@ from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client import stopping
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.client.stopping import Activity
+from shardtui.tui.screens import restarting
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
 
@@ -43,6 +44,8 @@ def loss(model, batch):
     return model(batch).mean()
 
 def batch(step, batch_size):
+    if step == 1:
+        time.sleep(0.6)  # until the first step is reported
     while step >= 3 and not Path(__file__).with_name("go").exists():
         Path(__file__).with_name("waits").touch()
         time.sleep(0.05)
@@ -52,8 +55,8 @@ def batch(step, batch_size):
 
 @pytest.fixture
 def waiting(home: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
-    """A run whose fourth batch waits for a file, and which has a second to end."""
-    monkeypatch.setattr(stopping, "STOP_MARGIN_SECONDS", 0.5)
+    """A run whose fourth batch waits for a file; it is killed after two seconds without progress."""
+    monkeypatch.setattr(restarting, "exit_limit_seconds", lambda _: 2.0)
     (home / "lm.py").write_text(MODEL)
     model, training = user_model(f"{home}/lm.py:lm")
     training = msgspec.structs.replace(training, batch_size=8)
@@ -86,7 +89,7 @@ async def test_a_restart_waits_while_the_engine_makes_progress(home: Path, waiti
 
 async def test_a_restart_gives_up_on_an_engine_without_progress(home: Path, waiting: RunDirectory) -> None:
     async with shown(waiting, True) as (app, pilot):
-        await until((home / "waits").exists, "the batch that takes its time")
+        await until(lambda: app.state.step and (home / "waits").exists(), "the batch that takes its time")
         first = app.state.pid
         await answer(app, pilot, "r")
         await until(lambda: app.state.pid != first and app.state.phase is Phase.TRAINING, "another engine")
