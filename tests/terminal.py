@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyte
 
-from .conftest import SETTINGS, SHARDTUI
+from .conftest import LEAST, SHARDTUI
 
 ON_ITS_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -23,7 +23,7 @@ WITHOUT_HANG_UP = (
 )
 """Starts without any signal on hang-up: the terminal is not the controlling one, and SIGHUP is ignored."""
 
-NEW_RUN = ("run", "--run=tiny", *SETTINGS)
+NEW_RUN = ("run", "--run=tiny", *LEAST)
 RESTORED = b"\x1b[?1049l"
 """The escape sequence that leaves the alternate screen."""
 

@@ -18,7 +18,7 @@ from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire.hosts import HostInfo
 from shardtui.tui.cli.main import main
 
-from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
+from ..conftest import LEAST, SETTINGS, SHARDTUI, tiny_config
 from ..processes import awaited
 from ..schemas import checked_lines
 
@@ -42,12 +42,10 @@ def named(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.core
 def test_a_run_of_two_processes_switches_saves_and_resumes_on_four(home: Path) -> None:
-    """The short form of `tests/long/losses.py processes`."""
-    settings = [*SETTINGS, WITH_DROPOUT]
-    alone = losses(train(*settings, "--steps=10"))
-    together = train(
-        *settings, "--run=two", "--processes=2", "--steps=7", "--switch=2:fsdp-tp2", "--switch=4:tp", "--preset=fsdp"
-    )
+    """The short form of `tests/long/losses.py processes`, which trains transformers."""
+    alone = losses(train(*LEAST, "--steps=10"))
+    switches = ("--preset=fsdp", "--switch=2:fsdp-tp2", "--switch=4:tp")
+    together = train(*LEAST, "--run=two", "--processes=2", "--steps=7", *switches)
     (ready,) = named(together, "EngineReady")
     assert [device["process"] for device in ready["devices"]] == [0] * 4 + [1] * 4
     assert [host["process"] for host in ready["hosts"]] == [0, 1]

@@ -243,8 +243,8 @@ async def test_every_view_is_drawn_in_every_size(home: Path, size: tuple[int, in
 async def test_after_an_invalid_preset_training_continues_until_the_engine_is_killed(home: Path) -> None:
     presets = home / "config/shardtui/presets/parallelism"
     presets.mkdir(parents=True)
-    (presets / "wide.toml").write_text('[mesh]\ndata = -1\n[rules]\nlayers = "data"\n')
-    directory = run_directory.create(tiny_config(preset="fsdp"))
+    (presets / "wide.toml").write_text('[mesh]\ndata = 16\n[rules]\nbatch = "data"\n')
+    directory = run_directory.create(least_config(preset="fsdp"))
     async with shown(directory, True, (140, 40)) as (app, pilot):
         await until(lambda: app.state.step >= 1, "steps")
         rows = app.screen.query_one("PresetList")
@@ -257,7 +257,7 @@ async def test_after_an_invalid_preset_training_continues_until_the_engine_is_ki
         assert str(rows.highlighted_option.prompt).startswith("✗ wide")
         await pilot.press("enter")
         await until(lambda: app.state.failed_switch, "the refusal")
-        assert "layers 2 does not divide by 8" in app.state.failed_switch.problems[0]
+        assert "needs 16 devices, 8 found" in app.state.failed_switch.problems[0]
         step = app.state.step
         await until(lambda: app.state.step > step + 3, "more steps")
         assert (app.state.preset, app.state.phase) == ("fsdp", Phase.TRAINING)

@@ -74,7 +74,7 @@ def test_the_engine_keeps_training_however_the_ui_ends(terminal: Terminal) -> No
 def test_the_ui_works_without_colour(home: Path) -> None:
     terminal = Terminal(*NEW_RUN, NO_COLOR="1")
     terminal.until(training, "training")
-    terminal.press("2", "blocks.attention.qkv.kernel")
+    terminal.press("2", "token.embedding")
     terminal.press("x", "Save and end run tiny")
     terminal.press("y", "■ stopped")
     terminal.send("d")
