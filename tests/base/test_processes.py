@@ -71,7 +71,7 @@ def test_a_process_is_idle_until_it_computes() -> None:
     with subprocess.Popen(["yes"], stdout=subprocess.DEVNULL) as process:
         idle = IdleClock(process.pid)
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: idle.is_over(1.0))
+        awaited(lambda: idle.is_over(1.0))
         process.send_signal(signal.SIGCONT)
-        wait_until(lambda: not idle.is_over(1.0))
+        awaited(lambda: not idle.is_over(1.0))
         process.kill()

@@ -210,7 +210,7 @@ def test_native_code_that_keeps_python_from_running_is_a_problem_in_a_step(
             "stuck for 0 s in native code that keeps Python from running" if is_stuck else None
         )
         process.send_signal(DUMP_SIGNAL)
-        wait_for(lambda: " in locks\n" in watched.written())
+        awaited(lambda: " in locks\n" in watched.written())
         assert process.poll() is None
         process.kill()
 
