@@ -1,11 +1,17 @@
-"""The overhead of `watch` in an external loop: steps with and without it alternate, in one process."""
+"""The overhead of watching an external loop, by three lines and by none: steps with and without it alternate, in one
+process."""
 
 import time
 from collections.abc import Callable, Iterator
 from statistics import median
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+from shardtui.engine.spec.watch_request import WatchRequest
 from shardtui.engine.watch import watch
+from shardtui.engine.watching.jitted import Jitted
+from shardtui.engine.watching.program import Program
 
 from . import plain
 from .figure import Figure, at_most
@@ -14,6 +20,7 @@ from .watching import SMALL
 PAIRS = 40
 """Pairs are short, so that other load on the machine affects both sides alike."""
 NANO_STEPS, SMALL_STEPS = 3, 200
+CALLS = 200
 
 Report = Callable[[jax.Array], None]
 """What is called with the loss of each step."""
@@ -27,10 +34,11 @@ class ExternalLoop:
         self.state = bare.state()
         self._number = 0
 
-    def seconds(self, steps: int, report: Report) -> float:
+    def seconds(self, steps: int, report: Report, step: Callable[..., Any] | None = None) -> float:
+        step = step or self._bare.step
         began, before = time.perf_counter(), None
         for _ in range(steps):
-            self.state, loss = self._bare.step(self.state, self._bare.batch(self._number))
+            self.state, loss = step(self.state, self._bare.batch(self._number))
             report(loss)
             if before is not None:
                 float(before)
@@ -58,9 +66,53 @@ def _measured(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
     yield at_most(10, f"{name}, a call of `step`", [1e6 * seconds for seconds in calls], "µs", "1 % of 1 ms")
 
 
+def _unmodified(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
+    """The same with a stand-in for the jitted step, as `shardtui watch` puts one in its place."""
+    program = Program(WatchRequest(run=f"bench-unmodified-{steps}", step=None, python_path=None))
+    loop, stand_in = ExternalLoop(bare), Jitted(bare.step, program._calls_of(bare.step))
+    loop.seconds(steps, _nothing, stand_in)
+    pairs = [(loop.seconds(steps, _nothing, stand_in), loop.seconds(steps, _nothing)) for _ in range(PAIRS)]
+    program._end()
+    alone = median(without for _, without in pairs)
+    against = f"without: {1e3 * alone:.3g} ms a step"
+    yield at_most(
+        1.01, f"{name}, unmodified and watched ÷ not", [watched / without for watched, without in pairs], "×", against
+    )
+
+
+def _calls() -> Iterator[Figure]:
+    """What a call of the step, and of another jitted function, takes longer."""
+    program = Program(WatchRequest(run="bench-calls", step=None, python_path=None))
+    scalars, other = jax.jit(lambda state: ({**state, "n": state["n"] + 1}, state["n"])), jax.jit(lambda x: x)
+    state = {f"w{at}": jnp.zeros(()) for at in range(100)} | {"n": jnp.zeros(())}
+    stand_in = Jitted(scalars, program._calls_of(scalars))
+    for _ in range(5):
+        state, _ = stand_in(state)
+
+    def microseconds(function: Any, argument: Any) -> float:
+        began = time.perf_counter()
+        for _ in range(CALLS):
+            function(argument)
+        return 1e6 * (time.perf_counter() - began) / CALLS
+
+    for limit, name, function, watched, argument in (
+        (10, "step", scalars, stand_in, state),
+        (1, "function that is not the step", other, Jitted(other, program._calls_of(other)), state["n"]),
+    ):
+        more = [microseconds(watched, argument) - microseconds(function, argument) for _ in range(PAIRS)]
+        yield at_most(limit, f"a call of a {name} of an unmodified program, watched − not", more, "µs", "")
+    program._end()
+
+
+def _nothing(loss: jax.Array) -> None: ...
+
+
 def run() -> list[Figure]:
     nano, small = plain.Plain(plain.config()), plain.Plain(plain.config(*SMALL, devices=1))
     return [
         *_measured("a step of an own loop, nano on 8 devices", nano, NANO_STEPS),
         *_measured("a small step of an own loop, one device", small, SMALL_STEPS),
+        *_unmodified("a step of nano on 8 devices", nano, NANO_STEPS),
+        *_unmodified("a small step, one device", small, SMALL_STEPS),
+        *_calls(),
     ]
