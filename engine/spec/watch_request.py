@@ -2,9 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -16,22 +14,22 @@ STARTUP = Path(__file__).parents[1] / "watching" / "startup"
 
 
 class WatchRequest(Struct, frozen=True, kw_only=True):
-    run: str | None
-    """Name of the run; None for a name after the program."""
-    step: str | None
+    run: str
+    """Name of the run; with a number if it is taken by then."""
+    step: str | None = None
     """Name of the jitted function that is the step; None to find it."""
-    python_path: str | None
+    python_path: str | None = None
     """The program's own PYTHONPATH; None if it is not set."""
+    output: str | None = None
+    """The file that the program prints to; None if it prints elsewhere."""
 
 
-def run_watched(run: str | None, step: str | None, arguments: Sequence[str]) -> NoReturn:
-    """Replaces this process by `python ARGUMENT …`, watched. Nothing but the environment at start-up differs from an
-    unwatched one, and the program finds its own."""
+def environment(request: WatchRequest) -> dict[str, str]:
+    """Returns the environment in which Python runs a program watched. The program finds its own instead."""
     own = os.environ.get(PYTHON_PATH)
-    request = WatchRequest(run=run, step=step, python_path=own)
-    os.environ[VARIABLE] = msgspec.json.encode(request).decode()
-    os.environ[PYTHON_PATH] = f"{STARTUP}{os.pathsep}{own}" if own else str(STARTUP)
-    os.execv(sys.executable, [sys.executable, *arguments])
+    request = msgspec.structs.replace(request, python_path=own)
+    path = f"{STARTUP}{os.pathsep}{own}" if own else str(STARTUP)
+    return {**os.environ, PYTHON_PATH: path, VARIABLE: msgspec.json.encode(request).decode()}
 
 
 def take_request() -> WatchRequest:

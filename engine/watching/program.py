@@ -51,7 +51,7 @@ class Program:
         self._seen: dict[Calls, _Seen] = {}
         self._step: Calls | None = None
         self._state_bytes = 0
-        self._run = ProgramRun(request.run)
+        self._run = ProgramRun(request)
         self._process = os.getpid()
 
     def begin(self) -> None:

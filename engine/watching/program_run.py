@@ -1,7 +1,6 @@
 """The run of a watched program: its layouts and the scalars of its steps."""
 
 import logging
-import re
 import sys
 from collections.abc import Collection
 from dataclasses import replace
@@ -15,8 +14,8 @@ from jax.stages import Compiled
 from ..base.output import say
 from ..program.pytree_arrays import Path as KeyPath
 from ..spec.config import WatchedRun
+from ..spec.watch_request import WatchRequest
 from ..wire.events import Event
-from ..wire.run_directory import free_name
 from .argument_names import Names
 from .external import describe
 from .external_step import CompiledStep, compile_lowered
@@ -26,14 +25,13 @@ from .run import Watch
 from .scalars import Scalars
 
 PRESET = "as-run"
-LONGEST_STEM = 48
 
 _logger = logging.getLogger("shardtui")
 
 
 class ProgramRun:
-    def __init__(self, name: str | None) -> None:
-        self._name = name
+    def __init__(self, request: WatchRequest) -> None:
+        self._request = request
         self._watch: Watch | None = None
         self._reporter: Reporter | None = None
         self._scalars: Scalars
@@ -86,10 +84,9 @@ class ProgramRun:
             self._open(found, call.calls.count - 1)
 
     def _open(self, found: Any, steps_done: int) -> None:
-        program = Path(sys.argv[0])
-        stem = re.sub(r"[^a-z0-9._-]+|^[._-]+", "-", program.stem.lower()).strip("-")[:LONGEST_STEM] or "program"
-        about = WatchedRun(run=self._name or free_name(stem), model_name=program.name, preset=PRESET)
-        self._watch = Watch(about, found, steps_done).__enter__()
+        about = WatchedRun(run=self._request.run, model_name=Path(sys.argv[0]).name, preset=PRESET)
+        output = Path(self._request.output) if self._request.output else None
+        self._watch = Watch(about, found, steps_done, output=output).__enter__()
         self._reporter = self._watch.reporter
         if name := self._watch.name:
             say(f"watching as {name}: shardtui attach {name}")

@@ -10,6 +10,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,6 +30,7 @@ from ..wire.event import VERSION
 from ..wire.event_log import EventLog
 from ..wire.events import EngineStarted, EngineStopped, Event, Failed, LossNotFinite, MemoryMeasured, Stalled
 from ..wire.server import Server
+from .program_output import ProgramOutput
 
 LAST_LOSSES_SECONDS = 2.0
 """Time to wait for the last losses of a loop that failed: its devices may never compute them."""
@@ -50,8 +52,10 @@ class Reporter:
         step: KeptStep | None,
         measure: Callable[[], MemoryMeasured | None],
         steps_done: int,
+        output: Path | None = None,
     ) -> None:
-        """`opening`: the first events; `step`: kept for viewers that explain it. Raises UserError and OSError if the
+        """`opening`: the first events; `step`: kept for viewers that explain it; `output`: the file that the
+        program prints to, which the run takes. Raises UserError and OSError if the
         run cannot be reported; no file is left."""
         run_directory.runtime_directory()
         with contextlib.ExitStack() as cleanup:
@@ -63,6 +67,7 @@ class Reporter:
             self._server = Server(directory.socket, lambda _: self.about.refusal)
             self._log = EventLog(directory.events, self._server.publish)
             self._log.append(EngineStarted(protocol=VERSION, pid=os.getpid(), config=None, watched=self.about))
+            self._output = ProgramOutput(output, directory.log) if output else None
             self._server.start()
             cleanup.pop_all()
         for event in opening:
@@ -112,6 +117,7 @@ class Reporter:
                     if not self._is_over:
                         self._reports.add_losses(read)
                         self._note_loss()
+                self._note_output()
                 time.sleep(READ_INTERVAL_SECONDS)
         except BaseException as error:  # of the user's type of loss, perhaps
             _logger.warning("run %s is no longer watched: a loss cannot be read", self.about.run, exc_info=True)
@@ -127,6 +133,7 @@ class Reporter:
             except queue.Empty:
                 self._reports.flush()
                 self._note_stall()
+                self._note_output()
                 continue
             while not self._losses.empty():
                 found.append(self._losses.get())
@@ -146,7 +153,12 @@ class Reporter:
             where = self._main_thread.look(self._reports.begun).where
             self.publish(Stalled(seconds=self._stall.seconds, where=where))
 
+    def _note_output(self, is_end: bool = False) -> None:
+        if self._output and (printed := self._output.read(is_end)):
+            self.publish(printed)
+
     def _end_with(self, event: Event) -> None:
+        self._note_output(is_end=True)
         with self._reporting:
             if not self._is_over:
                 self._is_over = True

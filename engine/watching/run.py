@@ -2,6 +2,7 @@
 
 import logging
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,8 +36,11 @@ class Watch:
         steps_done: int,
         tokens_per_step: int | None = None,
         flops_per_step: float | None = None,
+        output: Path | None = None,
     ) -> None:
-        """`found`: the state and the step as described; if None, nothing is reported."""
+        """`found`: the state and the step as described; if None, nothing is reported. `output`: the file that the
+        program prints to."""
+        self._output = output
         self._about, self._found, self._steps_done = about, found, steps_done
         self._rates = tokens_per_step, flops_per_step
         self.reporter: Reporter | None = None
@@ -58,7 +62,7 @@ class Watch:
             try:
                 opening = _opening(self._about, found, self._steps_done, *self._rates)
                 measuring = partial(allocated, found.devices)
-                self.reporter = Reporter(self._about, opening, found.step, measuring, self._steps_done)
+                self.reporter = Reporter(self._about, opening, found.step, measuring, self._steps_done, self._output)
                 self.name = self.reporter.about.run
             except Exception as error:
                 _logger.warning(

@@ -19,6 +19,22 @@ class LossNotFinite(Event, frozen=True):
         return f"step {self.step:,}: the loss is not finite"
 
 
+class Printed(Event, frozen=True):
+    """A watched program has printed lines, and its output is kept in the run's directory."""
+
+    LEVEL = Level.DETAIL
+
+    lines: list[str]
+    """The last lines, at most 20, each without what is beyond 500 characters."""
+    left_out: int
+    """Number of lines before them that are not here."""
+
+    @property
+    def line(self) -> str:
+        before = f"… {self.left_out:,} lines … " if self.left_out else ""
+        return before + " ⏎ ".join(self.lines)
+
+
 class FunctionCalls(Struct, frozen=True):
     """The calls of a jitted function of a watched program."""
 
@@ -33,7 +49,8 @@ class FunctionCalls(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        return f"{self.name} ({self.calls:,} calls, {formatting.seconds(self.seconds)}, {formatting.size(self.bytes)})"
+        calls = f"{self.calls:,} call{'s' * (self.calls != 1)}"
+        return f"{self.name} ({calls}, {formatting.seconds(self.seconds)}, {formatting.size(self.bytes)})"
 
 
 class StepFound(Event, frozen=True):

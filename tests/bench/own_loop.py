@@ -68,7 +68,7 @@ def _measured(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
 
 def _unmodified(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
     """The same with a stand-in for the jitted step, as `shardtui watch` puts one in its place."""
-    program = Program(WatchRequest(run=f"bench-unmodified-{steps}", step=None, python_path=None))
+    program = Program(WatchRequest(run=f"bench-unmodified-{steps}"))
     loop, stand_in = ExternalLoop(bare), Jitted(bare.step, program._calls_of(bare.step))
     loop.seconds(steps, _nothing, stand_in)
     pairs = [(loop.seconds(steps, _nothing, stand_in), loop.seconds(steps, _nothing)) for _ in range(PAIRS)]
@@ -82,7 +82,7 @@ def _unmodified(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
 
 def _calls() -> Iterator[Figure]:
     """What a call of the step, and of another jitted function, takes longer."""
-    program = Program(WatchRequest(run="bench-calls", step=None, python_path=None))
+    program = Program(WatchRequest(run="bench-calls"))
     scalars, other = jax.jit(lambda state: ({**state, "n": state["n"] + 1}, state["n"])), jax.jit(lambda x: x)
     state = {f"w{at}": jnp.zeros(()) for at in range(100)} | {"n": jnp.zeros(())}
     stand_in = Jitted(scalars, program._calls_of(scalars))

@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -14,6 +16,7 @@ import pytest
 from shardtui.engine.spec.watch_request import WatchRequest
 from shardtui.engine.watching.jitted import Calls, Jitted
 from shardtui.engine.watching.program import Program
+from shardtui.engine.watching.program_output import ProgramOutput
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.run_directory import all_runs, find
 from shardtui.tui.state.interpreter import apply_all
@@ -21,6 +24,7 @@ from shardtui.tui.state.run_state import RunState
 
 from ..recorded import events_in
 from ..schemas import checked_lines
+from ..terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("home")
@@ -132,7 +136,7 @@ def steps(program: Program, body: Any, state: Any, count: int, *more: Any) -> An
 
 def test_the_step_is_the_largest_function_that_takes_its_own_results() -> None:
     """An evaluation that adds up takes its own results, too; a second training later takes the step's place."""
-    program = Program(WatchRequest(run="chosen", step=None, python_path=None))
+    program = Program(WatchRequest(run="chosen"))
 
     def pretrain(state: Any) -> Any:
         return state + 1, {"loss": jnp.mean(state)}
@@ -152,3 +156,44 @@ def test_the_step_is_the_largest_function_that_takes_its_own_results() -> None:
     names = [event.step.name.rpartition(".")[2] for event in events if isinstance(event, wire.StepFound)]
     assert names == ["evaluate", "pretrain", "finetune", "finetune"]
     assert [run.name for run in all_runs()].count("chosen") == 1
+
+
+def test_output_comes_in_lines_and_the_last_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtui.engine.watching.program_output.EVERY_SECONDS", 0.0)
+    (tmp_path / "printed").touch()
+    with (tmp_path / "printed").open("ab", buffering=0) as printing:
+        output = ProgramOutput(tmp_path / "printed", tmp_path / "engine.log")
+        assert output.read() is None
+        printing.write(b"one\ntwo")
+        assert output.read() == wire.Printed(lines=["one"], left_out=0)
+        printing.write(b"\n" + b"x" * 600 + b"\n" + b"y\xff\n" * 40)
+        assert output.read() == wire.Printed(lines=["y\ufffd"] * 20, left_out=22)
+        printing.write(b"end")
+        assert output.read() is None
+        assert output.read(is_end=True) == wire.Printed(lines=["end"], left_out=0)
+
+
+@pytest.mark.slow
+def test_the_ui_shows_what_the_program_prints_and_leaves_it_running(home: Path) -> None:
+    script = home / "loop.py"
+    script.write_text(LOOP)
+    terminal = Terminal("watch", "--ui", "--run=ui", str(script))
+    terminal.until(lambda text: "curves" in text, "the UI")
+    terminal.press("0", "step 3 of loop.py")
+    terminal.send("d")
+    assert terminal.exit_code() == 0
+    holder = find("ui").holder()
+    assert holder and holder.is_alive, "without the UI"
+    os.kill(holder.pid, signal.SIGTERM)
+
+
+LOOP = """
+import sys, time, jax, jax.numpy as jnp
+state = jnp.zeros(10)
+step = jax.jit(lambda state: (state + 1, state.sum()))
+for number in range(100_000):
+    state, loss = step(state)
+    if number < 5:
+        print("step", number, "of", sys.argv[0].rpartition("/")[2])
+    time.sleep(0.05)
+"""
