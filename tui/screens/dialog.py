@@ -10,6 +10,8 @@ from textual.geometry import Offset
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
+from ...engine.base.output import printable
+
 T = TypeVar("T")
 STYLES = Path(__file__).parents[1] / "views.tcss"
 
@@ -18,6 +20,9 @@ class BaseScreen(Screen[T], Generic[T]):
     """A screen that is safe in a burst of resizes, and when a click meets a widget that was just removed."""
 
     CSS_PATH = STYLES
+
+    def warn(self, *problems: str) -> None:
+        self.notify("\n".join(map(printable, problems)), severity="warning", markup=False)
 
     @on(Resize)
     def follow_terminal(self, event: Resize) -> None:

@@ -34,10 +34,7 @@ PREVIEW_DELAY_SECONDS = 0.15
 
 
 class RulesScreen(RunScreen):
-    """On the left the draft's name, mesh axes and rules as rows; on the right the preview of the draft.
-
-    Long because every key of the view edits this one draft.
-    """
+    """On the left the draft's name, mesh axes and rules as rows; on the right the preview of the draft."""
 
     HELP = """\
 ## Rules
@@ -70,13 +67,18 @@ runs. **Escape** discards the draft; another view keeps it.
         self.preview_timer: Timer | None = None
 
     def body(self) -> Iterable[Widget]:
-        yield Horizontal(Vertical(RuleList(), Prompt(), id="draft"), DraftPreview())
+        self.rules, self.prompt = RuleList(), Prompt()
+        yield Horizontal(Vertical(self.rules, self.prompt, id="draft"), DraftPreview())
 
     def edit(self, name: str, state: RunState) -> None:
         """Opens a preset as a draft, unless the present draft has changes."""
         self.state = state
         if self.draft is None or not self.draft.is_changed:
-            self.draft = self.load_draft(name)
+            self.draft = None
+            try:
+                self.draft = read_draft(name, state)
+            except UserError as error:
+                self.warn(*error.problems)
             self.close_prompt()
         elif name != self.draft.origin.name:
             self.warn(f"{self.draft.name} is neither applied nor saved: escape discards it")
@@ -87,14 +89,6 @@ runs. **Escape** discards the draft; another view keeps it.
     def redraw(self) -> None:
         if self.draft:
             self.show_draft(self.draft)
-
-    def load_draft(self, name: str) -> Draft | None:
-        """Returns the preset as a draft; None, with a notice, if it is invalid."""
-        try:
-            return read_draft(name, self.state)
-        except UserError as error:
-            self.warn(*error.problems)
-            return None
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
@@ -138,26 +132,17 @@ runs. **Escape** discards the draft; another view keeps it.
     def show_rows(self, draft: Draft, problems: Sequence[str]) -> None:
         """Shows the draft's rows, with one for each logical axis that is built in or found in the run's arrays."""
         known = (name for array in self.state.arrays for name in array.logical_axes if name)
-        self.query_one(RuleList).show_draft(draft, [*dict.fromkeys((*LOGICAL_AXES, *known))], problems)
+        self.rules.show_draft(draft, [*dict.fromkeys((*LOGICAL_AXES, *known))], problems)
 
     @on(ValueStepped)
     def step_value(self, message: ValueStepped) -> None:
-        if self.draft and self.row and (draft := stepped(self.draft, self.row, message.by)):
+        if self.draft and self.rules.row and (draft := stepped(self.draft, self.rules.row, message.by)):
             self.show_draft(draft)
-
-    @property
-    def row(self) -> Row | None:
-        """The row under the cursor; None if the list is empty."""
-        return self.query_one(RuleList).row
-
-    @property
-    def prompt(self) -> Prompt:
-        return self.query_one(Prompt)
 
     @on(OptionList.OptionSelected, "RuleList")
     def type_value(self) -> None:
-        if self.draft and self.row and (value := editable_text(self.draft, self.row)) is not None:
-            self.open_prompt(self.row, self.row.key, value)
+        if self.draft and self.rules.row and (value := editable_text(self.draft, self.rules.row)) is not None:
+            self.open_prompt(self.rules.row, self.rules.row.key, value)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if not self.is_mounted:
@@ -185,16 +170,16 @@ runs. **Escape** discards the draft; another view keeps it.
             return
         self.close_prompt()
         self.show_draft(draft)
-        self.query_one(RuleList).put_cursor_on(Row("axis", event.value.strip()) if row is NEW_AXIS else row)
+        self.rules.put_cursor_on(Row("axis", event.value.strip()) if row is NEW_AXIS else row)
 
     def close_prompt(self) -> None:
         self.prompt.close()
-        self.query_one(RuleList).focus()
+        self.rules.focus()
         self.refresh_bindings()
 
     def action_remove_axis(self) -> None:
-        if self.draft and self.row and self.row.kind == "axis":
-            self.show_draft(self.draft.without_axis(self.row.key))
+        if self.draft and self.rules.row and self.rules.row.kind == "axis":
+            self.show_draft(self.draft.without_axis(self.rules.row.key))
 
     def action_reset(self) -> None:
         if self.draft:
@@ -245,6 +230,3 @@ runs. **Escape** discards the draft; another view keeps it.
             self.notify(
                 f"{printable(str(path))}\navailable to every run that starts from now on", title="saved", markup=False
             )
-
-    def warn(self, *problems: str) -> None:
-        self.notify("\n".join(map(printable, problems)), severity="warning", markup=False)

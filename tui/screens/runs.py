@@ -91,12 +91,9 @@ class RunsScreen(Dialog[ChosenRun | None]):
         try:
             await asyncio.to_thread(delete, run)
         except UserError as error:
-            self.warn("; ".join(error.problems))
+            self.warn(*error.problems)
         else:
             self.list.drop(run.name)
-
-    def warn(self, text: str) -> None:
-        self.notify(printable(text), severity="warning", markup=False)
 
 
 def question(run: RunDirectory) -> str:
