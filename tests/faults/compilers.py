@@ -9,6 +9,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from shardtui.engine.base.processes import children
@@ -17,7 +18,7 @@ from shardtui.engine.wire.commands import SwitchPreset
 
 from ..processes import awaited
 from .messages import Living
-from .row import Row
+from .row import Row, tried
 
 LIMIT = 120.0
 """Seconds until a compiler has to have been started."""
@@ -49,15 +50,13 @@ FAULTS: dict[str, tuple[Callable[[int], object], str]] = {
 def run(times: int) -> Iterator[Row]:
     """Yields a row for each fault."""
     for injected, (inject, words) in FAULTS.items():
-        wrong: list[str] = []
-        for _ in range(times):
-            with tempfile.TemporaryDirectory(prefix="shardtui-compilers-") as folder:
-                try:
-                    _fail_a_switch(Path(folder), inject, words)
-                except (AssertionError, TimeoutError) as error:
-                    wrong.append(str(error))
-        note = "; ".join(wrong[:2]) or "the switch failed with these words, no step was lost, the next one succeeded"
-        yield Row(injected, times, times - len(wrong), note)
+        yield tried(injected, times, partial(_injected, inject, words))
+
+
+def _injected(inject: Callable[[int], object], words: str) -> str:
+    with tempfile.TemporaryDirectory(prefix="shardtui-compilers-") as folder:
+        _fail_a_switch(Path(folder), inject, words)
+    return "the switch failed with these words, no step was lost, the next one succeeded"
 
 
 def _fail_a_switch(folder: Path, inject: Callable[[int], object], words: str) -> None:

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +18,7 @@ from shardtui.engine.base.stacks import DUMP_SIGNAL
 
 from ..hanging_model import HangingModel
 from .messages import mounted
-from .row import Row
+from .row import Row, tried
 from .supervised import LIMIT, Trained, differing, events, started, trained_alone
 
 STEPS = 4000
@@ -61,10 +62,12 @@ def run(times: int) -> Iterator[Row]:
         found = _ended(model, "endings-exits", chosen, alone)
         words = ", ".join(str(status) for _, status in chosen)
         yield Row(f"`os._exit` in `batch`: {words}", len(chosen), len(chosen) - len(found.wrong), _note(found))
-        wrong = [problem for number in range(-(-times // 4)) for problem in _full(Path(folder), f"full-{number}")]
-        times = -(-times // 4)
-        note = "; ".join(wrong[:3]) or "went on by itself"
-        yield Row("disk of the run full, then SIGKILL; later room again", times, times - len(wrong), note)
+        names = (f"full-{number}" for number in count())
+        yield tried(
+            "disk of the run full, then SIGKILL; later room again",
+            -(-times // 4),
+            lambda: _full(Path(folder), next(names)),
+        )
 
 
 def _note(found: Found) -> str:
@@ -131,7 +134,7 @@ def _misnamed(fault: tuple[str, int], lost: dict[str, str]) -> list[str]:
     return [] if wanted in lost["why"] else [f"{kind} {number}: told was {lost['why']}"]
 
 
-def _full(folder: Path, name: str) -> list[str]:
+def _full(folder: Path, name: str) -> str:
     """Fills the disk of a run's directory, kills its engine, and makes room once the supervisor has reported it."""
     place = folder / name
     place.mkdir()
@@ -161,7 +164,8 @@ def _full(folder: Path, name: str) -> list[str]:
                 has_room = math.inf
         log = (home / f"shardtui/runs/{name}/engine.log").read_text()
         code = process.wait()
-    return [] if code == 0 and has_room == math.inf else [f"it ended with {code}: {log[-300:]}"]
+    assert (code, has_room) == (0, math.inf), f"it ended with {code}: {log[-300:]}"
+    return "went on by itself"
 
 
 def _fill(path: Path) -> None:

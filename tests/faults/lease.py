@@ -7,12 +7,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..conftest import SETTINGS, SHARDTUI
 from ..processes import awaited
-from .row import Row
+from .row import Row, tried
 
 STEPS = 1_000_000
 DEADLINE = 180.0
@@ -98,21 +100,14 @@ def run(times: int) -> Iterator[Row]:
         ("two runs begin together", _together, "one trains, one is refused"),
         ("SIGKILL, then two runs begin together", _killed_twice, "one trains, one is refused"),
     ):
-        wrong = [problem for _ in range(times) if (problem := _told(story))]
-        yield Row(name, times, times - len(wrong), wrong[0] if wrong else seen)
+        yield tried(name, times, partial(_told, story, seen))
 
 
-def _told(story: Callable[[Place], None]) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder))
-        try:
-            story(place)
-            place.check()
-        except AssertionError as wrong:
-            return str(wrong) or "an assertion"
-        finally:
-            place.close()
-    return ""
+def _told(story: Callable[[Place], None], seen: str) -> str:
+    with tempfile.TemporaryDirectory() as folder, closing(Place(Path(folder))) as place:
+        story(place)
+        place.check()
+    return seen
 
 
 def _second(place: Place) -> None:

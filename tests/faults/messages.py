@@ -19,7 +19,7 @@ from shardtui.engine.wire.commands import AnyCommand, Hello, InspectPreset, Save
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS, SHARDTUI, TINY
-from .row import Row
+from .row import NotRun, Row, tried
 
 LARGE = [f"--set={setting}" for setting in ("layers=2", "embed=512", "heads=8", "mlp=2048", *TINY[4:])]
 """Settings for 78 MB of state, which dp holds on each of eight devices."""
@@ -27,10 +27,6 @@ STEP = 6
 """Step of the base run's last checkpoint; it has 2 and 4 as well."""
 LONGEST = 400
 """Seconds after which a hanging process is killed, which fails the row."""
-
-
-class NotRun(Exception):
-    """Raised if this machine does not allow the fault."""
 
 
 def run(times: int) -> list[Row]:
@@ -49,14 +45,7 @@ def run(times: int) -> list[Row]:
 def _row(kind: Callable[[Path], None], folder: Path) -> Row:
     own = folder / kind.__name__
     own.mkdir()
-    injected = kind.__doc__ or ""
-    try:
-        kind(own)
-        return Row(injected, 1, 1)
-    except NotRun as reason:
-        return Row(injected, 0, 0, f"not run: {reason}")
-    except AssertionError as wrong:
-        return Row(injected, 1, 0, str(wrong).replace("\n", " ⏎ "))
+    return tried(kind.__doc__, 1, lambda: kind(own))
 
 
 def _train(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

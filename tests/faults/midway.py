@@ -19,8 +19,8 @@ from shardtui.engine.wire import run_directory
 from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
 from ..processes import awaited
-from .messages import NotRun, mounted
-from .row import Row
+from .messages import mounted
+from .row import Row, tried
 from .storage import compiled
 from .supervised import Event, Trained, differing, events, started, trained_alone
 
@@ -60,15 +60,7 @@ def run(times: int) -> Iterator[Row]:
             faults.engines_stopped,
             faults.all_stopped,
         ):
-            wrong, notes = list[str](), list[str]()
-            for _ in range(times):
-                try:
-                    notes.append(fault())
-                except NotRun as reason:
-                    notes.append(f"not run: {reason}")
-                except (AssertionError, TimeoutError) as error:
-                    wrong.append(str(error))
-            yield Row(str(fault.__doc__), times, times - len(wrong), "; ".join(wrong[:2]) or notes[-1])
+            yield tried(fault.__doc__, times, fault)
 
 
 @dataclass

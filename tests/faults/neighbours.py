@@ -17,8 +17,7 @@ from shardtui.engine.wire.run_directory import RunDirectory
 from ..conftest import SETTINGS, SHARDTUI
 from ..distributed.test_neighbours import listening_of
 from ..processes import awaited
-from .messages import NotRun
-from .row import Row
+from .row import Row, tried
 
 NOBODY = 65534
 
@@ -48,12 +47,7 @@ def _as_nobody(name: str, attack: Callable[[RunDirectory, list[int]], str]) -> R
     """Runs an attack as another user, against the two processes of `train --processes 2`."""
     if os.getuid():
         return Row(name, 0, 0, "not run: becoming another user needs root")
-    try:
-        return Row(name, 1, 1, _attacked(name, attack))
-    except NotRun as reason:
-        return Row(name, 0, 0, f"not run: {reason}")
-    except AssertionError as wrong:
-        return Row(name, 1, 0, str(wrong))
+    return tried(name, 1, lambda: _attacked(name, attack))
 
 
 def _attacked(name: str, attack: Callable[[RunDirectory, list[int]], str]) -> str:

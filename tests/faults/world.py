@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from shardtui.engine.wire import run_directory
@@ -17,7 +18,7 @@ from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
 from ..processes import awaited
 from ..simulated_hosts import Event, Hosts
-from .row import Row
+from .row import Row, tried
 from .supervised import started
 
 LIMIT = 240.0
@@ -40,15 +41,12 @@ os.link = link
 def run(times: int) -> Iterator[Row]:
     """Yields a row for each fault."""
     for fault in (no_links, fifo, storage_gone, two_launchers, runtime_gone, runtime_open):
-        wrong: list[str] = []
-        notes: list[str] = []
-        for _ in range(times):
-            with tempfile.TemporaryDirectory(prefix="shardtui-world-", ignore_cleanup_errors=True) as folder:
-                try:
-                    notes.append(fault(Path(folder)))
-                except (AssertionError, TimeoutError) as error:
-                    wrong.append(str(error))
-        yield Row(str(fault.__doc__), times, times - len(wrong), "; ".join(wrong[:2]) or notes[-1])
+        yield tried(fault.__doc__, times, partial(_injected, fault))
+
+
+def _injected(fault: Callable[[Path], str]) -> str:
+    with tempfile.TemporaryDirectory(prefix="shardtui-world-", ignore_cleanup_errors=True) as folder:
+        return fault(Path(folder))
 
 
 def no_links(folder: Path) -> str:
