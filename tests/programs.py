@@ -1,6 +1,7 @@
 """Compiled programs for tests, of one preset of each kind."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -9,7 +10,7 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.program.compiler import Compiler, KeptPrograms
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import Program, compile_program
+from shardtui.engine.program.program import Program, compile_program, digest_function
 from shardtui.engine.spec.config import KEEP_PROGRAMS
 from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.spec.preset_reader import read_preset
@@ -36,6 +37,11 @@ class Programs(Mapping[str, Program]):
                 placement = place(self._task, self.presets[name], jax.devices())
                 self._compiled[name] = compile_program(self._task, placement)
             return self._compiled[name]
+
+    def layout(self, name: str) -> Program:
+        """Returns a program that states can be moved to. Its step is not compiled: it never runs."""
+        placement = place(self._task, self.presets[name], jax.devices())
+        return replace(self["dp"], placement=placement, digest=digest_function(placement.abstract_state(self._task)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.presets)

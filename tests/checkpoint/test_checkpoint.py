@@ -48,6 +48,7 @@ from shardtui.engine.wire.events import (
 )
 
 from ..conftest import step, tiny_config
+from ..programs import Programs
 
 CORPUS = CorpusInfo("text", 1, 1000, "ab" * 32)
 
@@ -117,8 +118,8 @@ def bits(state: TrainState) -> list[bytes]:
 
 
 @pytest.mark.core
-def test_a_checkpoint_loads_under_every_preset(copied: Bench, programs: dict[str, Program], state: TrainState) -> None:
-    for program in programs.values():
+def test_a_checkpoint_loads_under_every_preset(copied: Bench, programs: Programs, state: TrainState) -> None:
+    for program in map(programs.layout, programs):
         loaded, receipt = copied.saver.load(4, program)
         assert bits(loaded) == bits(state), program.name
         assert (receipt.from_preset, receipt.from_devices, receipt.preset) == ("fsdp", 8, program.name)

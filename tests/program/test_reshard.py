@@ -17,6 +17,7 @@ from shardtui.engine.program.program import Program, compile_initial_state, dige
 from shardtui.engine.program.reshard import SwitchError, Transfers, bytes_moved, move_state
 
 from ..conftest import step
+from ..programs import Programs
 
 LAYOUTS = ("dp", "tp", "fsdp-tp2", "fsdp-tp2-explicit", "hsdp", "dp-tp2-pp2", "sp2")
 """One preset of each kind of layout."""
@@ -57,14 +58,14 @@ def move_between_all(state: TrainState, programs: list[Program]) -> None:
 
 
 @pytest.mark.slow
-def test_switches_between_all_kinds_of_layouts(state: TrainState, programs: dict[str, Program]) -> None:
-    move_between_all(state, [programs[name] for name in LAYOUTS])
+def test_switches_between_all_kinds_of_layouts(state: TrainState, programs: Programs) -> None:
+    move_between_all(state, [*map(programs.layout, LAYOUTS)])
 
 
 @pytest.mark.core
-def test_switches_to_every_preset_and_back(state: TrainState, programs: dict[str, Program]) -> None:
+def test_switches_to_every_preset_and_back(state: TrainState, programs: Programs) -> None:
     for name in programs.keys() - set(LAYOUTS):
-        move_between_all(state, [programs["fsdp-tp2"], programs[name]])
+        move_between_all(state, [*map(programs.layout, ("fsdp-tp2", name))])
 
 
 @pytest.mark.slow
