@@ -57,7 +57,6 @@ EMPTY = "self.none = nnx.Param(jnp.zeros((0, 8)))\n        self.norm ="
 ODD = "self.odd = nnx.BatchStat(jnp.zeros(8, jnp.uint4))\n        self.norm ="
 
 OPTIMIZERS = {
-    "none of its own": "",
     "factored": "optax.chain(optax.adafactor(1e-3, min_dim_size_to_factor=4), optax.ema(0.9))",
     "all other kinds": "optax.MultiSteps(optax.chain(optax.inject_hyperparams(optax.adamw)(1e-3), "
     "optax.scale_by_adam(), optax.trace(0.9)), 2).gradient_transformation()",

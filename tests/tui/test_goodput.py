@@ -1,32 +1,19 @@
-"""Where the wall time of a run went: of made-up events, and of a real run whose clock is known."""
+"""Where the wall time of a run went, by events that are made up."""
 
-import asyncio
 import itertools
-import json
-import time
-from collections.abc import Callable
-from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from shardtui.engine.spec.config import Restart
-from shardtui.engine.wire import commands, run_directory
 from shardtui.engine.wire import events as wire
-from shardtui.engine.wire.commands import AnyCommand
 from shardtui.engine.wire.events import AnyEvent
-from shardtui.tui.cli.main import main
-from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.state.goodput import Goodput, Part, WallTime, goodput_words
 from shardtui.tui.state.interpreter import apply, apply_all
-from shardtui.tui.state.run_state import Phase, RunState
+from shardtui.tui.state.run_state import RunState
 from shardtui.tui.widgets.status_bar import status_line
 
-from ..conftest import tiny_config
 from ..recorded import restored, started, steps, switched
-from .test_app import until
 from .test_run_state import START
 
 STARTED, COMPILING, COMPILED, TRAINING = START
@@ -254,75 +241,3 @@ def test_words_begin_with_steps_and_fit() -> None:
     assert goodput_words(found) == "91 % steps · 4 % checkpoints · 3 % compiling · 2 % paused"
     assert goodput_words(found, 50) == "91 % steps · 4 % checkpoints · 3 % compiling"
     assert goodput_words(found, 5) == "91 % steps"
-
-
-@pytest.mark.slow
-async def test_the_wall_time_of_a_real_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a pause, a switch, a way back, an end and a resume, by the clock of this process."""
-    client, state, seen = EngineClient(run_directory.create(tiny_config())), RunState(), list[AnyEvent]()
-
-    async def follow() -> None:
-        client.start_engine(Restart())
-        async for events in client.events():
-            seen.extend(events)
-            apply_all(state, events)
-
-    async def trained(steps: int) -> None:
-        goal = state.step + steps
-        await until(lambda: state.step >= goal, "steps")
-
-    async def after(command: AnyCommand, holds: Callable[[], object]) -> float:
-        await client.send(command)
-        await until(holds, type(command).__name__)
-        return time.time()
-
-    def total(kind: type[AnyEvent], field: str) -> float:
-        return sum(getattr(event, field) for event in seen if isinstance(event, kind))
-
-    following = asyncio.create_task(follow())
-    await until(lambda: state.pid, "an engine")
-    began = time.time()
-    await trained(20)
-    paused = await after(commands.Pause(), lambda: state.phase is Phase.PAUSED)
-    await asyncio.sleep(3)
-    paused = await after(commands.Resume(), lambda: state.phase is Phase.TRAINING) - paused
-    await after(commands.SwitchPreset("tp"), lambda: state.preset == "tp")
-    await trained(20)
-    await after(commands.SaveCheckpoint(), lambda: state.newest)
-    kept = state.checkpoints[-1].step
-    await trained(60)
-    await after(commands.RestoreCheckpoint(kept), lambda: any(isinstance(event, wire.Restored) for event in seen))
-    await trained(100)
-    ended = await after(commands.Stop(), lambda: state.is_over)
-    assert await client.wait_for_exit()
-    await following
-    await asyncio.sleep(2)
-    following = asyncio.create_task(follow())
-    await until(lambda: not state.is_over, "another engine")
-    without = time.time() - ended
-    await trained(50)
-    clock = await after(commands.Stop(), lambda: state.is_over) - began
-    await following
-    found = state.goodput
-    assert sum(found.parts.values()) == pytest.approx(clock, rel=0.01)
-    assert found.paused_seconds == pytest.approx(paused, abs=0.3)
-    assert found.no_engine_seconds == pytest.approx(without, abs=0.3)
-    assert found.switching_seconds == pytest.approx(total(wire.Switched, "stall_seconds"), abs=0.1)
-
-    reports = [event for event in seen if isinstance(event, wire.StepsDone)]
-    taken = sum(sum(report.step_seconds) for report in reports)
-    waited = sum(report.input_wait_seconds or 0.0 for report in reports)
-    assert found.repeated_steps_seconds > 0
-    assert found.input_seconds == pytest.approx(waited, abs=0.05)
-    assert found.steps_seconds + found.repeated_steps_seconds == pytest.approx(taken - waited, rel=0.02, abs=0.1)
-
-    stalls = total(wire.CheckpointSaving, "stall_seconds") + total(wire.Restored, "seconds")
-    assert stalls < found.checkpoints_seconds < stalls + total(wire.CheckpointSaved, "seconds") + 0.3
-    starts = [at for at, event in enumerate(seen) if isinstance(event, wire.EngineStarted)]
-    compiled = [next(event for event in seen[at:] if isinstance(event, wire.PresetCompiled)) for at in starts]
-    compilations = sum(event.compile_seconds or 0.0 for event in compiled)
-    assert compilations - 0.1 < found.compiling_seconds < compilations + 2
-    assert found.other_seconds < 0.05 * clock
-    assert main(["ls", "--json"]) == 0
-    (listed,) = json.loads(capsys.readouterr().out)["runs"]
-    assert listed["goodput"] == pytest.approx(msgspec.to_builtins(found), abs=0.01)
