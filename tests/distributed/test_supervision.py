@@ -22,6 +22,7 @@ from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.ending import Ending
 
 from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from ..hanging_model import HangingModel
 from ..processes import awaited
 from .test_hosts import named
 
@@ -29,8 +30,8 @@ FOUND = "Persistent compilation cache hit for 'jit_train_step'"
 KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
 
 
-def train(*arguments: str) -> "subprocess.Popen[str]":
-    command = [*SHARDTUI, "train", "--json", *SETTINGS, *arguments]
+def train(*arguments: str, settings: Sequence[str] = SETTINGS) -> "subprocess.Popen[str]":
+    command = [*SHARDTUI, "train", "--json", *settings, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -61,7 +62,9 @@ def killed_always(victim: int, *arguments: str) -> tuple[Events, int]:
     return followed(train("--supervise", *arguments), kill)
 
 
-def killed_once(steps: int, processes: int, victim: int, number: int = signal.SIGKILL) -> tuple[Events, int]:
+def killed_once(
+    steps: int, processes: int, victim: int, number: int = signal.SIGKILL, settings: Sequence[str] = SETTINGS
+) -> tuple[Events, int]:
     """Follows a supervised run; one process gets a signal after the first checkpoint."""
 
     def kill(event: dict[str, Any], events: Events) -> None:
@@ -70,7 +73,7 @@ def killed_once(steps: int, processes: int, victim: int, number: int = signal.SI
             os.kill(hosts[victim]["pid"], number)
 
     options = (f"--steps={steps}", f"--processes={processes}", "--checkpoint-every=3", "--run=kept")
-    return followed(train("--supervise", *options), kill)
+    return followed(train("--supervise", *options, settings=settings), kill)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,10 @@ def test_a_run_resumes_by_itself_with_equal_losses(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("JAX_LOG_COMPILES", "1")
-    events, code = killed_once(40, processes, victim)
+    model = HangingModel(home / "model")
+    for step in range(40):
+        model.be_slow(0, step, 0.05)
+    events, code = killed_once(40, processes, victim, settings=model.options)
     assert code == 0, events[-5:]
     attempts = [event["attempt"] for event in named(events, "EngineStarted")]
     assert [attempt["number"] for attempt in attempts] == [1, 2]
@@ -98,7 +104,7 @@ def test_a_run_resumes_by_itself_with_equal_losses(
     for process in range(processes):
         log = run_directory.find("kept").log_of(process).read_text()
         assert log.count(FOUND) == 1, f"process {process} loads its program in the second attempt"
-    alone = train("--steps=40")
+    alone = train("--steps=40", settings=model.options)
     output, _ = alone.communicate(timeout=240)
     assert losses(events) == pytest.approx(losses([json.loads(line) for line in output.splitlines()]), rel=1e-5)
 
