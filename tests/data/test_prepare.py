@@ -245,7 +245,7 @@ def test_skipped_records_and_files_are_counted_and_named(
     assert problems[4:] == ["b.parquet: row 1 of row group 0: text is null"]
     assert (found.documents, sum(shard.skipped for shard in found.shards), found.skipped_share) == (4, 5, 5 / 9)
     assert found.skipped_files == [f"{folder}/image.png: not text, it has a NUL byte"]
-    assert capsys.readouterr().err == "no documents: .git/config, README.md\n"
+    assert capsys.readouterr().err.startswith("no documents: .git/config, README.md\n"), "a slow one says how far it is"
 
 
 @pytest.mark.parametrize(("skipped", "status"), [(1, 0), (3, 1)])
