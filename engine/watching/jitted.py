@@ -135,4 +135,5 @@ def _also_as_decorator(real: Any, stand_in: Callable[[Any], Any]) -> Any:
             return stand_in(made)
         return lambda function: stand_in(made(function))
 
+    jit.__module__ = "jax"  # where pickle finds it again
     return jit

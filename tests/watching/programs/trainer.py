@@ -1,5 +1,6 @@
 """The part of the program that uses jax."""
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -47,4 +48,5 @@ def train() -> Callable[[], Any]:
         state, metrics = trainer.train_step(state=state, inputs=inputs)
         print(*(float(metrics["learning"][name]).hex() for name in ("loss", "grad_norm")))
         evaluate(state["params"], inputs)
+    assert pickle.loads(pickle.dumps(jax.jit)) is jax.jit
     return lambda: trainer.train_step(state=state, inputs=inputs[:, :-1])
