@@ -8,16 +8,18 @@ for all other operations.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jaxlib.mlir import ir
 
+from ..hlo.device_groups import axes_of
 from .explanation import UNKNOWN
 from .graph import Axis, Rule, word
 from .partitioned import Partitioned, shape_of, tag
 from .reshards import (
     CUSTOM_CALL,
+    FFT,
     WITHOUT_DATA,
     Exchange,
     axes_of_layouts,
@@ -30,18 +32,20 @@ from .reshards import (
     is_whole,
     maker_of,
 )
-from .windows import Window, number, rolled, windows_of
+from .windows import Window, roll_of, windows_of
 
 RAGGED_EXCHANGE = "ragged_all_to_all"
 PARTITIONED_BY_CODE = "CustomSPMDPartitioning"
-TARGET = "call_target_name"
+KERNEL = "tpu_custom_call"
 LOCAL_CALLS = re.compile(
     r"(lapack_|cusolver|cublas|cudnn|hipsolver|hipblas|rocsolver|__gpu\$xla\.gpu\.triton|__triton|triton_kernel_call|"
     r"cu_threefry|hip_threefry|Sharding$|annotate_device_placement$|LayoutConstraint$|Qr$|ProductOfElementaryHouse|Eigh$|"
     r"LuDecomposition$|ApproxTopK|mhlo\.|chlo\.|CustomSPMDPartitioning$|xla\.sdy)"
 )
 """Custom calls that compute on one device."""
-CALLBACK = re.compile(r"callback")
+ON_PARTS = {KERNEL: "a Pallas kernel, whose operands are split outside it"}
+ON_PARTS |= {"callback": "a callback, whose operands go to one device"}
+"""Words in the names of calls that are known only without split operands."""
 COMMUNICATES = '"has_communication":true'
 
 
@@ -61,79 +65,74 @@ class _Exchanges:
 
     def found(self) -> Iterator[Exchange]:
         op, split = self._op, axes_of_layouts([*self._given, *self._made])
+        rule = self._operation.rule if self._operation else None
         if op.name == CUSTOM_CALL and (why := self._call_is_unknown()):
             yield self._unknown(split, why)
-        elif not split or WITHOUT_DATA.fullmatch(op.name):
+        elif not split or WITHOUT_DATA.fullmatch(op.name) or self._is_there():
             return
-        elif is_whole(self._program, op) and any(map(self._program.is_gathered, op.operands)):
-            return  # `inserted` has gathered it
-        elif op.name == "stablehlo.fft":
+        elif op.name == FFT:
             yield self._unknown(split, "the fft of whole dims: versions of XLA differ in whether they gather it")
-        elif is_unsplit(self._program, op):
-            yield from self._gathered(range(len(self._given)))
-        elif op.operands and is_from_whole(self._program, maker_of(self._program, op.operands[0])):
-            return
-        elif self._operation is None or self._operation.rule is None:
-            yield from self._without_rule(split)
+        elif is_unsplit(self._program, op) or (rule is None and op.name == CUSTOM_CALL and any(map(any, self._given))):
+            yield from self._gathered(self._given)
+        elif rule is None:
+            yield self._unknown(split, f"the {self._word}: how it is split is not in the program")
         else:
-            yield from self._by_rule(self._operation.rule)
+            yield from self._by_rule(rule)
+
+    def _is_there(self) -> bool:
+        """Whether every device has the whole operand: `inserted` has gathered it."""
+        program, op = self._program, self._op
+        if is_whole(program, op) and any(map(program.is_gathered, op.operands)):
+            return True
+        return bool(op.operands) and is_from_whole(program, maker_of(program, op.operands[0]))
 
     def _unknown(self, axes: Sequence[Axis], why: str) -> Exchange:
         return Exchange(UNKNOWN, list(axes), 0, why)
 
     def _call_is_unknown(self) -> str:
         """Why a custom call may communicate; empty if it does not, apart from its operands."""
-        target = ir.StringAttr(self._op.attributes[TARGET]).value
-        if self._program.graph.parts(list(self._program.graph.mesh)) == 1 or LOCAL_CALLS.match(target):
+        name, attributes = target(self._op), self._op.attributes
+        if self._program.graph.parts(list(self._program.graph.mesh)) == 1 or LOCAL_CALLS.match(name):
             return ""
-        settings = str(self._op.attributes["backend_config"]) if "backend_config" in self._op.attributes else ""
-        if target == "tpu_custom_call":
-            if COMMUNICATES in settings.replace(" ", "").replace("\\22", '"').replace('\\"', '"'):
-                return "a Pallas kernel that copies to other devices by itself"
-            return "a Pallas kernel, whose operands are split outside it" if axes_of_layouts(self._given) else ""
-        if CALLBACK.search(target):
-            return "a callback, whose operands go to one device" if axes_of_layouts(self._given) else ""
-        return f"the custom call {target}: what it does is not in the program"
+        settings = str(attributes["backend_config"]) if "backend_config" in attributes else ""
+        if name == KERNEL and COMMUNICATES in re.sub(r'\\22|\\"', '"', settings.replace(" ", "")):
+            return "a Pallas kernel that copies to other devices by itself"
+        for part, why in ON_PARTS.items():
+            if part in name:
+                return why if axes_of_layouts(self._given) else ""
+        return f"the custom call {name}: what it does is not in the program"
 
-    def _without_rule(self, split: list[Axis]) -> Iterator[Exchange]:
-        if self._op.name == CUSTOM_CALL and LOCAL_CALLS.match(target(self._op)) and axes_of_layouts(self._given):
-            yield from self._gathered(range(len(self._given)))
-        else:
-            yield self._unknown(split, f"the {self._word}: how it is split is not in the program")
-
-    def _whole(self, position: int, needed: list[list[Axis]], why: str) -> Iterator[Exchange]:
-        """Gathers an operand along the axes of `needed`."""
-        given = self._given[position]
-        after = [[axis for axis in axes if axis not in its] for axes, its in zip(given, needed, strict=True)]
-        return gathers(self._program, self._op.operands[position], given, after, why)
-
-    def _gathered(self, operands: Iterable[int]) -> Iterator[Exchange]:
-        for position in operands:
-            if is_made(maker_of(self._program, self._op.operands[position])):
-                continue
-            why = f"operand {position} of the {self._word} is needed whole"
-            yield from self._whole(position, self._given[position], why)
+    def _gathered(self, needed: Sequence[Sequence[list[Axis]]]) -> Iterator[Exchange]:
+        """Gathers operands along the axes of `needed`."""
+        for position, (value, given) in enumerate(zip(self._op.operands, self._given, strict=True)):
+            if not is_made(maker_of(self._program, value)):
+                pairs = zip(given, needed[position], strict=True)
+                after = [[axis for axis in axes if axis not in its] for axes, its in pairs]
+                why = f"operand {position} of the {self._word} is needed whole"
+                yield from gathers(self._program, value, given, after, why)
 
     def _by_rule(self, rule: Rule) -> Iterator[Exchange]:
         """Of each dim that is split along a factor that does not pass through."""
+        program, op = self._program, self._op
         kept = {factor for result in rule.results for factors in result for factor in factors} | rule.summed
-        for position, factors in enumerate(rule.operands):
-            given = self._given[position]
-            needed = [
-                axes if set(its) & rule.replicated or not set(its) <= kept else []
-                for axes, its in zip(given, factors, strict=True)
+        yield from self._gathered(
+            [
+                [
+                    axes if not set(its) <= kept - rule.replicated else []
+                    for axes, its in zip(given, factors, strict=True)
+                ]
+                for given, factors in zip(self._given, rule.operands, strict=True)
             ]
-            why = f"operand {position} of the {self._word} is needed whole"
-            yield from self._whole(position, needed, why)
-        shifted = [self._given[0][dim] for dim, window in windows_of(self._op).items() if window != Window(0)]
+        )
         if summed := self._axes_along(rule, rule.summed):
             yield from self._reduced(summed)
-        if is_cut(self._program, self._op):
+        if is_cut(program, op):
             return  # every device has the whole operand
+        shifted = [self._given[0][dim] for dim, window in windows_of(op).items() if window != Window(0)]
         if moved := list(dict.fromkeys([*self._axes_along(rule, rule.moved), *axes_of_layouts([shifted])])):
             yield from self._moved(moved)
-        if self._op.name == CUSTOM_CALL and target(self._op) == PARTITIONED_BY_CODE:
-            why = f"the custom call {target(self._op)}: its partition may call collectives of its own"
+        if op.name == CUSTOM_CALL and target(op) == PARTITIONED_BY_CODE:
+            why = f"the custom call {target(op)}: its partition may call collectives of its own"
             yield self._unknown(axes_of_layouts(self._given), why)
 
     def _reduced(self, axes: list[Axis]) -> Iterator[Exchange]:
@@ -153,92 +152,58 @@ class _Exchanges:
         return list(dict.fromkeys(axis for axes, its in dims if set(its) & chosen for axis in axes))
 
     def _moved(self, axes: list[Axis]) -> Iterator[Exchange]:
-        op = self._op
-        what = f"the {self._word} moves elements along a dim that {' × '.join(axes)} splits"
+        program, op = self._program, self._op
+        why = f"the {self._word} moves elements along a dim that {' × '.join(axes)} splits"
+        windows, roll = self._windows(axes), roll_of(op)
         if op.name == "stablehlo.reverse":
-            yield Exchange("collective-permute", axes, self._program.bytes(op.operands[0], self._given[0]), what)
-        elif op.name == "stablehlo.concatenate" and (shift := rolled(op)) is not None:
-            yield from self._rolled(shift, what)
-        elif op.name == "stablehlo.slice" and all(
-            rolled(use.owner.operation) is not None for use in op.results[0].uses
-        ):
+            yield Exchange("collective-permute", axes, program.bytes(op.operands[0], self._given[0]), why)
+        elif op.name == "stablehlo.slice" and all(roll_of(use.owner.operation) for use in op.results[0].uses):
             return  # part of a roll
-        elif windows := self._windows(axes):
-            for dim, window in windows.items():
-                yield from self._halo(dim, window, what)
-        else:
-            yield self._unknown(axes, what)
+        elif not windows or (roll and program.is_moved(roll[0])):
+            yield self._unknown(axes, why)
+        for dim, window in windows.items():
+            yield from self._slid(roll[0] if roll else op.operands[0], dim, window, why)
 
     def _windows(self, axes: list[Axis]) -> dict[int, Window]:
         """The windows of the dims that these axes split; none if they split another value or dim as well."""
         given, made = self._given[0], self._made[0]
         windows = windows_of(self._op).items()
         found = {dim: window for dim, window in windows if set(axes) & {*given[dim], *made[dim]}}
+        if roll_of(self._op):
+            return found
         others = (its for layout in self._given[1:] for its in layout if set(its) & set(axes))
         return found if not any(others) and all(given[dim] == made[dim] for dim in found) else {}
 
-    def _halo(self, dim: int, window: Window, why: str) -> Iterator[Exchange]:
+    def _slid(self, value: Any, dim: int, window: Window, why: str) -> Iterator[Exchange]:
         """What each device takes from the parts of others; all of it where a window is as wide as the dim."""
-        axes, sizes = self._given[0][dim], [shape_of(side)[dim] for side in (self._op.operands[0], self._op.results[0])]
-        count = self._program.graph.parts(axes)
+        program, layout, sizes = (
+            self._program,
+            self._made[0],
+            (shape_of(value)[dim], shape_of(self._op.results[0])[dim]),
+        )
+        axes, count = layout[dim], program.graph.parts(layout[dim])
         part, made = (-(-size // count) for size in sizes)
         begin, end = window.taken(0, made)
         if window.size > 1 and end - begin >= part * count:
             left = [[] if index == dim else its for index, its in enumerate(self._given[0])]
-            yield Exchange("all-gather", axes, self._program.bytes(self._op.operands[0], left), why)
+            yield Exchange("all-gather", axes, program.bytes(value, left), why)
             return
-        taken = dict[int, tuple[int, int]]()
-        for device in range(count):
-            results = device * made, min((device + 1) * made, sizes[1])
-            if results[0] < results[1]:
-                begin, end = window.taken(*results)
-                for other in range(max(0, begin) // part, -(-min(end, sizes[0]) // part)):
-                    first, last = max(begin - other * part, 0), min(end - other * part, part)
-                    known = taken.get(other - device, (first, last))
-                    taken[other - device] = min(first, known[0]), max(last, known[1])
-        if len(axes) > 1 and any(abs(distance) > 1 for distance in taken):
+        sent = window.sent(*sizes, count)
+        if len(axes) > 1 and not window.is_ring and any(abs(distance) > 1 for distance in sent):
             yield self._unknown(axes, f"{why}, from more than its neighbors")
-        else:
-            yield from self._permuted(dim, {distance: last - first for distance, (first, last) in taken.items()}, why)
-
-    def _rolled(self, shift: int, why: str) -> Iterator[Exchange]:
-        dim = number(self._op, "dimension")
-        if self._program.is_moved(self._op.operands[0].owner.operation.operands[0]):
-            yield self._unknown(self._made[0][dim], f"{why}, where the passes have moved its operand")
             return
-        axes, size = self._made[0][dim], shape_of(self._op.results[0])[dim]
-        count = self._program.graph.parts(axes)
-        part = -(-size // count)
-        whole, rest = divmod(shift % size, part)
-        taken = {whole % count: part - rest, (whole + 1) % count: rest}
-        yield from self._permuted(dim, taken, why, is_ring=True)
-
-    def _permuted(self, dim: int, taken: dict[int, int], why: str, is_ring: bool = False) -> Iterator[Exchange]:
-        """Yields the permutes: `taken` has, by the distance of the devices, the elements that move along the dim."""
-        value, layout = self._op.results[0] if is_ring else self._op.operands[0], self._made[0]
-        axes = layout[dim]
-        part = -(-shape_of(value)[dim] // self._program.graph.parts(axes))
-        each = self._program.bytes(value, layout) // part if part else 0
-        for distance, rows in sorted(taken.items()):
-            if distance and rows > 0:
-                crossed = self._crossed(axes, distance, is_ring)
-                yield Exchange("collective-permute", crossed, rows * each, why)
-
-    def _crossed(self, axes: list[Axis], distance: int, is_ring: bool) -> list[Axis]:
-        """The axes along which a device differs from the one at this distance in the order of the parts."""
-        graph, count = self._program.graph, self._program.graph.parts(axes)
-        pairs = [(device, device + distance) for device in range(count) if is_ring or 0 <= device + distance < count]
-        found, minor = list[Axis](), 1
-        for axis in reversed(axes):
-            size = graph.parts([axis])
-            if any(one // minor % size != other // minor % size for one, other in pairs):
-                found.insert(0, axis)
-            minor *= size
-        return found
+        for distance, rows in sent.items():
+            pairs = [
+                (device, device + distance)
+                for device in range(count)
+                if window.is_ring or 0 <= device + distance < count
+            ]
+            crossed = axes_of(pairs, {axis: program.graph.parts([axis]) for axis in axes})
+            yield Exchange("collective-permute", crossed, rows * (program.bytes(value, layout) // part), why)
 
 
 def target(op: Any) -> str:
-    return ir.StringAttr(op.attributes[TARGET]).value
+    return ir.StringAttr(op.attributes["call_target_name"]).value
 
 
 def _is_tensor(value: Any) -> bool:

@@ -21,9 +21,10 @@ WITHOUT_DATA = re.compile(
     r"rng_bit_generator)|func\.return"
 )
 """Operations without a rule of Shardy's whose results each device has by itself."""
-UNSPLIT = ("stablehlo.fft", "stablehlo.cholesky", "stablehlo.triangular_solve")
+FFT = "stablehlo.fft"
+UNSPLIT = (FFT, "stablehlo.cholesky", "stablehlo.triangular_solve")
 """Operations that XLA's partitioner does not split: it gathers their operands."""
-PRODUCTS = ("stablehlo.dot_general", "stablehlo.convolution")
+PRODUCTS = ("dot_general", "convolution")
 COMBINERS = {f"stablehlo.{name}" for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
 """Reductions by other functions gather the result of each device."""
 SMALL = 2
@@ -69,7 +70,7 @@ def inserted(program: Partitioned, op: Any, found: Exchange) -> Iterator[Exchang
     elif taker is not None and _looks_up(program, taker, position, found.axes):
         yield Exchange(UNKNOWN, found.axes, 0, f"the {taker.name.rpartition('.')[2]} looks up along a split dim")
     else:
-        if _is_first(value) and (why := _other_way(program, op, taker)):
+        if why := _other_way(program, op, taker):
             yield Exchange(UNKNOWN, found.axes, 0, why)
         yield from gathers(program, value, before, after) if found.kind == "all-gather" else [found]
 
@@ -85,14 +86,10 @@ def _summed(program: Partitioned, op: Any, maker: Any, found: Exchange) -> Itera
         over = " × ".join(alone)
         why = f"of a product, one operand is whole where {over} splits the other: the compiler may gather that"
         yield Exchange(UNKNOWN, alone, 0, why)
-    if (
-        sides
-        and _unused(program, maker)
-        and any(use.owner.operation.name == "sdy.all_slice" for use in op.results[0].uses)
-    ):
-        yield Exchange(
-            UNKNOWN, found.axes, 0, "a sum of which each device takes a part: the compiler may sum a part alone"
-        )
+    is_cut = any(use.owner.operation.name == "sdy.all_slice" for use in op.results[0].uses)
+    if sides and is_cut and _unused(program, maker):
+        why = "a sum of which each device takes a part: the compiler may sum a part alone"
+        yield Exchange(UNKNOWN, found.axes, 0, why)
 
 
 def _by_dim(program: Partitioned, maker: Any, axes: list[Axis]) -> list[list[Axis]]:
@@ -107,7 +104,7 @@ def _by_dim(program: Partitioned, maker: Any, axes: list[Axis]) -> list[list[Axi
 def _contracted(program: Partitioned, op: Any, axes: Sequence[Axis]) -> list[list[Axis]]:
     """Of each operand of a product, those of the axes that split a dim it sums over, before the passes move it."""
     rule = program.rule(op)
-    if rule is None or op.name not in PRODUCTS:
+    if rule is None or op.name.rpartition(".")[2] not in PRODUCTS:
         return []
     found: list[list[Axis]] = []
     for value, factors in zip(op.operands, rule.operands, strict=True):
@@ -123,39 +120,37 @@ def _other_way(program: Partitioned, op: Any, taker: Any) -> str:
         steps.append(uses[0].owner.operation)
     kinds = [kind for each in steps if (kind := INSERTED[each.name][0])]
     layouts = [program.layout(program.source(op.operands[0])), program.layout(steps[-1].results[0])]
-    if len(kinds) > 1 and set(kinds) != {"all-gather"}:
-        return f"{_change(layouts)} takes several steps, in which the compiler differs"
-    is_cut = program.layout(op.operands[0]) != layouts[0]
-    if kinds == ["collective-permute"] and (is_cut or _idle(program, layouts)):
-        return f"{_change(layouts)}: the compiler may permute over other axes"
+    is_cut, is_gather = program.layout(op.operands[0]) != layouts[0], kinds == ["all-gather"]
     maker = maker_of(program, op.operands[0])
-    if maker is not None and maker.name == "stablehlo.sort" and kinds == ["all-gather"]:
-        return f"{_change(layouts)} after a sort, which the compiler may do before it"
-    if taker is None:
-        return ""
-    is_split = taker.name == "stablehlo.sort" and kinds == ["all-gather"]
-    if is_split or taker.name == "stablehlo.reshape" or (taker.name == "stablehlo.while" and kinds != ["all-gather"]):
-        return f"{_change(layouts)} for a {taker.name.rpartition('.')[2]}, which the compiler may split otherwise"
-    if taker.name in PRODUCTS and (kinds != ["all-gather"] or _has_choice(program, taker, layouts)):
-        return f"{_change(layouts)} for a product, of which the compiler may move another operand"
-    return ""
+    sorts = [each for each in (maker, taker) if each is not None and each.name == "stablehlo.sort"]
+    to = taker.name.rpartition(".")[2] if taker is not None else ""
+    differs = (
+        (len(kinds) > 1 and set(kinds) != {"all-gather"})
+        or (kinds == ["collective-permute"] and (is_cut or _idle(program, layouts)))
+        or any(is_gather or len(each.operands) > 1 for each in sorts)
+        or to == "reshape"
+        or (to == "while" and not is_gather)
+        or (to in PRODUCTS and (not is_gather or _has_choice(program, taker, layouts)))
+    )
+    change = f"from {formatting.spec(layouts[0])} to {formatting.spec(layouts[1])}"
+    return (
+        f"{change}{f' for a {to}' if to else ''}: the compiler may move this or another value otherwise"
+        if differs
+        else ""
+    )
 
 
 def _has_choice(program: Partitioned, product: Any, moved: Sequence[Sequence[list[Axis]]]) -> bool:
     """Whether the compiler can compute a product otherwise than with a gathered operand."""
     graph = program.graph
     gathered = [axis for axis in axes_of_layouts(moved[:1]) if axis not in axes_of_layouts(moved[1:])]
-    if graph.parts(_unused(program, product)) >= graph.parts(gathered):
-        return True
-    sides = _contracted(program, product, list(graph.mesh))
-    return any(sum(axis in axes for axes in sides) == 1 for axis in axes_of_layouts([sides]) if axis not in gathered)
+    return graph.parts(_unused(program, product)) >= graph.parts(gathered)
 
 
 def _unused(program: Partitioned, product: Any) -> list[Axis]:
     """The axes that split no value of a product, as the passes find it."""
-    return _idle(
-        program, [program.layout(value) for value in (*map(program.source, product.operands), *product.results)]
-    )
+    values = (*map(program.source, product.operands), *product.results)
+    return _idle(program, list(map(program.layout, values)))
 
 
 def _idle(program: Partitioned, layouts: Sequence[Sequence[list[Axis]]]) -> list[Axis]:
@@ -167,10 +162,6 @@ def axes_of_layouts(layouts: Iterable[Sequence[list[Axis]]]) -> list[Axis]:
     return list(dict.fromkeys(axis for layout in layouts for axes in layout for axis in axes))
 
 
-def _change(layouts: Sequence[Sequence[list[Axis]]]) -> str:
-    return f"from {formatting.spec(layouts[0])} to {formatting.spec(layouts[1])}"
-
-
 def is_cut(program: Partitioned, op: Any) -> bool:
     """Whether every device has the whole of the only operand that is split."""
     if not op.operands or any(any(program.layout(value)) for value in list(op.operands)[1:]):
@@ -178,16 +169,6 @@ def is_cut(program: Partitioned, op: Any) -> bool:
     value = op.operands[0]
     is_whole_before = program.is_moved(value) and not any(program.layout(program.source(value)))
     return is_whole_before or _made_whole(program, value, axes_of_layouts([program.layout(value)]))
-
-
-def _is_first(value: Any) -> bool:
-    """Whether the passes have at most cut the value until here."""
-    while is_inserted(value):
-        op = value.owner.operation
-        if INSERTED[op.name][0]:
-            return False
-        value = op.operands[0]
-    return True
 
 
 def _made_whole(program: Partitioned, value: Any, axes: list[Axis]) -> bool:
@@ -242,30 +223,24 @@ def is_sum(maker: Any) -> bool:
 
 def is_whole(program: Partitioned, op: Any) -> bool:
     """Whether XLA's partitioner gathers the operands of an operation: along every dim, or for a slice at an index."""
-    if op.name == "stablehlo.dynamic_slice":
-        value = program.source(op.operands[0])
-        sizes = zip(program.layout(value), shape_of(value), shape_of(op.results[0]), strict=True)
-        return any(axes and size != taken for axes, size, taken in sizes)
-    return is_unsplit(program, op)
+    if op.name != "stablehlo.dynamic_slice":
+        return is_unsplit(program, op)
+    layout = program.layout(program.source(op.operands[0]))
+    return _left(op, layout) != layout
 
 
 def is_unsplit(program: Partitioned, op: Any) -> bool:
     """Whether XLA's partitioner does not split an operation along any dim."""
-    return op.name in UNSPLIT or _is_top_k(program, op) or _is_grouped(op)
-
-
-def _is_grouped(op: Any) -> bool:
-    """Whether it is a convolution of groups of several channels each."""
-    if op.name != "stablehlo.convolution" or ir.IntegerAttr(op.attributes["feature_group_count"]).value == 1:
-        return False
-    dims = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    return shape_of(op.operands[1])[dims.kernel_input_feature_dimension] > 1
-
-
-def _is_top_k(program: Partitioned, op: Any) -> bool:
-    index = tag(op)
-    is_named = index is not None and program.graph.operations[index].place.op_name.endswith("top_k")
-    return is_named and op.name == "stablehlo.sort"
+    match op.name:
+        case "stablehlo.sort":
+            index = tag(op)
+            return index is not None and program.graph.operations[index].place.op_name.endswith("top_k")
+        case "stablehlo.convolution":  # of groups of several channels each
+            dims = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+            channels = shape_of(op.operands[1])[dims.kernel_input_feature_dimension]
+            return channels > 1 < ir.IntegerAttr(op.attributes["feature_group_count"]).value
+        case name:
+            return name in UNSPLIT
 
 
 def is_from_whole(program: Partitioned, maker: Any) -> bool:
