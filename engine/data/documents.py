@@ -1,8 +1,9 @@
-"""Documents in files, divided into parts that are read independently; text and JSON are read here.
+"""Documents in files, divided into parts that are read independently; text, JSON and CSV are read here.
 
 A record without text is yielded as the UserError that names it: who reads decides how many may be skipped.
 """
 
+import csv
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ UNKNOWN = 1 << 62
 BOM = b"\xef\xbb\xbf"
 KINDS = {type(None): "null", bool: "a flag", int: "a number", float: "a number", list: "a list", dict: "an object"}
 """What JSON values are that are no text."""
-NO_TEXT = "there is no text in it: give text, .json, .jsonl, .parquet or ArrayRecord files"
+NO_TEXT = "there is no text in it: give text, .json, .jsonl, .csv, .parquet or ArrayRecord files"
 NOT_UTF8 = "not UTF-8: convert the file, or remove it"
 
 
@@ -141,7 +142,7 @@ def _text_spans(path: Path, form: str | None, size: int) -> Iterator[tuple[Span,
         raise _Skipped("not text, it has a NUL byte")
     if form == "json" and not _is_one_value(start):
         form = "json_lines"
-    if form == "json" or is_whole:
+    if form in ("json", "csv") or is_whole:
         yield Span(str(path), form, 0, UNKNOWN, True), size
         return
     for begin in range(0, size, PART_BYTES):
@@ -161,7 +162,8 @@ def pieces(span: Span, text_field: str) -> Iterator[Piece | UserError]:
     if span.form is None:
         yield from _text(span)
         return
-    found = {"parquet": _rows, "array_record": _records, "json_lines": _json_lines, "json": _json}[span.form]
+    readers = {"parquet": _rows, "array_record": _records, "json_lines": _json_lines, "json": _json, "csv": _csv}
+    found = readers[span.form]
     yield from (text if isinstance(text, UserError) else Piece(text, True, True) for text in found(span, text_field))
 
 
@@ -193,6 +195,24 @@ def _json(span: Span, text_field: str) -> Iterator[str | UserError]:
     for number, record in enumerate(value if isinstance(value, list) else [value], 1):
         found = _field(record, text_field)
         yield UserError(f"{span.path}: record {number:,}: {found}") if isinstance(found, _NoText) else found
+
+
+def _csv(span: Span, text_field: str) -> Iterator[str | UserError]:
+    """Reads a column of a table whose first line names its columns. Raises UserError, also for an open quote."""
+    csv.field_size_limit(MAX_LINE_BYTES)
+    lines = (_decoded(span.path, at, [line]) for at, line in _lines(span))
+    table = csv.reader(lines, delimiter="\t" if ".tsv" in Path(span.path).suffixes else ",", strict=True)
+    try:
+        columns = next(table, [])
+        if text_field not in columns:
+            known = ", ".join(name[:MOST_NAMED] for name in columns[:MOST_NAMED])
+            raise UserError(f"{span.path}: it has no column {text_field}: choose --text-field from {known}")
+        for row in filter(None, table):
+            where, counts = f"{span.path}: line {table.line_num:,}", f"{len(row)} columns instead of {len(columns)}"
+            is_whole = len(row) == len(columns)
+            yield row[columns.index(text_field)] if is_whole else UserError(f"{where}: {counts}: correct or remove it")
+    except csv.Error as error:
+        raise UserError(f"{span.path}: line {table.line_num:,}: not CSV: {error}: correct or remove it") from error
 
 
 def _lines(span: Span) -> Iterator[tuple[int, bytes]]:

@@ -13,6 +13,8 @@ FORMS = {
     ".json": "json",
     ".jsonl": "json_lines",
     ".ndjson": "json_lines",
+    ".csv": "csv",
+    ".tsv": "csv",
     ".parquet": "parquet",
     ".arrayrecord": "array_record",
     ".array_record": "array_record",

@@ -28,7 +28,7 @@ MOST_NAMED = 20
 def data_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("action", choices=["prepare"], help="tokenize documents; a preparation that was killed goes on")
-    add("source", metavar="SRC", help="a file or a directory of text, .json, .jsonl, .parquet or ArrayRecord")
+    add("source", metavar="SRC", help="a file or a directory of text, .json, .jsonl, .csv, .parquet or ArrayRecord")
     add("out", metavar="OUT", help="the directory to write, which --data takes")
     add("--tokenizer", metavar="FILE", help="a tokenizer.json; default: bytes")
     add_text_options(parser)
@@ -81,13 +81,14 @@ def tokenized(config: RunConfig, options: argparse.Namespace) -> RunConfig:
 
 def _has_documents(data: str) -> bool:
     """Whether it is a file of documents, or a directory with files of Parquet or ArrayRecord, with compressed files, or
-    of JSON alone."""
+    of JSON and CSV alone."""
     path = Path(data).expanduser()
     files = [path]
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file() and is_document(file.relative_to(path))]
     forms = {"compressed" if file.suffix in COMPRESSED else form_of(file.name) for file in files}
-    return bool(forms & {"parquet", "array_record", "compressed"}) or (bool(forms) and forms <= {"json", "json_lines"})
+    is_alone = bool(forms) and forms <= {"json", "json_lines", "csv"}
+    return is_alone or bool(forms & {"parquet", "array_record", "compressed"})
 
 
 def _directory(options: argparse.Namespace, source: str) -> str:

@@ -56,7 +56,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
         "--text-field",
         default="text",
         metavar="F",
-        help="field of .json, .jsonl or ArrayRecord, or column of .parquet; default text",
+        help="field of .json, .jsonl or ArrayRecord, or column of .csv or .parquet; default text",
     )
     add("--end-of-text", metavar="TOKEN", help="the token that ends a document; default: the tokenizer's, if known")
 
