@@ -51,7 +51,8 @@ COMMUNICATES = '"has_communication":true'
 
 def exchanges(program: Partitioned, op: Any) -> list[Exchange]:
     """Returns what an operation exchanges, in the order of the dims; empty if it is known to need nothing."""
-    return list(_Exchanges(program, op).found())
+    found = _Exchanges(program, op)
+    return [*found.from_one_device(), *found.found()]
 
 
 class _Exchanges:
@@ -78,6 +79,18 @@ class _Exchanges:
             yield self._unknown(split, f"the {self._word}: how it is split is not in the program")
         else:
             yield from self._by_rule(rule)
+
+    def from_one_device(self) -> Iterator[Exchange]:
+        """What only one device has: the others get all of it."""
+        program, op, axes = self._program, self._op, list(self._program.graph.mesh)
+        for value in filter(_is_tensor, op.results if program.graph.parts(axes) > 1 else ()):
+            if program.is_alone(value) and not all(_stays(program, use.owner.operation) for use in value.uses):
+                why = f"only one device has what the {self._word} makes, and others take it"
+                yield Exchange("all-reduce", axes, program.bytes(value, [[]] * len(shape_of(value))), why)
+        if any(map(program.is_alone, op.operands)):
+            gathered = [axis for axis in axes_of_layouts(self._given) if axis not in axes_of_layouts(self._made)]
+            if gathered:
+                yield self._unknown(gathered, f"the {self._word} takes a value that only one device has")
 
     def _is_there(self) -> bool:
         """Whether every device has the whole operand: `inserted` has gathered it."""
@@ -204,6 +217,11 @@ class _Exchanges:
 
 def target(op: Any) -> str:
     return ir.StringAttr(op.attributes["call_target_name"]).value
+
+
+def _stays(program: Partitioned, op: Any) -> bool:
+    """Whether an operation is on one device, too."""
+    return bool(op.results) and all(map(program.is_alone, op.results))
 
 
 def _is_tensor(value: Any) -> bool:

@@ -135,6 +135,11 @@ class Partitioned:
         tensor = self.tensor_of(value)
         return self.graph.tensors[tensor].axes if tensor is not None else [[] for _ in range(rank)]
 
+    def is_alone(self, value: Any) -> bool:
+        """Whether only one device has a value."""
+        tensor = self.tensor_of(value)
+        return tensor is not None and self.graph.tensors[tensor].device is not None
+
     def part(self, value: Any, layout: list[list[Axis]]) -> list[int]:
         counts = map(self.graph.parts, layout)
         return [-(-size // count) for size, count in zip(ir.RankedTensorType(value.type).shape, counts, strict=True)]

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
@@ -15,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import UNKNOWN, Explanation, by_flow
 
-from ..explained_programs import PROGRAMS, library_answer, random_answer
+from ..explained_programs import PROGRAMS, Answer, library_answer, random_answer
 from .one_collective import arguments
 
 ROWS, FLOAT = ((24, 24), P("data")), 4
@@ -93,6 +94,22 @@ def test_an_fft_of_whole_dims_is_unknown_with_its_line() -> None:
     (unknown,) = explained(lambda x: jnp.fft.fft(x, axis=1), ROWS).collectives
     assert (unknown.kind, unknown.axes, unknown.bytes) == (UNKNOWN, ["data"], None)
     assert __file__ in unknown.source
+
+
+def read() -> jax.Array:
+    return jax.pure_callback(lambda: np.ones((24, 24), np.float32), jax.ShapeDtypeStruct((24, 24), "float32"))
+
+
+@pytest.mark.usefixtures("mesh")
+def test_all_devices_get_what_only_one_has() -> None:
+    all_of_it = {("all-reduce", ("data", "model")): 24 * ROW}
+    spread = jax.jit(read, out_shardings=NamedSharding(jax.sharding.get_mesh(), P("data"))).lower()
+    found = Answer("", explain(spread.compiler_ir("stablehlo"), "test"), spread.compile())
+    assert found.estimated == found.found == all_of_it
+
+    unknown, estimated = explained(lambda x: x * read(), ROWS).collectives  # the result of both is whole
+    assert (unknown.kind, unknown.axes) == (UNKNOWN, ["data"])
+    assert by_flow([estimated]) == all_of_it
 
 
 @custom_partitioning
