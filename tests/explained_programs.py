@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import jax
 from jax.sharding import AxisType
 from shardtui.engine.base import formatting
+from shardtui.engine.explain.compiled import with_compiled
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import UNKNOWN, Explanation, by_flow
-from shardtui.engine.hlo.program_text import read
 
 from .explain.programs.layers import PROGRAMS
 from .lax_programs import program
@@ -17,11 +17,10 @@ Flows = dict[tuple[str, tuple[str, ...]], int]
 
 @dataclass(frozen=True)
 class Answer:
-    """An explanation of a program, beside the compiled one."""
+    """An explanation of a program, with the compiled one."""
 
     program: str
     explanation: Explanation
-    compiled: jax.stages.Compiled
 
     @property
     def estimated(self) -> Flows:
@@ -29,7 +28,8 @@ class Answer:
 
     @property
     def found(self) -> Flows:
-        return by_flow(read(self.compiled.as_text() or "", self.explanation.mesh, ()).collectives)
+        compiled = self.explanation.compiled
+        return by_flow(compiled.collectives or ()) if compiled else {}
 
     @property
     def is_equal(self) -> bool:
@@ -43,13 +43,17 @@ class Answer:
     @property
     def wrong(self) -> list[str]:
         """What is answered wrongly in silence."""
-        if self.is_equal or self.is_unknown:
-            return []
-        return [f"estimated {_words(self.estimated)}; compiled {_words(self.found)}"]
+        silent = [] if self.is_equal or self.is_unknown else [(_words(self.estimated), _words(self.found))]
+        layouts = [
+            (f"{each.name} as {each.layout}", formatting.spec(each.compiled_axes))
+            for each in self.explanation.values
+            if each.compiled_axes is not None and each.compiled_axes != each.axes
+        ]
+        return [f"estimated {estimated}; compiled {compiled}" for estimated, compiled in (*silent, *layouts)]
 
 
 def answer(lowered: jax.stages.Lowered, name: str) -> Answer:
-    return Answer(name, explain(lowered.compiler_ir("stablehlo"), name), lowered.compile())
+    return Answer(name, with_compiled(lowered, explain(lowered.compiler_ir("stablehlo"), name)))
 
 
 def random_answer(seed: int) -> Answer:

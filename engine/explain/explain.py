@@ -14,6 +14,7 @@ from .explanation import UNKNOWN, CollectiveOrigin, Explanation, Link, ValueOrig
 from .graph import ASKS, RETURN, TRIVIAL, Axis, Graph, Operation, Seat, Tensor, layout, name_of, word
 from .memories import memory_transfers, moves_to_host, spread
 from .partitioned import bytes_of, partition
+from .reshards import settle_results
 from .transfers import Transfer, read_transfers
 
 MOST_VALUES = 2000
@@ -39,6 +40,7 @@ def explain(
     results, unnamed ones are left out. Raises UserError if Shardy's passes are missing or fail."""
     with module.context:
         partitioned = partition(module, records=True)
+        settle_results(partitioned)
         graph, transfers = partitioned.graph, list(read_transfers(partitioned))
         spread(graph)
         memory = memory_transfers(partitioned)

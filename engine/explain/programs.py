@@ -53,20 +53,26 @@ def explain_kept(file: KeptStepRequest) -> Explanation:
             module = ir.Module.parse(kept.module, context)
     except ir.MLIRError as error:
         raise UserError(f"{path}: the step cannot be read: {first_line(str(error))}") from error
-    return explain(module, path.parent.name, kept.names)
+    return _as_lowered(explain(module, path.parent.name, kept.names), module)
 
 
 def explain_program(program: ProgramRequest) -> Explanation:
     lowered, with_moves = lower(program)
     module = lowered.compiler_ir("stablehlo")
     found = explain(with_moves or module, program.function.name)
-    if with_moves is None and has_memory_kinds(module):
-        found = replace(found, memory_transfers=None)
+    if with_moves is None:
+        found = _as_lowered(found, module)
     if not program.compiles:
         return found
     from .compiled import with_compiled  # it imports flax and optax, which `watch` does not need
 
     return with_compiled(lowered, found)
+
+
+def _as_lowered(found: Explanation, module: Any) -> Explanation:
+    """Without moves if there are none between several kinds of memory: lowered for the CPU, a program has none."""
+    is_unknown = has_memory_kinds(module) and not found.memory_transfers
+    return replace(found, memory_transfers=None) if is_unknown else found
 
 
 def lower(program: ProgramRequest) -> tuple[jax.stages.Lowered, Any]:

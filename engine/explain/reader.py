@@ -92,6 +92,7 @@ class _Reader:
             tensor.names.append(self._places.of(value.location).op_name)
             tensor.asked, tensor.given = origins_in(entry(attributes, ORIGINS)), axes
             tensor.memory = string(entry(attributes, MEMORY))
+            tensor.axes = self._even(tensor)
             graph.arguments.append(self._nodes[value])
         returned = self._read_block(block, "")
         for index, attributes in enumerate(each_of(main, returned, "res_attrs")):
@@ -104,7 +105,7 @@ class _Reader:
         graph, last, number = self.graph, self.graph.operations[-1], len(self.graph.result_names)
         tensor = self._add(graph.tensors[returned].shape, graph.tensors[returned].dtype, entry(attributes, SHARDING))
         tensor.asked, tensor.given = origins_in(entry(attributes, ORIGINS)), asked
-        tensor.memory = string(entry(attributes, MEMORY))
+        tensor.memory, tensor.axes = string(entry(attributes, MEMORY)), self._even(tensor)
         tensor.operation, tensor.result, tensor.joined = len(graph.operations) - 1, number, [returned]
         graph.results.append(len(graph.tensors) - 1)
         last.results.append(graph.results[-1])
@@ -112,6 +113,16 @@ class _Reader:
         graph.result_names.append(ir.StringAttr(info).value if info else f"result[{number}]")
         if (text := entry(attributes, EDGES)) is not None:
             self._edges.append((len(graph.operations) - 1, graph.results[-1], str(text)))
+
+    def _even(self, tensor: Tensor) -> list[list[Axis]]:
+        """The axes of an argument or a result: whole ones, until one that does not divide its dim; the compiler leaves
+        out the rest."""
+        prefixes = [[axes[:count] for count in range(len(axes), -1, -1)] for axes in tensor.axes]
+        sizes = zip(tensor.shape, prefixes, strict=True)
+        return [
+            next(each for each in its if size % self.graph.parts(each) == 0 and ":" not in "".join(each))
+            for size, its in sizes
+        ]
 
     def _read_block(self, block: Any, line: str) -> list[int]:
         operands: list[int] = []

@@ -243,8 +243,26 @@ def is_unsplit(program: Partitioned, op: Any) -> bool:
             return name in UNSPLIT
 
 
+def settle_results(program: Partitioned) -> None:
+    """Leaves dims of results whole that the compiler gathers, unless the program asks for a layout."""
+    *_, end = program.main.operations
+    for value, index in zip(end.operation.operands, program.graph.results, strict=True):
+        tensor, maker = program.graph.tensors[index], _before_slices(program, maker_of(program, value))
+        if maker is not None and not tensor.given and is_whole(program, maker):
+            moved = maker.operands[0]
+            sides = zip(tensor.axes, program.layout(program.source(moved)), program.layout(moved), strict=False)
+            tensor.axes = [
+                [axis for axis in its if axis not in before or axis in after] for its, before, after in sides
+            ]
+
+
 def is_from_whole(program: Partitioned, maker: Any) -> bool:
     """Whether every device has what an operation computes: from whole operands, or a slice of that."""
+    maker = _before_slices(program, maker)
+    return maker is not None and is_whole(program, maker)
+
+
+def _before_slices(program: Partitioned, maker: Any) -> Any:
     while maker is not None and maker.name == "stablehlo.slice":
         maker = maker_of(program, maker.operands[0])
-    return maker is not None and is_whole(program, maker)
+    return maker

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import UNKNOWN, Explanation, by_flow
 
-from ..explained_programs import PROGRAMS, Answer, library_answer, random_answer
+from ..explained_programs import PROGRAMS, answer, library_answer, random_answer
 from .one_collective import arguments
 
 ROWS, FLOAT = ((24, 24), P("data")), 4
@@ -104,7 +104,7 @@ def read() -> jax.Array:
 def test_all_devices_get_what_only_one_has() -> None:
     all_of_it = {("all-reduce", ("data", "model")): 24 * ROW}
     spread = jax.jit(read, out_shardings=NamedSharding(jax.sharding.get_mesh(), P("data"))).lower()
-    found = Answer("", explain(spread.compiler_ir("stablehlo"), "test"), spread.compile())
+    found = answer(spread, "test")
     assert found.estimated == found.found == all_of_it
 
     unknown, estimated = explained(lambda x: x * read(), ROWS).collectives  # the result of both is whole

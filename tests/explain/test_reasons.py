@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,10 +12,13 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.explain.explain import explain
-from shardtui.engine.explain.explanation import Explanation, ValueOrigin
+from shardtui.engine.explain.explanation import Explanation, KeptStepRequest, ValueOrigin
 from shardtui.engine.explain.names import kept_names
-from shardtui.engine.explain.programs import with_moves
+from shardtui.engine.explain.programs import explain_kept, kept_step, with_moves
+from shardtui.engine.wire.descriptions import MeshInfo
+from shardtui.tui.state.origin_pages import Known, ValuePage, lines
 from shardtui.tui.state.program_findings import program_findings
 
 from .one_collective import arguments, compiled
@@ -166,8 +170,21 @@ def test_values_of_one_device_are_said_to_be_there_and_found_by_the_shape_of_a_w
     assert all(each.because for each in warned)
 
 
+def explain_step(folder: Path, lowered: jax.stages.Lowered) -> Explanation:
+    """The explanation of a step that `watch` keeps."""
+    (kept := folder / "step").write_bytes(encode_json(kept_step(lowered, [])))
+    return explain_kept(KeptStepRequest(path=str(kept)))
+
+
+def moves_shown(found: Explanation) -> list[str]:
+    """The lines of moves of all values in the dialog."""
+    known = Known(found, [], MeshInfo(axes=found.mesh, device_ids=[]))
+    pages = (lines(ValuePage(label), known) for label in known.values)
+    return [line.text for page in pages for line in page if "moves" in line.text]
+
+
 @pytest.mark.usefixtures("mesh")
-def test_values_in_the_memory_of_the_host_and_their_moves_are_shown() -> None:
+def test_values_in_the_memory_of_the_host_and_their_moves_are_shown(tmp_path: Path) -> None:
     mesh = jax.sharding.get_mesh()
     host = NamedSharding(mesh, P("data"), memory_kind="pinned_host")  # type: ignore[arg-type]
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
@@ -193,5 +210,11 @@ def test_values_in_the_memory_of_the_host_and_their_moves_are_shown() -> None:
     size = 3 * 8 // 4 * 16 * 4
     moves = [(each.before, each.after, each.count, each.bytes) for each in found.memory_transfers or ()]
     assert moves == [("device", "pinned_host", 3, size), ("pinned_host", "device", 3, size)]
+    tpu = pair[0].trace(*pair[1]).lower(lowering_platforms=("tpu",))
+    shown = moves_shown(explain_step(tmp_path, tpu))
+    assert f"hidden moves from device to pinned_host, 3 ×, {size} B per device" in shown[0]
     given = jax.jit(lambda x: x, out_shardings=host), (jax.ShapeDtypeStruct((8,), "float32", sharding=host),)
     assert [value.layout for value in explain(with_moves(given), "test").values] == ["(data) in pinned_host"] * 2
+    unknown = explain_step(tmp_path, given[0].lower(*given[1]))
+    assert unknown.memory_transfers is None
+    assert all("lowered for the CPU" in line for line in moves_shown(unknown))

@@ -1,6 +1,7 @@
-"""Collectives that `explain` estimates against those of the CPU's compiler, for random programs of jax.lax's operations
-and for layers, losses and optimizers of Flax and Optax: equal in kind and mesh axes, or said to be unknown. It exits
-with 1 if a program is answered wrongly in silence. `python tests/long/explain.py [SEED …]` (five minutes on two cores).
+"""What `explain` says against the CPU's compiler, for random programs of jax.lax's operations and for layers, losses
+and optimizers of Flax and Optax: collectives are equal in kind and mesh axes or said to be unknown, and results lie as
+compiled. It exits with 1 if a program is answered wrongly in silence.
+`python tests/long/explain.py [SEED …] [--record]` (five minutes on two cores).
 """
 
 import argparse
@@ -18,19 +19,25 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.explained_programs import PROGRAMS, library_answer, random_answer
 from tests.suite import versions
+from tests.table import Table, arguments
 
 SEEDS = range(300)
-ABORTED = "the compiler aborts"
+EQUAL, UNKNOWN, WRONG, ABORTED = VERDICTS = ("as compiled", "said to be unknown", "wrong in silence", "compiler aborts")
+COLUMNS = {"programs": "", **dict.fromkeys(VERDICTS, "{:,}")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seeds", nargs="*", type=int, metavar="SEED")
-    seeds = parser.parse_args().seeds
+    options = arguments(parser)
     print(f"{versions()}\n")
-    found = judged_apart([*(seeds or SEEDS), *(() if seeds else PROGRAMS)])
-    print(", ".join(f"{count} {verdict}" for verdict, count in found.most_common()))
-    sys.exit(bool(found["wrong in silence"]))
+    kinds: dict[str, list[int | str]] = {"`jax.lax`, random": [*(options.seeds or SEEDS)]}
+    kinds |= {} if options.seeds else {"Flax and Optax": [*PROGRAMS]}
+    found = {kind: judged_apart(programs) for kind, programs in kinds.items()}
+    with Table("long/explain", COLUMNS, options.record) as table:
+        for kind, counts in found.items():
+            table.add(kind, *(counts[verdict] for verdict in VERDICTS))
+    sys.exit(any(counts[WRONG] for counts in found.values()))
 
 
 def judged_apart(programs: list[int | str]) -> Counter[str]:
@@ -54,8 +61,8 @@ def judged_apart(programs: list[int | str]) -> Counter[str]:
 def judged(program: int | str) -> tuple[str, list[str]]:
     answer = random_answer(program) if isinstance(program, int) else library_answer(program)
     if answer.wrong:
-        return "wrong in silence", [f"{answer.program}: {line}" for line in answer.wrong]
-    return "equal" if answer.is_equal else "unknown", []
+        return WRONG, [f"{answer.program}: {line}" for line in answer.wrong]
+    return EQUAL if answer.is_equal else UNKNOWN, []
 
 
 if __name__ == "__main__":

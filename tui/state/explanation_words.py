@@ -43,17 +43,19 @@ def conflicts(origin: Sequence[Link]) -> list[str]:
     return [f"dim {link.dim} not over {link.axis}: {in_words(link)}" for link in origin if link.kind == "conflict"]
 
 
-def memory_moves(found: Explanation) -> list[str]:
-    """Returns a line for each move between the memory of the devices and the host's, or that they are unknown."""
+def memory_moves(found: Explanation, value: str | None = None) -> list[str]:
+    """Returns a line for each move between the memory of the devices and the host's, or that they are unknown; with a
+    name, of that value."""
     if found.memory_transfers is None:
         return [
-            "moves between kinds of memory are unknown, as the program was lowered for the CPU: return its .trace(…), "
-            "or jax.jit(f) and its arguments"
+            "moves between kinds of memory are unknown, as the program was lowered for the CPU: let shardtui explain "
+            "have its .trace(…), or jax.jit(f) and its arguments"
         ]
     return [
         f"{each.value} moves from {each.before} to {each.after}, {formatting.times(each.count)} ×, "
         f"{formatting.size(each.bytes)} per device{f' ({formatting.short_source(each.source)})' if each.source else ''}"
         for each in found.memory_transfers
+        if value in (None, each.value)
     ]
 
 

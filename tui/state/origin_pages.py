@@ -13,7 +13,7 @@ from ...engine.hlo.layout import is_same_layout
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo
 from . import finding_origins
 from .explanation_diff import layouts, numbered, traffic
-from .explanation_words import in_words
+from .explanation_words import in_words, memory_moves
 from .finding_origins import origins_of, similar
 
 MOST_LINES = 12
@@ -141,6 +141,8 @@ def _value(label: str, known: Known) -> Iterator[Line]:
         yield from _chains([link for link in links if link.axis], known)
     for link in (each for each in value.origin if each.dim is None):
         yield Line(f"{f'unreduced over {link.axis}: ' if link.axis else ''}{in_words(link)}")
+    if value.memory:
+        yield from map(Line, memory_moves(known.explanation, value.name))
     named = [each for each in known.explanation.collectives if _takes_part(label, value, each, known)]
     yield from _collectives("collectives that it takes part in, estimated", named)
 
