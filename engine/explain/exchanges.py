@@ -83,7 +83,7 @@ class _Exchanges:
     def from_one_device(self) -> Iterator[Exchange]:
         """What only one device has: the others get all of it."""
         program, op, axes = self._program, self._op, list(self._program.graph.mesh)
-        for value in filter(_is_tensor, op.results if program.graph.parts(axes) > 1 else ()):
+        for value in filter(_is_tensor, list(op.results) if program.graph.parts(axes) > 1 else []):
             if program.is_alone(value) and not all(_stays(program, use.owner.operation) for use in value.uses):
                 why = f"only one device has what the {self._word} makes, and others take it"
                 yield Exchange("all-reduce", axes, program.bytes(value, [[]] * len(shape_of(value))), why)

@@ -39,9 +39,10 @@ ELSEWHERE = {
     "engine/spec/model_choice.py": "a value of --set",
     "engine/wire/event_log.py": "line by line: a damaged one is counted",
     "engine/__main__.py": "arguments from the UI's process",
-    **dict.fromkeys((f"tui/cli/{name}.py" for name in ("compare", "presets", "inspect", "data")), "engine's answer"),
-    **dict.fromkeys((f"tui/cli/{name}.py" for name in ("explain", "profile", "checkpoints")), "engine's answer"),
-    "tui/cli/inspect_checkpoint.py": "engine's answer",
+    "engine/spec/watch_request.py": "the request of the command that became this process",
+    "engine/watching/program_output.py": "what a watched program prints, as bytes",
+    "tui/cli/watch.py": "what a watched program has printed",
+    **dict.fromkeys(("tui/client/engine_client.py", "tui/cli/inspect.py"), "engine's answer"),
     **dict.fromkeys((f"tui/client/{name}.py" for name in ("planner", "explainer")), "engine's answer"),
 }
 

@@ -20,7 +20,7 @@ from shardtui.tui.screens import restarting
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
 
-from ..conftest import LEAST, tiny_config
+from ..conftest import SETTINGS, tiny_config
 from .test_app import answer, shown, status, stop, until
 from .test_cli import run, started
 
@@ -129,9 +129,9 @@ OUTRUN = f"started at the same moment, {TRAINING}"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of two steps."""
+    """The folder of a run of two steps, of a model whose step takes its time to compile: the others start meanwhile."""
     state = tmp_path_factory.mktemp("state")
-    begun = run("train", "--run=mine", "--steps=2", *LEAST, XDG_STATE_HOME=str(state))
+    begun = run("train", "--run=mine", "--steps=2", *SETTINGS, XDG_STATE_HOME=str(state))
     assert begun.returncode == 0, begun.stderr
     return state
 
