@@ -107,9 +107,9 @@ def test_all_devices_get_what_only_one_has() -> None:
     found = answer(spread, "test")
     assert found.estimated == found.found == all_of_it
 
-    unknown, estimated = explained(lambda x: x * read(), ROWS).collectives  # the result of both is whole
-    assert (unknown.kind, unknown.axes) == (UNKNOWN, ["data"])
-    assert by_flow([estimated]) == all_of_it
+    met = answer(jax.jit(lambda x: x * read()).lower(*arguments(ROWS)), "test")  # the result is whole
+    assert met.wrong == []
+    assert met.estimated.items() >= all_of_it.items()
 
 
 @custom_partitioning
