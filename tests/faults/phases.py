@@ -1,6 +1,7 @@
 """SIGKILL of the engine before each change that a save makes to the directory of checkpoints, and in each phase of a
 switch: once resumed, the run must have the losses of one that was not killed, bit for bit, and all that was saved."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -108,7 +109,8 @@ class Chain:
                 found.append(event)
                 if (seconds := due(event)) is not None:
                     time.sleep(seconds)
-                    os.kill(next(pid for each in found if (pid := getattr(each, "pid", 0))), signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):  # the event comes again
+                        os.kill(next(pid for each in found if (pid := getattr(each, "pid", 0))), signal.SIGKILL)
             if time.monotonic() > until:
                 process.kill()
                 raise TimeoutError(f"not killed within {LIMIT:.0f} s")
