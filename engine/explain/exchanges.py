@@ -189,11 +189,8 @@ class _Exchanges:
 
     def _slid(self, value: Any, dim: int, window: Window, why: str) -> Iterator[Exchange]:
         """What each device takes from the parts of others; all of it where a window is as wide as the dim."""
-        program, layout, sizes = (
-            self._program,
-            self._made[0],
-            (shape_of(value)[dim], shape_of(self._op.results[0])[dim]),
-        )
+        program, layout = self._program, self._made[0]
+        sizes = shape_of(value)[dim], shape_of(self._op.results[0])[dim]
         axes, count = layout[dim], program.graph.parts(layout[dim])
         part, made = (-(-size // count) for size in sizes)
         begin, end = window.taken(0, made)

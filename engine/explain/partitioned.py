@@ -123,7 +123,7 @@ class Partitioned:
 
     def layout(self, value: Any) -> list[list[Axis]]:
         """Returns the mesh axes of each dim of a value, also if the passes changed what the operation computes."""
-        rank = len(ir.RankedTensorType(value.type).shape)
+        rank = len(shape_of(value))
         if not isinstance(value.owner, ir.Block):
             op = value.owner.operation
             if op.name in INSERTED:
@@ -142,7 +142,7 @@ class Partitioned:
 
     def part(self, value: Any, layout: list[list[Axis]]) -> list[int]:
         counts = map(self.graph.parts, layout)
-        return [-(-size // count) for size, count in zip(ir.RankedTensorType(value.type).shape, counts, strict=True)]
+        return [-(-size // count) for size, count in zip(shape_of(value), counts, strict=True)]
 
     def bytes(self, value: Any, layout: list[list[Axis]]) -> int:
         return math.prod(self.part(value, layout)) * bytes_of(str(ir.RankedTensorType(value.type).element_type))

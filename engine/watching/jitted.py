@@ -4,9 +4,11 @@ Every function of jax's own keeps the real `jit`, and only names of the public A
 """
 
 import functools
+import logging
+import sys
 from collections.abc import Callable
 from time import perf_counter
-from types import MethodType
+from types import MethodType, TracebackType
 from typing import Any, NamedTuple
 
 import jax
@@ -18,10 +20,9 @@ from ..wire.events import FunctionCalls
 register_exclusion(__file__)  # a function called while jax traces stands at its caller's line
 ALWAYS_SHOWN = 3
 """Calls; of later ones, numbers 2ⁿ and 2ⁿ + 1 are shown."""
+EVERY, NEVER = 0, sys.maxsize
 
-
-EVERY = 0
-NEVER = -1
+_logger = logging.getLogger("shardtui")
 
 
 class Calls:
@@ -60,6 +61,19 @@ class Call(NamedTuple):
     result: Any
 
 
+class _Unseen:
+    """Takes the frame that it stands in out of an error's traceback."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error and error.__traceback__:
+            error.__traceback__ = error.__traceback__.tb_next
+
+
+_UNSEEN = _Unseen()
+
+
 class Jitted:
     """A stand-in for a jitted function: it has its type and attributes, is pickled as it, and is called as it."""
 
@@ -72,14 +86,11 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         calls, began = self._calls, perf_counter()
-        try:
+        with _UNSEEN:
             result = self._call(*args, **kwargs)
-        except BaseException as error:
-            leave_traceback(error)
-            raise
         calls.seconds += perf_counter() - began
         calls.count += 1
-        if calls.next_shown in (EVERY, calls.count):
+        if calls.count >= calls.next_shown:
             calls.show(Call(calls, self._watched, args, kwargs, result))
         return result
 
@@ -100,29 +111,24 @@ class Jitted:
         return self._watched.__reduce_ex__(protocol)
 
 
-def leave_traceback(error: BaseException) -> None:
-    """Takes the frame of the caller, which handles the error and raises it again, out of its traceback."""
-    assert error.__traceback__
-    error.__traceback__ = error.__traceback__.tb_next
-
-
 def replace_jit(calls_of: Callable[[Any], Calls]) -> None:
     """Replaces `jax.jit`, `jax.pmap` and the call of programs compiled ahead. `calls_of`: of a jitted function."""
 
-    def stand_in(function: Any) -> Any:
-        return Jitted(function, calls_of(function))
+    def stand_in(function: Any, call: Callable[..., Any] | None = None) -> Any:
+        try:
+            return Jitted(function, calls_of(function), call)
+        except Exception:
+            _logger.warning("%r is not watched", function, exc_info=True)
+            return call or function
 
     jax.jit, jax.pmap = _also_as_decorator(jax.jit, stand_in), _also_as_decorator(jax.pmap, stand_in)
     call, stand_in_key = Compiled.__call__, "_watched"
 
     def call_compiled(self: Compiled, *args: Any, **kwargs: Any) -> Any:
         if (found := vars(self).get(stand_in_key)) is None:
-            found = vars(self)[stand_in_key] = Jitted(self, calls_of(self), functools.partial(call, self))
-        try:
+            found = vars(self)[stand_in_key] = stand_in(self, functools.partial(call, self))
+        with _UNSEEN:
             return found(*args, **kwargs)
-        except BaseException as error:
-            leave_traceback(error)
-            raise
 
     Compiled.__call__ = call_compiled
 
@@ -130,10 +136,9 @@ def replace_jit(calls_of: Callable[[Any], Calls]) -> None:
 def _also_as_decorator(real: Any, stand_in: Callable[[Any], Any]) -> Any:
     @functools.wraps(real)
     def jit(*args: Any, **kwargs: Any) -> Any:
-        made = real(*args, **kwargs)
-        if hasattr(made, "lower"):
-            return stand_in(made)
-        return lambda function: stand_in(made(function))
+        with _UNSEEN:
+            made = real(*args, **kwargs)
+        return stand_in(made) if hasattr(made, "lower") else _also_as_decorator(made, stand_in)
 
     jit.__module__ = "jax"  # where pickle finds it again
     return jit

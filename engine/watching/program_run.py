@@ -58,10 +58,12 @@ class ProgramRun:
         self._show(call, names)
 
     def step(self, call: Call) -> None:
+        if not self._reporter:
+            return
         if self._compiled != self._shown and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             self._show(call, Names(call))
         loss, metrics = self._scalars.read(call.result)
-        if self._reporter and not any(isinstance(value, Tracer) for value in (loss, *metrics.values())):
+        if not any(isinstance(value, Tracer) for value in (loss, *metrics.values())):
             self._reporter.step(loss, metrics)
 
     def end(self, error: BaseException | None) -> None:
@@ -69,11 +71,13 @@ class ProgramRun:
             self._watch.__exit__(type(error) if error else None, error, None)
 
     def _show(self, call: Call, names: Names) -> None:
-        """Describes the step's program, if it is another one."""
+        """Describes the step's program, if it is another one, in the process that reports."""
+        if jax.process_index() > 0:
+            return
         known = _known(call, names)
         self._shown = self._compiled
         executable = known and known.compiled.runtime_executable()
-        if jax.process_index() > 0 or (executable and executable is self._executable):
+        if executable and executable is self._executable:
             return
         self._executable = executable
         state = [leaf for leaf in names.leaves if leaf.path in self._state]

@@ -78,6 +78,8 @@ class Reporter:
         self._has_ended = False
         self._is_over = False
         """Whether reporting has ended: the last event is logged, or this is a forked child."""
+        self._is_finite = True
+        """Whether the last loss is finite."""
         self._stall, self._main_thread = StallTimer(), TrainingThread()
         self._reports = StepReports(self._log.append, measure, Cluster(), steps_done)
         self._thread = threading.Thread(target=self._read_losses, name="reporter", daemon=True)
@@ -115,8 +117,8 @@ class Reporter:
                 read = [(_float(loss), _floats(metrics)) for loss, metrics in _values(losses)]
                 with self._reporting:
                     if not self._is_over:
+                        self._note_losses([loss for loss, _ in read])
                         self._reports.add_losses(read)
-                        self._note_loss()
                 self._note_output()
                 time.sleep(READ_INTERVAL_SECONDS)
         except BaseException as error:  # of the user's type of loss, perhaps
@@ -142,11 +144,13 @@ class Reporter:
                 return losses
         return []
 
-    def _note_loss(self) -> None:
+    def _note_losses(self, losses: Sequence[float | None]) -> None:
+        """Reports the steps at which the loss becomes infinite or NaN."""
         self._stall.progress()
-        if self._reports.became_nonfinite():
-            self._reports.flush()
-            self._log.append(LossNotFinite(step=self._reports.done))
+        for step, loss in enumerate(losses, self._reports.done + 1):
+            was_finite, self._is_finite = self._is_finite, loss is None or math.isfinite(loss)
+            if was_finite and not self._is_finite:
+                self._log.append(LossNotFinite(step=step))
 
     def _note_stall(self) -> None:
         if self._stall.is_due(self._reports.step_seconds):

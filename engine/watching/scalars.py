@@ -1,12 +1,14 @@
 """The floating scalars among a step's results: its curves."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey
+
+from ..program.pytree_arrays import path_of
 
 
 class Scalars:
@@ -47,22 +49,20 @@ def _is_scalar(leaf: Any) -> bool:
 
 def _names(paths: list[KeyPath]) -> list[str]:
     """Returns `metrics/grad_norm` for each path: its keys without indices, where these are not needed."""
-    short = ["/".join(_text(key) for key in path if not isinstance(key, SequenceKey)) for path in paths]
+    full = [path_of(keys) for keys in paths]
+    short = [_joined(key for key in path if isinstance(key, str)) for path in full]
     if short == [""]:
         return ["loss"]
-    return [
-        name if name and short.count(name) == 1 else "/".join(map(_text, path))
-        for name, path in zip(short, paths, strict=True)
-    ]
+    return [name if name and short.count(name) == 1 else _joined(path) for name, path in zip(short, full, strict=True)]
 
 
-def _by_loss(name: str) -> int:
-    last = name.rpartition("/")[2].lower()
-    return 0 if last == "loss" else 1 if "loss" in last else 2
+def _joined(path: Iterable[str | int]) -> str:
+    return "/".join(map(str, path))
 
 
-def _text(key: Any) -> str:
-    return str(next((getattr(key, name) for name in ("key", "name", "idx") if hasattr(key, name)), key))
+def _by_loss(name: str) -> tuple[int, int]:
+    *outer, last = name.lower().split("/")
+    return (0, len(outer)) if last == "loss" else (1 if "loss" in last else 2, 0)
 
 
 def _getters(paths: list[KeyPath]) -> list[list[Any]] | None:

@@ -1,5 +1,6 @@
 """Starts to watch the program of this process, which has not begun. It imports jax itself, if and when it wants."""
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -15,9 +16,12 @@ def start() -> None:
     request = take_request()
 
     def jax_imported(_: ModuleType) -> None:
-        from .program import Program
+        try:
+            from .program import Program
 
-        Program(request).begin()
+            Program(request).begin()
+        except Exception:
+            logging.getLogger("shardtui").warning("the program is not watched", exc_info=True)
 
     sys.meta_path.insert(0, _AfterImport("jax", jax_imported))
 

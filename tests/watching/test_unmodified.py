@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,18 @@ import jax
 import jax.numpy as jnp
 import pytest
 from shardtui.engine.spec.watch_request import WatchRequest
-from shardtui.engine.watching.jitted import Calls, Jitted
+from shardtui.engine.watching.jitted import Calls, Jitted, _also_as_decorator, replace_jit
 from shardtui.engine.watching.program import Program
 from shardtui.engine.watching.program_output import ProgramOutput
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.run_directory import all_runs, find
+from shardtui.tui.messages import CurveChosen
 from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import RunState
+from shardtui.tui.widgets.curve_list import CurveList
+from textual import on
+from textual.app import App
+from textual.widget import Widget
 
 from ..recorded import events_in
 from ..schemas import checked_lines
@@ -125,6 +131,69 @@ def test_a_stand_in_is_taken_for_the_function() -> None:
         watching(jax.jit(lambda x: 1 // 0))(1.0)
     except ZeroDivisionError as error:
         assert "jitted.py" not in "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("arguments", [(5,), (len,)])
+def test_neither_jit_nor_what_it_makes_is_in_a_traceback(arguments: tuple[Any, ...]) -> None:
+    jit = _also_as_decorator(jax.jit, watching)
+    for call in (lambda: jit(*arguments)(1), lambda: jit(static_argnums=0)(*arguments)(1)):
+        with pytest.raises(TypeError) as raised:
+            call()
+        assert "jitted.py" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_program_goes_on_where_a_function_cannot_be_watched(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for owner, name in ((jax, "jit"), (jax, "pmap"), (jax.stages.Compiled, "__call__")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    replace_jit(lambda function: 1 // 0)
+    assert jax.jit(lambda x: x + 1)(1) == 2
+    assert jax.jit(lambda x: x + 1).lower(1).compile()(1) == 2
+    assert "is not watched" in caplog.text
+
+
+async def test_the_cursor_stays_on_its_curve() -> None:
+    state, chosen = RunState(), list[str]()
+
+    class Shown(App[None]):
+        def compose(self) -> Iterable[Widget]:
+            yield CurveList()
+
+        @on(CurveChosen)
+        def choose(self, event: CurveChosen) -> None:
+            chosen.append(event.name)
+
+    def add(step: int, **values: float) -> None:
+        apply_all(
+            state,
+            [
+                wire.StepsDone(
+                    step=step,
+                    losses=[1.0],
+                    step_seconds=[0.1],
+                    input_wait_seconds=None,
+                    metrics={f"train/{name}": [value] for name, value in values.items()},
+                )
+            ],
+        )
+
+    add(1, norm=0.5, rate=0.1)
+    async with Shown().run_test(size=(60, 10)) as pilot:
+        curves = pilot.app.query_one(CurveList)
+        curves.focus()
+        curves.show_state(state)
+        await pilot.press("down", "down")
+        add(2, norm=0.25, rate=0.1, speed=3.0)
+        curves.show_state(state)
+        await pilot.pause()
+        assert chosen[-1] == "train/rate" == curves.highlighted_option.id
+        assert [row.plain.split()[:2] for row in curves.shown.values()] == [
+            ["loss", "1"],
+            ["norm", "0.25"],
+            ["rate", "0.1"],
+            ["speed", "3"],
+        ]
 
 
 def steps(program: Program, body: Any, state: Any, count: int, *more: Any) -> Any:

@@ -532,6 +532,13 @@ def test_failures_of_watch_do_not_reach_the_training(
     ]
 
 
+def test_losses_that_are_not_finite_are_logged_with_their_steps(home: Path) -> None:
+    with watch("wild", state=jnp.ones(3)) as run:
+        for loss in (1.0, float("nan"), 2.0, float("inf"), float("nan"), 3.0):  # read at once
+            run.step(loss)
+    assert [event.step for event in events_in(find("wild").events) if isinstance(event, wire.LossNotFinite)] == [2, 4]
+
+
 def test_watch_keeps_no_array_and_changes_nothing_of_the_process(home: Path) -> None:
     before = (dict(os.environ), [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)])
     state = {"w": jnp.full((5, 7), 1.0)}

@@ -1,5 +1,8 @@
 """A list in which a click highlights an option, and enter or a double click selects it."""
 
+from collections.abc import Callable, Mapping
+
+from textual.content import Content
 from textual.events import Click
 from textual.geometry import Size
 from textual.widgets import OptionList
@@ -13,6 +16,19 @@ lines, and page up or down raises KeyError."""
 
 class Choices(OptionList):
     """An option list that a click does not act on, and that works at any size."""
+
+    shown: Mapping[str, Content] = {}
+    """The rows that were shown last, by id."""
+
+    def show_rows(self, rows: Mapping[str, Content], fill: Callable[[], object]) -> None:
+        """Redraws the rows that changed. `fill` sets the options; it is called if the list has other rows."""
+        if list(rows) != list(self.shown):
+            fill()
+        else:
+            for id, row in rows.items():
+                if not row.is_same(self.shown[id]):
+                    self.replace_option_prompt(id, row)
+        self.shown = rows
 
     def on_resize(self) -> None:
         refit_titles(self)

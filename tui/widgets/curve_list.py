@@ -1,5 +1,7 @@
 """The list of a watched program's scalars. The chart draws the highlighted one."""
 
+from collections.abc import Mapping
+from functools import partial
 from os.path import commonpath
 from typing import ClassVar
 
@@ -37,7 +39,6 @@ the one under the cursor. A value that is not finite is `nan`.
 
     def on_mount(self) -> None:
         set_titles(self, "curves")
-        self.shown: dict[str, Content] = {}
 
     def show_state(self, state: RunState) -> None:
         """Redraws the rows that changed."""
@@ -45,14 +46,13 @@ the one under the cursor. A value that is not finite is `nan`.
         curves = {LOSS: state.losses, **state.curves}
         shared = commonpath(state.curves) if len(state.curves) > 1 else ""
         rows = {name: _row(name.removeprefix(f"{shared}/"), curve, width) for name, curve in curves.items()}
-        if rows.keys() != self.shown.keys():
-            self.set_options(Option(row, id=name) for name, row in rows.items())
-            self.highlighted = self.highlighted or 0
-        else:
-            for name, row in rows.items():
-                if not row.is_same(self.shown[name]):
-                    self.replace_option_prompt(name, row)
-        self.shown = rows
+        self.show_rows(rows, partial(self.fill, rows))
+
+    def fill(self, rows: Mapping[str, Content]) -> None:
+        """Replaces all rows. The cursor stays on its curve; at first it is on the loss."""
+        before = self.highlighted_option.id if self.highlighted_option else None
+        self.set_options(Option(row, id=name) for name, row in rows.items())
+        self.highlighted = self.get_option_index(before or LOSS)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action != "select"  # the cursor chooses

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual import on
@@ -70,7 +71,6 @@ recently used are dropped first.
 
     def on_mount(self) -> None:
         set_titles(self, "presets")
-        self.shown: dict[str, Content] = {}
         self.times: dict[str, float | None] = {}
         self.timed_at = 0.0
         self.shows_unfit = False
@@ -89,13 +89,7 @@ recently used are dropped first.
         self.refresh_times(state)
         width = self.scrollable_content_region.width - 1
         rows = self.rows(state.ready.presets, width)
-        if rows.keys() != self.shown.keys():
-            self.fill(rows)
-        else:
-            for id, row in rows.items():
-                if not row.is_same(self.shown[id]):
-                    self.replace_option_prompt(id, row)
-        self.shown = rows
+        self.show_rows(rows, partial(self.fill, rows))
         set_titles(self, "presets", programs_kept(state.kept) if state.kept else "")
         self.follow(state.preset)
 

@@ -1,8 +1,9 @@
 """A draft as rows: its name, the mesh axes with their sizes, the rules, and the overrides, which cannot be edited."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 from textual import on
@@ -66,7 +67,6 @@ class RuleList(Choices):
     def on_mount(self) -> None:
         self.draft: Draft | None = None
         self.rows: dict[str, Row] = {}
-        self.shown: dict[str, Content] = {}
 
     @property
     def row(self) -> Row | None:
@@ -79,21 +79,19 @@ class RuleList(Choices):
         width = self.content_region.width - 1
         rows = {row.id: row for row in rows_of(draft, logical_axes)}
         shown = {id: row_content(row, draft, problems, width) for id, row in rows.items()}
-        if list(shown) != list(self.shown):
-            at, chosen = self.highlighted or 0, self.row
-            self.rows = rows
-            self.set_options(Option(shown[id], id=id, disabled=row.kind == "heading") for id, row in rows.items())
-            self.highlighted = max(
-                index
-                for index, row in enumerate(rows.values())
-                if row == chosen or (chosen not in rows.values() and index <= at and row.kind != "heading")
-            )
-        else:
-            for id, content in shown.items():
-                if not content.is_same(self.shown[id]):
-                    self.replace_option_prompt(id, content)
-        self.shown = shown
+        self.show_rows(shown, partial(self.fill, rows, shown))
         self.show_hint()
+
+    def fill(self, rows: dict[str, Row], shown: Mapping[str, Content]) -> None:
+        """Replaces all rows. The cursor stays on its row, or at its place if that is gone."""
+        at, chosen = self.highlighted or 0, self.row
+        self.rows = rows
+        self.set_options(Option(shown[id], id=id, disabled=row.kind == "heading") for id, row in rows.items())
+        self.highlighted = max(
+            index
+            for index, row in enumerate(rows.values())
+            if row == chosen or (chosen not in rows.values() and index <= at and row.kind != "heading")
+        )
 
     def put_cursor_on(self, row: Row) -> None:
         if row.id in self.rows:
