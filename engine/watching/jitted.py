@@ -67,8 +67,14 @@ class _Unseen:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error and error.__traceback__:
-            error.__traceback__ = error.__traceback__.tb_next
+        if error:
+            _hide_frame(error)
+
+
+def _hide_frame(error: BaseException) -> None:
+    """Takes the outermost frame out of an error's traceback."""
+    if error.__traceback__:
+        error.__traceback__ = error.__traceback__.tb_next
 
 
 _UNSEEN = _Unseen()
@@ -86,8 +92,11 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         calls, began = self._calls, perf_counter()
-        with _UNSEEN:
+        try:  # `with _UNSEEN` would take 0.3 µs
             result = self._call(*args, **kwargs)
+        except BaseException as error:
+            _hide_frame(error)
+            raise
         calls.seconds += perf_counter() - began
         calls.count += 1
         if calls.count >= calls.next_shown:

@@ -43,7 +43,7 @@ class Changes(Choices):
     """The arrays that change, largest difference first, or the problems of the draft."""
 
     def on_mount(self) -> None:
-        self.shown: Sequence[Content] = ()
+        self.contents: Sequence[Content] = ()
 
     def show_changes(self, previewed: PresetPreviewed) -> None:
         width = self.scrollable_content_region.width - 1
@@ -64,9 +64,10 @@ class Changes(Choices):
         """Replaces the list and its title; the same contents keep the cursor."""
         set_titles(self, title)
         if not (
-            len(contents) == len(self.shown) and all(a.is_same(b) for a, b in zip(contents, self.shown, strict=True))
+            len(contents) == len(self.contents)
+            and all(a.is_same(b) for a, b in zip(contents, self.contents, strict=True))
         ):
-            self.shown = contents
+            self.contents = contents
             self.set_options(map(Option, contents))
 
 
