@@ -72,4 +72,4 @@ def _row(name: str, curve: Losses, width: int) -> Content:
         course = " " + spark([mean for mean in means if mean is not None]).rjust(SPARK_CELLS)
     room = max(4, width - len(value) - len(course))
     shown = name if len(name) <= room else f"…{name[1 - room :]}"
-    return Content.assemble(shown.ljust(room), (value, "bold"), (course, "$primary"))
+    return Content.assemble(shown.ljust(room), (value, "bold"), (course, "$foreground 60%"))
