@@ -188,6 +188,10 @@ async def test_the_cursor_stays_on_its_curve() -> None:
         curves.show_state(state)
         await pilot.pause()
         assert chosen[-1] == "train/rate" == curves.highlighted_option.id
+        narrow = curves.shown["train/rate"]
+        await pilot.resize_terminal(90, 10)
+        await pilot.pause()
+        assert curves.shown["train/rate"].cell_length == narrow.cell_length + 30
         assert [row.plain.split()[:2] for row in curves.shown.values()] == [
             ["loss", "1"],
             ["norm", "0.25"],

@@ -39,9 +39,14 @@ the one under the cursor. A value that is not finite is `nan`.
 
     def on_mount(self) -> None:
         set_titles(self, "curves")
+        self.state = RunState()
+
+    def on_resize(self) -> None:
+        self.show_state(self.state)
 
     def show_state(self, state: RunState) -> None:
         """Redraws the rows that changed."""
+        self.state = state
         width = self.scrollable_content_region.width - 1
         curves = {LOSS: state.losses, **state.curves}
         shared = commonpath(state.curves) if len(state.curves) > 1 else ""
