@@ -25,6 +25,7 @@ CONSTRAIN = "sdy-apply-sharding-constraints"
 MANUAL = "sdy.manual_computation"
 """A `shard_map`: with one, `CONSTRAIN` may end the process with SIGSEGV if it records (jaxlib 0.10.2 and 0.12.0)."""
 SLICE = ("start_indices", "limit_indices", "strides")
+RESHAPE = "stablehlo.reshape"
 PAD = ("edge_padding_low", "edge_padding_high", "interior_padding")
 CALLS = ("func.call", "call")
 MAX_OPERATIONS, MAX_DEPTH = 300_000, 100
@@ -38,6 +39,8 @@ def propagate(module: Operation, records: bool) -> None:
         _normalize(broadcast)
     for cut in _operations(module, "stablehlo.slice"):
         _fold(cut)
+    for reshape in _operations(module, RESHAPE):
+        _merge(reshape)
     for shard_map in _operations(module, MANUAL):
         for product in _operations(shard_map, RAGGED):
             _keep_opaque(product)
@@ -206,6 +209,15 @@ def _fold(cut: Operation) -> None:
     cut.erase()
     if call is not None and not any(list(result.uses) for result in call.results):
         call.erase()
+
+
+def _merge(reshape: Operation) -> None:
+    """Lets a reshape of a reshape take what that one takes, as the compiler does: an axis crosses both, even if it does
+    not divide a dim in between."""
+    value = reshape.operands[0]
+    while not isinstance(value.owner, ir.Block) and value.owner.operation.name == RESHAPE:
+        value = value.owner.operation.operands[0]
+    reshape.operands[0] = value
 
 
 def _called(value: Operation) -> tuple[Operation, Operation]:

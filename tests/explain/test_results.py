@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 from shardtui.engine.base import formatting
 from shardtui.engine.explain.compiled import with_compiled
 from shardtui.engine.explain.explain import explain
-from shardtui.engine.explain.explanation import Explanation, ValueOrigin
+from shardtui.engine.explain.explanation import UNKNOWN, Explanation, ValueOrigin
 
 from ..random_programs import program_of_results
 from .one_collective import arguments
@@ -70,3 +70,17 @@ def test_an_argument_without_a_sharding_has_that_of_the_result_that_it_is_return
     (link,) = next(value for value in found.values if value.name == "y").origin
     assert (link.kind, link.what, link.value) == ("constraint", OUT.format("result[1]"), "result[1]")
     assert as_compiled(found)
+
+
+@on_the_mesh
+def test_an_axis_crosses_a_reshape_of_a_reshape_that_it_does_not_divide_in_between_unless_that_is_used() -> None:
+    def program(x: jax.Array, y: jax.Array) -> list[jax.Array]:
+        between = y.reshape(3, 8)
+        return [x.reshape(3, 8).reshape(24), between, between.reshape(24)]
+
+    split = ((24,), P("data"))
+    found = explained(jax.jit(program), *arguments(split, split))
+    assert [each.axes for each in results(found).values()] == [[["data"]], [[], []], [["data"]]]
+    assert as_compiled(found)
+    known = [(each.kind, each.bytes) for each in found.collectives if each.kind != UNKNOWN]
+    assert known == [("all-gather", 24 * 4)]
