@@ -255,6 +255,13 @@ def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None
         parts = preset.microbatches or max(parts for parts in range(1, 4 * count + 1) if group % parts == 0)
         if model.layers % (count * repeats) or parts < count:
             return f"{repeats} repeats of {count} stages: {model.layers} layers, {parts} micro-batches"
+    for name, size in {
+        "batch": training.batch_size,
+        "seq": training.seq_len,
+        "layers": stages and model.layers,
+    }.items():
+        if size and size % (parts := math.prod(sizes[axis] for axis in preset.rules.get(name, ()))):
+            return f"{name} {size} in {parts} parts, whatever overrides say"
     for array in task.arrays:
         spec = _spec(array, preset)
         if len(spec) > len(array.shape):

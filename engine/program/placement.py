@@ -1,7 +1,7 @@
 """Places a preset on devices: its mesh, and the sharding of every array."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from ..base.user_error import UserError
 from ..models.task import Array, Task, TrainState
 from ..parallel.mesh import build_mesh
-from ..parallel.rules import Decision, decide, preset_problems, spec_of
+from ..parallel.rules import Decision, by_rules, decide, preset_problems, spec_of
 from ..spec.model_config import AttentionKernel
 from ..spec.preset import Indivisible, PipelineInfo, Preset
 from ..wire.descriptions import ArrayInfo, PresetInfo
@@ -165,6 +165,7 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tr
         *filter(None, [preset.period_problem(devices, batch_size, size, task.period) for size in layers]),
         *preset_problems(preset, kinds, task.logical_axes),
         *(of_arrays := _array_problems(task, preset, state, batch)),
+        *_step_problems(task, preset, sizes, jax.tree.leaves((state, batch))),
         *(f"{preset.name}: {problem}" for problem in task.problems_on(tuple(sizes))),
     ]
     if preset.axis_types == "explicit" and not problems:
@@ -186,6 +187,17 @@ def _array_problems(task: Task, preset: Preset, state: TrainState, batch: Tree) 
         for problem in decision.problems:
             first.setdefault(problem, array.names[0])
     return [f"{preset.name}: {name}: {problem}" for problem, name in first.items()]
+
+
+def _step_problems(task: Task, preset: Preset, sizes: Mapping[str, int], decisions: Sequence[Decision]) -> list[str]:
+    """Returns why the step cannot split its tokens or its stages, where overrides lay out arrays otherwise."""
+    stages, found = {"layers"} if preset.stage_axes else set[str](), dict[str, None]()
+    split = {"batch"} if task.logical_axes is None else {"batch", "seq"} | stages
+    for array, decision in zip(task.arrays, decisions, strict=True):
+        names = tuple(name if name in split else None for name in array.logical_axes)
+        by_step = by_rules(array.shape, names, preset.rules, sizes)
+        found |= dict.fromkeys(each for each in by_step.problems if each not in decision.problems)
+    return [f"{preset.name}: [overrides] do not change how the step splits: {each}" for each in found]
 
 
 def with_shardings(tree: Any, shardings: Any) -> Any:

@@ -140,6 +140,11 @@ def test_a_mesh_must_fit_the_devices() -> None:
         ('[overrides]\n"*.kernal" = ["data"]', "matches no array"),
         ('[overrides]\n"norm.scale" = ["", "data"]', "names 2 dims, the array has 1"),
         ('[overrides]\n"norm.scale" = [["data", "model"]]', "embed 32 does not divide by 64"),
+        (
+            '[rules]\nbatch = ["data", "model"]\n[overrides]\n"batch.*" = []',
+            "the step splits: .* batch 8 does not divide by 64",
+        ),
+        ('[rules]\nlayers = "data"\n[overrides]\n"*" = []', "the step splits: .* layers 2 does not divide by 8"),
     ],
 )
 def test_invalid_rules_and_overrides_are_rejected(tmp_path: Path, text: str, says: str) -> None:
