@@ -1,7 +1,7 @@
 """What `explain` says against the CPU's compiler, for random programs of jax.lax's operations and for layers, losses
 and optimizers of Flax and Optax: collectives are equal in kind and mesh axes or said to be unknown, and results lie as
 compiled. It exits with 1 if a program is answered wrongly in silence.
-`python tests/long/explain.py [SEED …] [--record]` (five minutes on two cores).
+`python tests/long/explain.py [SEED …] [--record]` (ten minutes on two cores).
 """
 
 import argparse
