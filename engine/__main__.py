@@ -1,5 +1,6 @@
 """The engine's command line, which the UI calls: `python -m shardtui.engine QUESTION ARGUMENT …`, structs as JSON."""
 
+import faulthandler
 import inspect
 import os
 import sys
@@ -57,6 +58,7 @@ ON_CPU = (
 def main() -> int:
     """Answers one question and returns the exit code. Imports only what that needs, because jax takes a second."""
     make_stderr_printable()
+    faulthandler.enable()  # else a library that crashes the process may leave no word
     question, *texts = sys.argv[1:] or [""]
     if question not in ANSWERS:
         say(f"{question}: no such question: choose from {', '.join(ANSWERS)}")

@@ -5,8 +5,10 @@ only its log.
 """
 
 import re
+from collections.abc import Iterable
 
 from .encoding import encodable
+from .processes import last_line
 
 KNOWN = (  # order matters: TensorStore calls a full disk RESOURCE_EXHAUSTED, too, so the system's messages come first
     (
@@ -42,6 +44,11 @@ KNOWN = (  # order matters: TensorStore calls a full disk RESOURCE_EXHAUSTED, to
         "correct it or unset XLA_FLAGS",
     ),
     (
+        r"Fatal Python error: (?:Segmentation fault|Bus error|Illegal instruction|Floating.point exception)",
+        "native code crashed",
+        "try again; if it crashes again, unset XLA_FLAGS if it is set, and report the stack that was printed",
+    ),
+    (
         r"already in use by process with pid \d+|The TPU is already in use[^\n]*",
         "another process is using the accelerator",
         "end that process, or choose --platform cpu",
@@ -61,8 +68,8 @@ KNOWN = (  # order matters: TensorStore calls a full disk RESOURCE_EXHAUSTED, to
 TRACEBACK = "Traceback (most recent call last):"
 REMARKS = ("JaxStackTraceBeforeTransformation", "UnfilteredStackTrace", "SimplifiedTraceback")
 """Classes that jax chains to an error to show another traceback: they are no cause."""
-MAX_TEXT = 100_000
-"""Characters of an error that are read: compilers quote whole programs."""
+MAX_TEXT, MAX_LINE = 100_000, 400
+"""Characters of an error that are read, and of a line that are shown: compilers quote whole programs."""
 
 
 def advice(text: str) -> str | None:
@@ -71,6 +78,12 @@ def advice(text: str) -> str | None:
         if found := re.search(pattern, text):
             return f"{meaning} ({found.group().strip()}): {hint}"
     return None
+
+
+def last_words(printed: Iterable[str]) -> str:
+    """Returns what the lines of a process that crashed say: what its failure means and what to do, if it is known."""
+    line = last_line(printed)
+    return advice(line) or line[:MAX_LINE]
 
 
 def problems_in(error: BaseException) -> list[str]:

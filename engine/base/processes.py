@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from pathlib import Path
 
 STOPPED_SECONDS = 4.0
@@ -20,6 +21,8 @@ LONGEST_POLL_SECONDS = 1.0
 POLL_SECONDS = 0.05
 FATAL = re.compile(r"F\d{4} |LLVM ERROR|terminate called|Fatal Python error")
 """Begins the last message of a library before it aborts the process."""
+ABORTED = "Fatal Python error: Aborted"
+"""What faulthandler writes before the stacks of a process that aborts itself, after the library's own words."""
 STOPPED = "stopped by a signal, such as SIGSTOP"
 
 
@@ -36,6 +39,7 @@ def exit_words(status: int | None, process: str = "its process") -> str:
 def last_line(lines: Iterable[str]) -> str:
     """Returns the line with which a library aborted the process, before its stack trace, or else the last one."""
     texts = [line.strip() for line in lines if line.strip()]
+    texts = list(takewhile(lambda line: line != ABORTED, texts)) or texts
     return next((line for line in texts if FATAL.match(line)), texts[-1] if texts else "")
 
 

@@ -23,19 +23,9 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from msgspec import Struct
 
-from ..base.advice import advice, error_line
+from ..base.advice import error_line, last_words
 from ..base.output import note
-from ..base.processes import (
-    KILL_SECONDS,
-    STOPPED,
-    Clock,
-    IdleClock,
-    StopClock,
-    end_with_parent,
-    exit_words,
-    last_line,
-    wait_for,
-)
+from ..base.processes import KILL_SECONDS, STOPPED, Clock, IdleClock, StopClock, end_with_parent, exit_words, wait_for
 from ..base.user_error import UserError
 from ..wire.engine_command import engine_command
 
@@ -49,8 +39,6 @@ IDLE_SECONDS = 60.0
 POLL_SECONDS = 0.5
 HANGS = f"the compiler's process was killed after {LONGEST_SECONDS / 60:.0f} min, without a result"
 IDLE = f"the compiler's process was killed, as it had computed nothing for {IDLE_SECONDS:.0f} s"
-MAX_LINE = 400
-"""Characters of the compiler's last line: it quotes whole programs."""
 OF_THIS_PROCESS = (b"CustomSPMDPartitioning", b"InspectSharding")
 """Calls with addresses of this process's functions, which the compiler calls."""
 
@@ -112,8 +100,7 @@ class CompilerProcess:
         problem, printed = self._problem(), self._printed()
         note(*printed)
         if problem:
-            text = ": ".join(filter(None, (problem, last_line(printed)[:MAX_LINE])))
-            raise CompilerEnded(advice(text) or text)
+            raise CompilerEnded(": ".join(filter(None, (problem, last_words(printed)))))
         return _read(self.file, Compiled).executable
 
     def _problem(self) -> str:

@@ -26,6 +26,7 @@ NO_THREAD = "out of memory on this machine (pthread_create() failed)", "end othe
         ("OSError: [Errno 28] No space left on device: 'x'", "the disk is full", "--checkpoint-dir"),
         ("OSError: [Errno 30] Read-only file system: 'x'", "the directory cannot be written", "make it writable"),
         ("F0000 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x=1", "XLA_FLAGS", "unset XLA_FLAGS"),
+        ("Fatal Python error: Segmentation fault", "native code crashed", "unset XLA_FLAGS"),
         ("The TPU is already in use by process with pid 77", "accelerator (The TPU is already", "end that"),
         ("Unable to initialize backend 'tpu': no libtpu", "cannot be used", "--platform"),
         ("Please install gcsfs to access Google Storage", "a package that is not installed", "pip install gcsfs"),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from shardtui.engine.base import processes
-from shardtui.engine.base.processes import Deadline, IdleClock, exit_words, is_stopped, wait_for
+from shardtui.engine.base.processes import Deadline, IdleClock, exit_words, is_stopped, last_line, wait_for
 
 from ..processes import awaited
 
@@ -20,6 +20,25 @@ def test_every_exit_status_has_words() -> None:
     named = [exit_words(-number).rpartition(" ")[2] for number in (9, 32, 34, 40, 64, 65)]
     assert named == ["SIGKILL", "32", "SIGRTMIN", "SIGRTMIN+6", "SIGRTMAX", "65"]
     assert len({exit_words(status) for status in range(-300, 300)}) == 600
+
+
+@pytest.mark.parametrize(
+    ("said", "stacks", "line"),
+    [
+        ("double free or corruption (out)", "Aborted", "double free or corruption (out)"),
+        (
+            "F1127 env.cc:93] Check failed\n*** Check failure stack trace: ***",
+            "Aborted",
+            "F1127 env.cc:93] Check failed",
+        ),
+        ("loading", "Segmentation fault", "Fatal Python error: Segmentation fault"),
+        ("", "Aborted", "Fatal Python error: Aborted"),
+        ("one\ntwo\n\n", "", "two"),
+    ],
+)
+def test_the_last_line_before_a_crash_is_what_the_library_said(said: str, stacks: str, line: str) -> None:
+    written = f"\nFatal Python error: {stacks}\n\nThread 0x1 (most recent call first):\n  File x" * bool(stacks)
+    assert last_line(f"{said}{written}".splitlines()) == line
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
+from ...engine.base.advice import last_words
 from ...engine.base.encoding import encode_json
 from ...engine.base.processes import KILL_SECONDS, exit_words, last_line
 from ...engine.base.regular_file import open_regular
@@ -56,7 +57,7 @@ class Answer:
     def problems(self) -> list[str]:
         if self.messages:
             return self.messages
-        return [f"{exit_words(self.status)}: {last_line(self.stderr)[:MAX_PROBLEM_CHARS] or 'no output'}"]
+        return [f"{exit_words(self.status)}: {last_words(self.stderr) or 'no output'}"]
 
     def checked(self) -> "Answer":
         """Returns this answer. Raises UserError if the engine refused the request, and NoAnswer if it failed."""
