@@ -91,7 +91,7 @@ OWN_SEQUENCES = re.compile(
 )
 """Sequences that Textual, rich and the UI write by themselves: the last ones are the window's title and progress."""
 OWN_CHARACTERS = str.maketrans("", "", "\r\n\u2800")
-HOME, DOWN, PAGE_DOWN, PALETTE = "\x1b[H", "\x1b[B", "\x1b[6~", "\x10"
+HOME, END, DOWN, PAGE_DOWN, ENTER, ESCAPE, PALETTE = "\x1b[H", "\x1b[F", "\x1b[B", "\x1b[6~", "\r", "\x1b", "\x10"
 
 
 @dataclass
@@ -176,11 +176,11 @@ def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
     axes = dict(zip(described.compiled.mesh.axes, texts.of("mesh axes"), strict=False))
     compiled, inspected = _renamed(described.compiled, axes), _renamed(described.inspected, axes)
     preset = texts.of("active preset")[0]
+    first, *others = described.devices
+    platforms, kinds = texts.of("platform"), texts.of("device kind")
     devices = [
-        msgspec.structs.replace(device, kind=kind, platform=platform)
-        for device, kind, platform in zip(
-            described.devices, [texts.line("device kind")] * 8, cycle(texts.of("platform")), strict=False
-        )
+        msgspec.structs.replace(first, kind=kinds[0], platform=platforms[0]),  # short, so that the bar has room for it
+        *(msgspec.structs.replace(device, kind=" ".join(kinds), platform=" ".join(platforms)) for device in others),
     ]
     return [
         EngineStarted(protocol=1, pid=1, config=_config(texts)),
@@ -197,7 +197,7 @@ def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
         switched(texts.line("preset left"), preset, step=1),
         CommandRefused(problem=texts.line("refusal")),
         SwitchFailed(
-            to_preset=texts.line("preset not reached"), step=1, preset="dp", problems=texts.of("failed switch")
+            to_preset=texts.line("preset not reached"), step=1, preset=preset, problems=texts.of("failed switch")
         ),
         Paused(step=1, problem=texts.line("pause")),
         CheckpointFailed(step=1, problems=texts.of("failed checkpoint")),
@@ -242,7 +242,8 @@ def _renamed(message: msgspec.Struct, names: dict[str, str]) -> msgspec.Struct:
 
 
 def _config(texts: Texts) -> object:
-    return tiny_config(run=texts.line("run"), model_name=texts.line("model"), preset="dp", data=texts.line("data"))
+    run, model = texts.of("run")[0], texts.of("model")[0]  # longer ones have no room in the bar
+    return tiny_config(run=run, model_name=model, preset="dp", data=texts.line("data"))
 
 
 def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, active: str) -> EngineReady:
@@ -317,14 +318,15 @@ def _visit(directory: RunDirectory, size: tuple[int, int]) -> tuple[bytes, str]:
     """Visits all views with keys and clicks; returns what the UI wrote and what went wrong."""
     ui = Terminal("attach", directory.name, size=size)
     ui.until(lambda text: "crashed" in text or "failed" in text, "the end of the run")
-    for view in "123450":
+    for view in "1234567890":
         _press(ui, view)
         for row in range(2, size[1], 4):
             ui.send(f"\x1b[<0;{20 + row};{row}M\x1b[<0;{20 + row};{row}m")
         _press(ui, HOME)
         for _ in range(8):
             _press(ui, PAGE_DOWN)
-    _press(ui, "1", HOME, *[DOWN] * len(TEXTS))
+    _press(ui, "c", *[PAGE_DOWN] * 8, ESCAPE)
+    _press(ui, "1", END, ENTER, HOME, *[DOWN] * 2 * len(TEXTS))  # it unfolds the presets that do not fit
     _press(ui, "2", HOME, *[DOWN] * len(TEXTS))
     _press(ui, "4", HOME, *[DOWN] * len(TEXTS))
     _press(ui, "?", "?", PALETTE, "Switch", *[PAGE_DOWN] * 8)
@@ -333,7 +335,7 @@ def _visit(directory: RunDirectory, size: tuple[int, int]) -> tuple[bytes, str]:
     for _ in range(20):  # the palette may still be busy
         if ui.process.poll() is not None:
             break
-        ui.send("\x1b")
+        ui.send(ESCAPE)
         _read_for(ui, 0.5)
         ui.send("d")
         _read_for(ui, 1)
