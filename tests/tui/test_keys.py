@@ -11,9 +11,11 @@ import msgspec
 import pytest
 from rich.style import Style
 from shardtui.engine.base.user_error import UserError
+from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import CheckpointsKept, PresetPreviewed
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.app_keys import NAMES
 from shardtui.tui.keymap import clashes, every_binding, load_keymap
 from shardtui.tui.messages import EventsArrived
 from shardtui.tui.palette import Palette
@@ -24,6 +26,7 @@ from shardtui.tui.screens.run_screen import Always
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.preset_list import PresetList
+from textual.binding import BindingsMap
 from textual.command import CommandList
 from textual.events import Click, MouseDown, Resize
 from textual.geometry import Size
@@ -33,8 +36,9 @@ from textual.widgets import Input, OptionList
 from textual.widgets._toast import Toast
 from textual.widgets.markdown import MarkdownBlock
 
+from ..conftest import tiny_config
 from ..recorded import recorded_run
-from .test_app import finished, until
+from .test_app import finished, shown, until
 from .test_rules import layout
 
 
@@ -49,8 +53,8 @@ async def play(
 ) -> AsyncIterator[tuple[ShardtuiApp, Pilot[None]]]:
     if sys.version_info >= (3, 12):
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # as Textual's `run` does
-    async with finished(directory, size) as shown:
-        yield shown
+    async with finished(directory, size) as played:
+        yield played
 
 
 @contextmanager
@@ -126,6 +130,21 @@ async def test_a_palette_may_lose_its_view_or_be_closed_at_any_moment(ended: Run
         await pilot.press("escape", "escape")  # before it shows that nothing matches
         assert not palette.is_active
         assert palette._no_matches_timer is None
+
+
+async def test_every_key_may_come_before_a_run_has_said_anything(home: Path) -> None:
+    """None ends the UI."""
+    async with shown(run_directory.create(tiny_config())) as (app, pilot):
+        for name in NAMES:
+            await app.switch_mode(name)
+            await pilot.pause()
+            own = [node for node in app.screen.walk_children() if type(node).__module__.startswith("shardtui")]
+            for node in [app.screen, *own]:
+                for bindings in BindingsMap(type(node).BINDINGS).key_to_bindings.values():
+                    for binding in bindings:
+                        await app.run_action(binding.action, node)
+                        await pilot.pause()
+        assert app.is_running
 
 
 async def test_a_question_that_comes_with_an_answer(ended: RunDirectory) -> None:

@@ -1,5 +1,7 @@
 """The origin dialog over recorded runs, driven by keys; a real engine process runs the partitioner's passes."""
 
+import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -8,11 +10,14 @@ from pathlib import Path
 import pytest
 from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.base.processes import children
-from shardtui.engine.explain.explanation import StepRequest
+from shardtui.engine.explain.explanation import Explanation, StepRequest
 from shardtui.engine.wire.events import Inspection
 from shardtui.tui.app import ShardtuiApp
+from shardtui.tui.client.explainer import Rules
 from shardtui.tui.lookups import explained_step
 from shardtui.tui.screens.arrays import ArraysScreen
+from shardtui.tui.screens.origin import OriginScreen
+from shardtui.tui.state.origin_pages import ValuePage
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.terminal.export import screen_text
 from textual.pilot import Pilot
@@ -138,6 +143,29 @@ async def test_a_step_that_cannot_be_explained_is_one_message(home: Path, descri
         await press(pilot, "t", "enter")
         assert not app.screen.pages
         await press(pilot, "escape")
+        assert isinstance(app.screen, ArraysScreen)
+
+
+async def test_the_dialog_may_be_closed_before_the_answer(home: Path, described: list[Inspection]) -> None:
+    """To end the process that computes it takes longer than to remove the widgets."""
+    ended = asyncio.Event()
+    async with finished(record_inspections(described[:1], "closed")) as (app, pilot):
+
+        async def explain(rules: Rules) -> list[Explanation]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await until(lambda: not dialog.children, "the end of the widgets")
+                ended.set()
+            return []
+
+        dialog = OriginScreen(ValuePage(UP), "dp", described[0].compiled.mesh, explain)
+        await app.push_screen(dialog)
+        await until(lambda: "explaining …" in screen_text(app), "the dialog")
+        await press(pilot, "escape")
+        await asyncio.wait_for(ended.wait(), 60)
+        await press(pilot, "2")
         assert isinstance(app.screen, ArraysScreen)
 
 

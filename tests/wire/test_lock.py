@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 from shardtui.engine.base.user_error import UserError
-from shardtui.engine.wire import run_directory
+from shardtui.engine.wire import framing, run_directory
+from shardtui.engine.wire.commands import Hello, SaveCheckpoint
 from shardtui.engine.wire.lock import Holder
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client import stopping
@@ -249,7 +251,11 @@ def test_a_run_without_its_directory_ends(home: Path, change: Callable[[Path], N
     events: list[dict[str, Any]] = []
     for line in process.stdout:
         events.append(json.loads(line))
-        if events[-1]["type"] == "StepDone":
+        if events[-1]["type"] == "StepDone" and events[-1]["step"] == 1:
+            with socket.socket(socket.AF_UNIX) as viewer:
+                viewer.connect(str(RunDirectory(path).socket))
+                viewer.sendall(framing.frame(Hello()) + framing.frame(SaveCheckpoint()))
+        if events[-1].get("checkpoints"):
             break
     change(path)
     before = _names(path)
@@ -259,13 +265,14 @@ def test_a_run_without_its_directory_ends(home: Path, change: Callable[[Path], N
         errors = process.stderr.read()
         assert process.wait() == 1
     assert SAYS in errors
+    assert "--resume" not in errors, errors
     failed, ended = events[-2:]
     assert (failed["type"], ended["type"]) == ("Failed", "RunEnded")
     assert not failed["refused"]
     step = next(event["step"] for event in reversed(events) if event["type"] == "StepDone")
     assert failed["problems"][0].endswith(f"the run ended after step {step:,}")
     assert _names(path) == before, "nothing is saved where the directory was"
-    assert [path.name for path in kept.glob("mine/[0-9]*")] == ([str(step)] if elsewhere else [])
+    assert (kept / f"mine/{step}").exists() == elsewhere
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

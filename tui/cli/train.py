@@ -2,6 +2,9 @@
 
 import argparse
 import asyncio
+import contextlib
+import os
+from pathlib import Path
 from statistics import median
 
 from msgspec import Struct
@@ -24,6 +27,7 @@ from ...engine.wire.events import (
     Paused,
     StepsDone,
 )
+from ...engine.wire.run_directory import RunDirectory
 from ..client import stopping
 from ..client.engine_client import EngineClient
 from ..state.failures import Failures
@@ -84,6 +88,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     report = _print_json if as_json else _Progress().report
     state, failures = RunState(), Failures()
     last = 0, 0.0
+    place = client.directory.path.stat()
     client.start_engine(restart)
     audience = Audience(client, "saving after this step, then stopping")
     async for events in client.events(cleaned=not as_json):
@@ -111,12 +116,20 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             show(json_line(RunEnded(seq=seq, time=ended, goodput=state.goodput)))
         elif state.phase == Phase.STOPPED:
             _print_summary(state)
-    if failures and state.checkpoints and client.directory.exists:
-        step = state.checkpoints[-1].step
+    if failures and (step := _newest_checkpoint(client.directory, place, state)):
         say(f"`shardtui train --resume {client.directory.name}` resumes from the checkpoint of step {step:,}")
     if interrupts.by_keyboard:
         return INTERRUPTED
     return FAILED if failures else FINE
+
+
+def _newest_checkpoint(directory: RunDirectory, place: os.stat_result, state: RunState) -> int:
+    """Returns its step; 0 if there is none, or if it is gone or the run's directory is no longer the one at `place`."""
+    with contextlib.suppress(OSError):
+        if state.config and state.checkpoints and os.path.samestat(place, directory.path.stat()):
+            checkpoints, step = directory.checkpoints(state.config), state.checkpoints[-1].step
+            return step if "://" in checkpoints or Path(checkpoints, str(step)).is_dir() else 0
+    return 0
 
 
 def _warnings(event: AnyEvent) -> list[str]:

@@ -166,7 +166,8 @@ class ArrayTable(Table):
         self.columns: list[Column[ArrayRow]] = []
 
     def show_arrays(self, state: RunState) -> None:
-        assert state.layout
+        if state.layout is None:
+            return
         self.state, self.changed, mesh = state, changed_arrays(state), state.layout.mesh
         self.columns = array_columns(mesh, self.mark)
         self.columns[1:1] = [] if state.followed is None else [slice_column(state.followed, mesh)]

@@ -43,4 +43,7 @@ class Dialog(BaseScreen[T], ModalScreen[T], Generic[T]):
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         """Closes this dialog. A second call does nothing: Textual would pop whichever screen is on top."""
-        return super().dismiss(result) if self.is_active else AwaitComplete()
+        if not self.is_active:
+            return AwaitComplete()
+        self.workers.cancel_node(self)  # Textual does so too, but once their widgets are gone
+        return super().dismiss(result)

@@ -130,14 +130,14 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
         self.show_titles()
         if not self.pages:
             self.fill([Line(f"{EXPLAINING} …")])
+        found: list[Explanation] = []
         try:
-            return await self.explain(rules)
+            found = await self.explain(rules)
         except UserError as error:
             self.show_problems(error)
-            return []
-        finally:
-            self.busy = None
-            self.show_titles()
+        self.busy = None
+        self.show_titles()
+        return found
 
     def show_problems(self, error: UserError) -> None:
         """Says why there is no explanation: on the page if it is empty, else below it."""
