@@ -45,5 +45,6 @@ class Dialog(BaseScreen[T], ModalScreen[T], Generic[T]):
         """Closes this dialog. A second call does nothing: Textual would pop whichever screen is on top."""
         if not self.is_active:
             return AwaitComplete()
-        self.workers.cancel_node(self)  # Textual does so too, but once their widgets are gone
+        # Textual does so too, but once their widgets are gone
+        self.workers.cancel_node(self)  # pyright: ignore[reportUnknownMemberType]
         return super().dismiss(result)
