@@ -19,7 +19,6 @@ from ...engine.wire.commands import Stop
 from ...engine.wire.events import (
     AnyEvent,
     CheckpointsKept,
-    EngineLost,
     EngineReady,
     EngineStopped,
     Failed,
@@ -30,6 +29,7 @@ from ...engine.wire.events import (
 from ...engine.wire.run_directory import RunDirectory
 from ..client import stopping
 from ..client.engine_client import EngineClient
+from ..client.started_engine import lost
 from ..state.failures import Failures
 from ..state.goodput import Goodput, goodput_words
 from ..state.interpreter import apply
@@ -165,7 +165,7 @@ async def stop(client: EngineClient) -> int:
         end = "killed without saving" if await stopping.kill(run) else "it cannot be killed"
         show(f"run {run.name}: {problem}: {end}")
         return FAILED
-    last = stopping.end_event(run, holder and holder.pid) or EngineLost(reason=client.reason())
+    last = stopping.end_event(run, holder and holder.pid) or lost(run.log)
     show(f"run {run.name}: {last.line}")
     return FINE if isinstance(last, EngineStopped) else FAILED
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from ...engine.base.advice import advice
 from ...engine.base.output import Relay, printable, say
 from ...engine.base.processes import exit_words
 from ...engine.base.user_error import UserError
@@ -25,7 +24,6 @@ from ...engine.wire.events import (
     AnyEvent,
     CommandRefused,
     Disconnected,
-    EngineLost,
     EngineStarted,
     EngineStopped,
     Failed,
@@ -38,15 +36,14 @@ from ..state.playback import Playback
 from ..terminal import FAILED, REFUSED
 from ..terminal.clean import clean
 from .connection import Connection
-from .engine_process import Answer, exit_reason, last_log_line
-from .started_engine import StartedEngine
+from .engine_process import Answer, exit_reason
+from .started_engine import StartedEngine, lost
 from .stopping import unreachable_problem
 
 T = TypeVar("T")
 EXIT_SECONDS = 5.0
 """Time for an engine's processes to exit after it has reported its end."""
 POLL_SECONDS = 0.02
-EXITED_SILENTLY = "its process ended without a message: killed, or out of memory"
 
 
 def ask_engine(kind: type[T], question: str, subject: Struct | str, *names: str) -> list[T]:
@@ -122,7 +119,7 @@ class EngineClient:
         if self._connection is not None:
             self._connection.close()
         if self._engine and self._engine.is_supervised and not await self._next_engine():
-            yield [self._engine.refusal() or EngineLost(reason=self.reason())]
+            yield [self._engine.refusal() or lost(self.directory.log)]
             return
         holder = None if self._engine else self.directory.holder()
         self._followed = holder.pid if holder else self._followed
@@ -247,8 +244,7 @@ class EngineClient:
         if self._protocol > VERSION:
             known = f"it speaks protocol {self._protocol}, this viewer protocol {VERSION}"
             return Disconnected(reason=f"its engine has ended, but {known}: update shardtui to see how")
-        process, reason = engine.end() if engine else (0, EXITED_SILENTLY)
-        return EngineLost(reason=printable(reason if process else self._with_log(reason, engine)), process=process)
+        return engine.end() if engine else lost(self.directory.log)
 
     def _why_disconnected(self, connection: Connection, last: AnyEvent | None) -> str:
         if self._protocol != VERSION:
@@ -256,18 +252,6 @@ class EngineClient:
         if isinstance(last, CommandRefused):
             return mismatch(VERSION, last.protocol) if last.protocol else last.problem
         return connection.problem
-
-    def reason(self) -> str:
-        """Returns why an engine that was not started from here is gone, as far as is known."""
-        return self._with_log(EXITED_SILENTLY, None)
-
-    def _with_log(self, reason: str, engine: StartedEngine | None) -> str:
-        if not self.directory.log.exists():  # an external loop prints elsewhere
-            return reason
-        line = last_log_line(self.directory.log, engine.old_log_bytes if engine else 0)
-        if known := advice(line):
-            return f"{reason}: {known}; more in {self.directory.log}"
-        return f"{reason}; {self.directory.log}" + (f" says: {line}" if line else " is empty")
 
 
 async def _holds_in_time(condition: Callable[[], bool]) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ...engine.base.advice import advice
 from ...engine.base.output import printable
 from ...engine.base.processes import Deadline, children, send_signal, wait_for
 from ...engine.base.regular_file import append_regular
@@ -18,15 +19,17 @@ from ...engine.spec.config import Restart
 from ...engine.wire.ending import RecordedProcess, unrecorded, worst
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader, last_seq
-from ...engine.wire.events import AnyEvent, EngineStarted, Failed
+from ...engine.wire.events import AnyEvent, EngineLost, EngineStarted, Failed
 from ...engine.wire.run_directory import RunDirectory
-from .engine_process import exit_reason
+from .engine_process import exit_reason, last_log_line
 from .stopping import POLL_SECONDS, exit_limit_seconds
 
 SUPERVISOR_SECONDS = 10.0
 """Time for a supervisor to end after its engine has refused the run."""
 LAST_MARGIN_SECONDS = 75.0
 """Time on top of --stop-timeout for all processes to end. A supervisor ends its engine earlier than that."""
+
+EXITED_SILENTLY = "its process ended without a message: killed, or out of memory"
 
 
 class StartedEngine:
@@ -37,7 +40,7 @@ class StartedEngine:
         self._directory = directory
         self._last_old_seq = last_seq(directory.events)
         """Sequence number of the last event before this engine."""
-        self._old_events_bytes, self.old_log_bytes = map(_size, (directory.events, directory.log))
+        self._old_events_bytes, self._old_log_bytes = map(_size, (directory.events, directory.log))
         """Bytes of the events and of the log from before this engine."""
         self._is_new = [path.name for path in directory.path.iterdir()] == ["run.json"]
         """The directory held nothing but the run's configuration."""
@@ -109,12 +112,25 @@ class StartedEngine:
         attach = f"`shardtui attach {name}` shows it"
         return _refusal(f"run {name}: {who}, started at the same moment, is training it: {attach}")
 
-    def end(self) -> tuple[int, str]:
-        """Returns which process exited first, and how: one that aborts after a killed one did so because of it."""
+    def end(self) -> EngineLost:
+        """Says which process exited first, and how: one that aborts after a killed one did so because of it."""
         statuses = [process.popen.poll() for process in self._processes]
         killed = {number: unrecorded(status) for number, status in enumerate(statuses) if status and status < 0}
         first = worst(killed)[0] if killed else 0
-        return first, exit_reason(statuses[first])
+        if first:
+            return EngineLost(reason=printable(exit_reason(statuses[first])), process=first)
+        return lost(self._directory.log, self._old_log_bytes, exit_reason(statuses[0]))
+
+
+def lost(log: Path, begin: int = 0, reason: str = EXITED_SILENTLY) -> EngineLost:
+    """Says why an engine is gone, as far as its log tells after the first `begin` bytes."""
+    if log.exists():  # an external loop prints elsewhere
+        line = last_log_line(log, begin)
+        if known := advice(line):
+            reason = f"{reason}: {known}; more in {log}"
+        else:
+            reason = f"{reason}; {log}" + (f" says: {line}" if line else " is empty")
+    return EngineLost(reason=printable(reason))
 
 
 def _start(directory: RunDirectory, restart: Restart, supervision: Supervision | None) -> list[RecordedProcess]:
