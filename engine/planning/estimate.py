@@ -154,7 +154,7 @@ class Step:
 
     @cached_property
     def work(self) -> Work:
-        one = StepCompute(self.layout, self.memory).work
+        one = StepCompute(self.layout, self.memory.argument_bytes).work
         names = ("flops", "memory_bytes", "model_flops", "tokens")
         return replace(one, **{name: getattr(one, name) * self.micro_batches for name in names})
 

@@ -3,12 +3,12 @@
 from ..models.sizes import flops_per_token
 from .ranking import Work
 from .step_layout import FLOAT32, StepLayout
-from .step_memory import StepMemory
+from .step_memory import block_residuals
 
 
 class StepCompute:
-    def __init__(self, step: StepLayout, memory: StepMemory) -> None:
-        self.step, self.memory = step, memory
+    def __init__(self, step: StepLayout, argument_bytes: int) -> None:
+        self.step, self._argument_bytes = step, argument_bytes
 
     @property
     def work(self) -> Work:
@@ -75,11 +75,11 @@ class StepCompute:
         """Lower bound of the bytes that one device reads and writes. State and gradients are read and written; kernels
         are read for each of three uses; a block's activations are written and read in the forward and in the backward
         pass. In a pipeline every tick reads the kernels of the layers that it applies and adds to their gradients."""
-        moved = 2 * self.memory.argument_bytes
+        moved = 2 * self._argument_bytes
         for weight in self.step.weights:
             gradient = self.step.local_elements(weight.array.shape, weight.spec) * FLOAT32
             moved += (3 * self.step.gathered_bytes(weight) + 2 * gradient) * (
                 self.step.ticks / self.step.repeats if weight.is_stacked else 1
             )
         passes = (6 if self.step.model.remat else 4) * self.step.layers * self.step.bubble_factor
-        return moved + passes * self.memory.saved_bytes_per_block()
+        return moved + passes * block_residuals(self.step)

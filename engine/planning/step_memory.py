@@ -87,7 +87,7 @@ class StepMemory:
         if self.step.model.remat:
             one = self.step.saved_stream_bytes() + self.step.kept_bytes()
         else:
-            one = self._product_bytes if self.step.pipeline else self.saved_bytes_per_block()
+            one = self._product_bytes if self.step.pipeline else block_residuals(self.step)
         return self.step.layers * self.step.bubble_factor * one
 
     @property
@@ -117,56 +117,6 @@ class StepMemory:
         in_loop = self._saved_in_layers / step.ticks + 2 * layers if step.on_cpu and step.layers > step.repeats else 0
         return interleaved + in_loop
 
-    def saved_bytes_per_block(self) -> float:
-        """Returns the bytes that a block's forward pass saves for its backward pass, without remat.
-
-        Counted as in Korthikanti et al. 2022, "Reducing Activation Recomputation", section 4.1, but for this block as
-        JAX differentiates it, which drops nothing: each LayerNorm saves three float32 `[B, T, D]`, each RMSNorm two,
-        also of queries and keys, each matmul its input, the softmax its float32 result and a copy in the compute dtype,
-        the MLP what `HIDDEN_RESIDUALS` says, and each dropout its mask. Splash attention saves no scores, but pads its
-        operands and its result to the lanes of a tile. A ring saves what its device has of them, the result twice, and
-        one number per head and token.
-        """
-        itemsize, model = self.step.itemsize, self.step.model
-        stream = self.step.activation_elements(("batch", "seq", "activation_embed"))
-        normed = (3 if model.norm == "layer" else 2) * FLOAT32
-        norms = 4 if model.norm_places == "both" else 2
-        heads, scores = self.step.head_elements(), self.step.score_elements()
-        attention = (heads + self.step.activation_elements(KEYS)) * 2 * itemsize
-        if self.step.is_ring:
-            attention = heads * (5 * itemsize + FLOAT32 / self.step.model.head_dim)
-        masks = 2 * stream if self.step.model.dropout else 0
-        return (
-            stream * (norms * normed + 2 * itemsize)
-            + attention * self.step.head_padding
-            + (heads + self.step.activation_elements(KEYS)) * (normed if model.query_norm != "none" else 0)
-            + self.step.hidden_elements() * HIDDEN_RESIDUALS[model.activation] * itemsize
-            + self._routing_residuals()
-            + scores * (FLOAT32 + itemsize)
-            + masks
-        )
-
-    def _routing_residuals(self) -> float:
-        """Bytes saved for routing: what experts receive and return `[E, B, C, D]`, and the tokens' slots `[B, T, E, C]`
-        to dispatch and to combine, and in float32 for each choice of a token. 0 without experts. Without a capacity
-        experts receive all tokens, and there are no slots."""
-        if not self.step.model.experts:
-            return 0
-        if self.step.is_ragged:
-            return 2 * self._row_bytes
-        slots = self.step.activation_elements(("batch", "seq", "router", "capacity"))
-        slots = slots if self.step.model.capacity_factor else 0
-        moved = sum(self.step.activation_elements((*dims, "activation_embed")) for dims in (SENT, RECEIVED))
-        return moved * self.step.itemsize + slots * (
-            2 * self.step.itemsize + self.step.model.experts_per_token * FLOAT32
-        )
-
-    @property
-    def _row_bytes(self) -> float:
-        """Bytes of the tokens that go into ragged products, and of what comes out, `[B, T, K, D]` each."""
-        tokens = self.step.activation_elements(("expert_batch", "seq", "activation_embed"))
-        return tokens * self.step.model.experts_per_token * self.step.itemsize
-
     @property
     def block_bytes(self) -> float:
         """Peak bytes of the backward pass of one block, or of one tick of a pipeline stage without remat, which
@@ -175,7 +125,7 @@ class StepMemory:
         if not step.pipeline or step.model.remat:
             return self._one_block_bytes
         layers = step.layers / step.repeats
-        return layers * self.saved_bytes_per_block() / step.microbatches + (self._one_block_bytes if layers > 1 else 0)
+        return layers * block_residuals(self.step) / step.microbatches + (self._one_block_bytes if layers > 1 else 0)
 
     @property
     def _one_block_bytes(self) -> float:
@@ -192,7 +142,7 @@ class StepMemory:
         if step.on_cpu and step.model.remat:
             whole, split = step.residual_bytes(), step.saved_stream_bytes()
             input_bytes = (whole if step.is_explicit else 2 * (split - whole)) if split < whole else 0
-            return (self.saved_bytes_per_block() + input_bytes + keys) / step.microbatches
+            return (block_residuals(self.step) + input_bytes + keys) / step.microbatches
         gathered = [step.gathered_bytes(weight) / step.layers for weight in step.weights if weight.is_kernel]
         scores = step.score_elements() * (FLOAT32 + step.itemsize)
         stream = 8 * step.residual_bytes()
@@ -200,7 +150,7 @@ class StepMemory:
         received = 0
         if step.model.experts and not step.model.capacity_factor:
             one = step.activation_elements((*RECEIVED, "activation_embed")) * step.itemsize
-            received = 2 * (self._row_bytes if step.is_ragged else one)
+            received = 2 * (_row_bytes(step) if step.is_ragged else one)
         return (scores + stream + hidden + received + keys) / step.microbatches + sum(sorted(gathered)[-2:])
 
     @property
@@ -226,3 +176,51 @@ class StepMemory:
         row = step.model.embed // step.shard_count(table.spec[1])
         copies = 4 if step.gather_axes(table) and (step.on_cpu or (step.on_tpu and row % LANES)) else 2
         return step.activation_elements(("batch", "seq", "vocab")) * step.itemsize + copies * step.gathered_bytes(table)
+
+
+def block_residuals(step: StepLayout) -> float:
+    """Returns the bytes that a block's forward pass saves for its backward pass, without remat.
+
+    Counted as in Korthikanti et al. 2022, "Reducing Activation Recomputation", section 4.1, but for this block as
+    JAX differentiates it, which drops nothing: each LayerNorm saves three float32 `[B, T, D]`, each RMSNorm two,
+    also of queries and keys, each matmul its input, the softmax its float32 result and a copy in the compute dtype,
+    the MLP what `HIDDEN_RESIDUALS` says, and each dropout its mask. Splash attention saves no scores, but pads its
+    operands and its result to the lanes of a tile. A ring saves what its device has of them, the result twice, and
+    one number per head and token.
+    """
+    itemsize, model = step.itemsize, step.model
+    stream = step.activation_elements(("batch", "seq", "activation_embed"))
+    normed = (3 if model.norm == "layer" else 2) * FLOAT32
+    norms = 4 if model.norm_places == "both" else 2
+    heads, keys = step.head_elements(), step.activation_elements(KEYS)
+    attention = (heads + keys) * 2 * itemsize
+    if step.is_ring:
+        attention = heads * (5 * itemsize + FLOAT32 / model.head_dim)
+    return (
+        stream * (norms * normed + 2 * itemsize + (2 if model.dropout else 0))
+        + attention * step.head_padding
+        + (heads + keys) * (normed if model.query_norm != "none" else 0)
+        + step.hidden_elements() * HIDDEN_RESIDUALS[model.activation] * itemsize
+        + _routing_residuals(step)
+        + step.score_elements() * (FLOAT32 + itemsize)
+    )
+
+
+def _routing_residuals(step: StepLayout) -> float:
+    """Bytes saved for routing: what experts receive and return `[E, B, C, D]`, and the tokens' slots `[B, T, E, C]`
+    to dispatch and to combine, and in float32 for each choice of a token. 0 without experts. Without a capacity
+    experts receive all tokens, and there are no slots."""
+    model = step.model
+    if not model.experts:
+        return 0
+    if step.is_ragged:
+        return 2 * _row_bytes(step)
+    slots = step.activation_elements(("batch", "seq", "router", "capacity")) if model.capacity_factor else 0
+    moved = sum(step.activation_elements((*dims, "activation_embed")) for dims in (SENT, RECEIVED))
+    return moved * step.itemsize + slots * (2 * step.itemsize + model.experts_per_token * FLOAT32)
+
+
+def _row_bytes(step: StepLayout) -> float:
+    """Bytes of the tokens that go into ragged products, and of what comes out, `[B, T, K, D]` each."""
+    tokens = step.activation_elements(("expert_batch", "seq", "activation_embed"))
+    return tokens * step.model.experts_per_token * step.itemsize
