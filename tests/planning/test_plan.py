@@ -335,7 +335,7 @@ def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, com
         await until(lambda: len(compilers.started) > 1, "the next compilation, from another view")
         await pilot.press("7")
         await until(lambda: f"{first.preset}" in column(app, 0), "the view again")
-        assert plan.table.ranking[first.preset].problems == ["not compiled: cancelled"]
+        assert plan.board.rows[first.preset].problems == ["not compiled: cancelled"]
         await pilot.press("K")
         await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all compilers")
         await until(lambda: "compiling" not in column(app, 8), "rows without a compilation")
@@ -356,7 +356,7 @@ def test_a_search_in_the_view_keeps_the_batch(home: Path, compilers: Compilers, 
         await until(lambda: compilers.started, "the first compilation")
         await until(lambda: "left" in screen_text(app), "the time left")
         assert "tokens/s by formula, not compiled" in " ".join(screen_text(app).split())
-        rows = view(app).table.ranking
+        rows = view(app).board.rows
         assert any(row.settings for row in rows.values())
         assert {row.tokens for row in rows.values()} == {8 * 16}, "the batch of the field"
         assert next(iter(rows.values())).preset in column(app, 0)
@@ -374,7 +374,7 @@ def test_enter_shows_what_fills_the_memory_of_a_traced_step(home: Path, compiler
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await request_plan(app, pilot, "v5e:2x4")
         await until(lambda: "by trace only" in screen_text(app), "the board")
-        view(app).table.select("dp")
+        view(app).board.table.select("dp")
         await pilot.press("enter")
         await until(lambda: "dp: memory of a step, predicted" in screen_text(app), "what fills the memory")
         text = " ".join(screen_text(app).split())
@@ -409,7 +409,7 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await request_plan(app, pilot, "v5e:2x4")
         await until(lambda: view(app).status == "compiled", "the end")
-        view(app).table.select("dp")
+        view(app).board.table.select("dp")
         await pilot.press("enter")
         step = formatting.seconds(breakdown.step_seconds)
         await until(lambda: f"dp on v5e:2x4: a step of {step}, predicted" in screen_text(app), "the prediction")
@@ -443,11 +443,11 @@ def test_enter_compiles_what_makes_a_preset_fit(home: Path, compilers: Compilers
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await request_plan(app, pilot, "v5e:2x4")
         await until(lambda: view(app).status == "compiled", "the end")
-        view(app).table.select("tp")
+        view(app).board.table.select("tp")
         await pilot.press("enter")
         await until(lambda: len(compilers.started) == 1, "the first compilation that no cache answers")
         await until(lambda: "tp fits with batch_size=4, not with 8" in " ".join(screen_text(app).split()), "its limit")
-        rows = view(app).table.ranking
+        rows = view(app).board.rows
         assert {row.preset for row in rows.values()} == {"tp"}
         assert rows["tp batch_size=4"].verdict == "fits"
         assert "tp batch_size=4" in column(app, 0)

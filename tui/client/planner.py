@@ -18,7 +18,7 @@ from ...engine.spec.config import RunConfig
 from ...engine.spec.preset import reference
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
-from ...engine.spec.search import SearchRequest
+from ...engine.spec.search import Goal, SearchRequest
 from ...engine.spec.topology import load_topology
 from ...engine.wire.events import EngineReady
 from ...engine.wire.step_breakdown import StepBreakdown
@@ -94,6 +94,11 @@ class Planner:
         self.curve: list[CurvePoint] = []
         """Each time that a search found a better candidate."""
         self.is_out_of_time = False
+
+    @property
+    def goal(self) -> Goal | None:
+        """Of a search; None for a plan."""
+        return self.search.goal if self.search else None
 
     @property
     def running(self) -> list[Compiling]:

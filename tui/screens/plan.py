@@ -13,21 +13,13 @@ from textual.worker import Worker
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
-from ...engine.planning.goal import in_order
-from ...engine.planning.ranking import Board, Row
-from ...engine.spec.config import RunConfig
-from ...engine.spec.search import Goal, SearchRequest
+from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import load_topology
 from ..bindings import identified
 from ..client.planner import Planner
-from ..state.recommendation import recommendation
 from ..state.run_state import RunState
-from ..terminal.clean import clean
-from ..widgets.lines import Paragraphs, set_titles
+from ..widgets.plan_board import PlanBoard
 from ..widgets.plan_request import EXAMPLE_SLICES, PlanRequest, ended_text, remember_slice
-from ..widgets.plan_table import PlanTable
-from ..widgets.row_details import RowDetails
-from ..widgets.table import Table
 from .memory import MemoryScreen
 from .predicted import PredictedScreen
 from .run_screen import RunScreen
@@ -74,27 +66,22 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
 
     def __init__(self) -> None:
         super().__init__()
-        self.planner: Planner | None = None
-        self.before: list[Planner] = []
-        """The plans from which searches for what makes a preset fit began, the latest last."""
+        self.plans: list[Planner] = []
+        """The plan that was requested, then the searches for what makes a preset of the one before fit."""
         self.worker: Worker[None] | None = None
-        self.board: Board | None = None
         self.can_cancel = False
         """Whether the footer enables the keys that cancel: a preset was being compiled when it was last drawn."""
         self.status = f"press t to choose a slice, e.g. {EXAMPLE_SLICES[0]}"
 
+    @property
+    def planner(self) -> Planner | None:
+        return self.plans[-1] if self.plans else None
+
     def body(self) -> Iterable[Widget]:
         self.request = PlanRequest()
         yield self.request
-        self.table = PlanTable()
-        yield self.table
-        yield Paragraphs(id="hints")
-        yield RowDetails()
-
-    def on_mount(self) -> None:
-        set_titles(self.table.rows, "presets")
-        set_titles(self.query_one(RowDetails), "preset")
-        self.set_interval(1.0, self.tick)
+        self.board = PlanBoard()
+        yield self.board
 
     def show_state(self, state: RunState) -> None:
         known_before = self.state.config
@@ -129,15 +116,15 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
             if not isinstance(self.focused, Input):
                 self.request.focus_slice()
             return
-        self.table.rows.focus()
+        self.board.table.rows.focus()
         search = SearchRequest(kept=["batch_size"]) if searches else None
-        self.before = []
+        self.plans = []
         if compiles:
             remember_slice(topology)
         self.start(Planner(config, topology, (), compiles=compiles, nice=NICENESS, search=search))
 
     def start(self, planner: Planner) -> None:
-        self.planner = planner
+        self.plans.append(planner)
         self.status = "estimating …"
         self.show_progress()
         self.worker = self.follow(planner)
@@ -149,57 +136,27 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
         If it is cancelled, by a key or because the UI ends, the planner kills the processes that it has started.
         """
         try:
-            async for board in planner.boards():
-                self.show_board(clean(board), planner.config)
+            async for _ in planner.boards():
+                self.board.show_plan(planner)
+                self.show_progress()
         except UserError as error:
             self.show_problems(error.problems)
         else:
             self.status = ended_text(planner)
 
-    def show_board(self, board: Board, config: RunConfig) -> None:
-        """Shows the ranked presets and the recommendation; `config` has the batch that was planned."""
-        self.board = board
-        topology = load_topology(board.topology)
-        set_titles(self.table.rows, f"{board.model} on {topology.title}", f"batch of {config.batch}")
-        self.fill()
-        texts = [(f"→ {recommendation(board.rows, topology.title, self.goal)}", "bold")]
-        if problem := compilers.missing(topology):
-            texts.append((problem, "$warning"))
-        self.query_one("#hints", Paragraphs).show_texts(texts)
-        self.show_progress()
-
-    @property
-    def goal(self) -> Goal | None:
-        """Of the search that is shown; None if a plan is shown."""
-        return self.planner.search.goal if self.planner and self.planner.search else None
-
-    def fill(self) -> None:
-        if self.board is None:
-            return
-        compiling = [each.preset for each in self.planner.running] if self.planner else []
-        self.table.show_ranking(in_order(self.board.rows, self.goal), compiling)
-        self.show_details()
-
     @on(DataTable.RowSelected)
     def predict(self) -> None:
         """Opens where the time of a step goes under the selected preset, or what makes it fit; if it was only traced,
         what fills the memory."""
-        row, planner = self.table.selected_row, self.planner
+        row, planner = self.board.selected_row, self.planner
         if row is None or planner is None or planner.board is None:
             return
         if row.verdict == "too large":
             self.make_fit(row.title, planner)
-            return
-        if row.compiled is None:
-            self.show_traced(row)
-            return
-        breakdown = partial(planner.breakdown, row.title)
-        self.app.push_screen(PredictedScreen(row.title, row.compiled, breakdown))  # pyright: ignore[reportUnknownMemberType]
-
-    def show_traced(self, row: Row) -> None:
-        """Opens what fills the memory by the trace of a step that is not compiled, if there is one."""
-        cost = row.estimate
-        if cost and cost.at_peak:
+        elif row.compiled:
+            breakdown = partial(planner.breakdown, row.title)
+            self.app.push_screen(PredictedScreen(row.title, row.compiled, breakdown))  # pyright: ignore[reportUnknownMemberType]
+        elif (cost := row.estimate) and cost.at_peak:
             self.app.push_screen(MemoryScreen(row.title, cost.at_peak, cost.peak_buffers, None))  # pyright: ignore[reportUnknownMemberType]
         else:
             self.notify("compile a preset first: t, then enter", markup=False)
@@ -213,36 +170,20 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
         if problem:
             self.notify(problem, markup=False)
             return
-        self.before.append(planner)
         search = SearchRequest(is_mesh_fixed=True)
         self.start(Planner(config, topology, (preset,), compiles=True, nice=NICENESS, search=search))
 
-    @on(DataTable.RowHighlighted)
-    @on(Table.Refilled)
-    def show_details(self) -> None:
-        self.query_one(RowDetails).show_row(self.table.selected_row)
-
-    def on_resize(self) -> None:
-        if not self.table.fits_screen:
-            self.fill()
-
-    def tick(self) -> None:
-        if self.is_current and self.planner and self.planner.compiling:
-            self.show_progress()
-
     def show_progress(self) -> None:
         """Shows what is being compiled, or the status of the plan, and enables the cancel keys accordingly."""
-        compiling = self.planner if self.planner and self.planner.compiling else None
-        self.request.show_progress(compiling, self.status)
-        if bool(compiling) != self.can_cancel:
-            self.can_cancel = bool(compiling)
+        self.request.show_progress(self.planner, self.status)
+        can_cancel = bool(self.planner and self.planner.compiling)
+        if can_cancel != self.can_cancel:
+            self.can_cancel = can_cancel
             self.refresh_bindings()
 
     def show_problems(self, problems: Sequence[str]) -> None:
         self.status = "not planned"
-        self.query_one("#hints", Paragraphs).show_texts(
-            [(printable(problem.removeprefix("--")), "$error") for problem in problems]
-        )
+        self.board.hints.show_texts([(printable(problem.removeprefix("--")), "$error") for problem in problems])
         self.show_progress()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -258,16 +199,16 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
 
     def action_leave(self) -> None:
         """Leaves a field for the table, or what makes a preset fit for the plan before."""
-        if self.focused is not self.table.rows or not self.before:
-            self.table.rows.focus()
+        if self.focused is not self.board.table.rows or len(self.plans) < 2:
+            self.board.table.rows.focus()
             return
         if self.worker:
             self.worker.cancel()
             self.worker = None
-        self.planner = self.before.pop()
-        self.status = ended_text(self.planner)
-        if self.planner.board:
-            self.show_board(clean(self.planner.board), self.planner.config)
+        self.plans.pop()
+        self.status = ended_text(self.plans[-1])
+        self.board.show_plan(self.plans[-1])
+        self.show_progress()
 
     def action_skip(self) -> None:
         if self.planner:
@@ -284,5 +225,5 @@ micro-batches and remat policies, each compiled. **escape** shows the presets ag
             return
         if self.worker.is_cancelled:
             self.status = "cancelled"
-        self.fill()
+        self.board.fill()
         self.show_progress()

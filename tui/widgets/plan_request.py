@@ -41,6 +41,10 @@ class PlanRequest(Horizontal):
             Input(id="batch", compact=True, max_length=9),
             Lines(id="progress"),
         )
+        self.planner: Planner | None = None
+
+    def on_mount(self) -> None:
+        self.set_interval(1.0, self.tick)
 
     def focus_slice(self) -> None:
         self.query_one("#topology", Input).focus()
@@ -50,9 +54,17 @@ class PlanRequest(Horizontal):
         batch = self.query_one("#batch", Input)
         batch.value = batch.value or str(sequences)
 
-    def show_progress(self, compiling: Planner | None, status: str) -> None:
-        text, style = (progress_text(compiling), "$warning") if compiling else (status, "$foreground 60%")
+    def show_progress(self, planner: Planner | None, status: str) -> None:
+        """Shows what the plan compiles, from now on every second, or else the `status`."""
+        self.planner, self.status = planner, status
+        text, style = status, "$foreground 60%"
+        if planner and planner.compiling:
+            text, style = progress_text(planner), "$warning"
         self.query_one("#progress", Lines).show([Content.styled(text, style)])
+
+    def tick(self) -> None:
+        if self.screen.is_current and self.planner and self.planner.compiling:
+            self.show_progress(self.planner, self.status)
 
     def read(self, config: RunConfig | None) -> tuple[RunConfig, str]:
         """Returns the config with the typed batch size, and the topology. Raises UserError with every problem."""
