@@ -11,16 +11,7 @@ from textual.events import Key
 from textual.screen import Screen
 
 from ..engine.spec.config import Restart
-from ..engine.wire.commands import (
-    CancelSwitch,
-    Pause,
-    PreparePreset,
-    ProfileSteps,
-    Resume,
-    SaveCheckpoint,
-    StepOnce,
-    SwitchPreset,
-)
+from ..engine.wire.commands import CancelSwitch, Pause, ProfileSteps, Resume, SaveCheckpoint, StepOnce, SwitchPreset
 from ..engine.wire.events import AnyEvent, MemoryMeasured, Profiled, ProfileFailed, StepsDone
 from ..engine.wire.run_directory import RunDirectory
 from .app_keys import ACTIONS, KEYS, VIEWS
@@ -33,11 +24,9 @@ from .messages import (
     CommandRequested,
     ComparisonCancelled,
     ComparisonRequested,
-    DeviceFollowed,
     EventsArrived,
     OriginRequested,
     PresetChosen,
-    PresetHighlighted,
     RowChosen,
     ViewShown,
     WatchRequested,
@@ -46,11 +35,9 @@ from .notices import Notices, Window
 from .palette import PROFILE_STEPS, palette_commands
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
-from .state.announcements import exit_lines
 from .state.availability import RUN_ACTIONS, why_not
 from .state.interpreter import apply_all
 from .state.run_state import Phase, RunState
-from .terminal import REFUSED
 from .terminal.driver import Redraws
 
 if TYPE_CHECKING:
@@ -163,11 +150,6 @@ class ShardtuiApp(BaseApp[None]):
     async def cancel_comparison(self) -> None:
         await self.comparison_runner.cancel()
 
-    @on(DeviceFollowed)
-    def follow_device(self, message: DeviceFollowed) -> None:
-        self.state.followed = message.device
-        self.show_state()
-
     @on(RowChosen)
     async def show_row(self, message: RowChosen) -> None:
         await self.switch_mode(message.view)
@@ -190,14 +172,6 @@ class ShardtuiApp(BaseApp[None]):
         is_cancelled = pending is not None and pending.preset == message.preset
         if not self.notices.refuses("switch"):
             await self.client.send(CancelSwitch() if is_cancelled else SwitchPreset(message.preset))
-
-    @on(PresetHighlighted)
-    async def prepare(self, message: PresetHighlighted) -> None:
-        """Compiles a preset ahead of a likely switch to it."""
-        info = self.state.preset_info(message.preset)
-        is_wanted = info and info.fits and message.preset not in self.state.compiled
-        if is_wanted and self.state.is_live and not self.state.is_comparing:
-            await self.client.send(PreparePreset(message.preset))
 
     @on(CommandRequested)
     async def send_command(self, message: CommandRequested) -> None:
@@ -288,12 +262,3 @@ class ShardtuiApp(BaseApp[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)  # pyright: ignore[reportUnknownMemberType]
         yield from palette_commands(self, self.client, self.state)
-
-    def exit_lines(self) -> list[str]:
-        """Returns the lines to print on the terminal after the UI has exited."""
-        if self.return_code == REFUSED:
-            return [f"shardtui: {problem}" for problem in self.state.problems]
-        if self.lifecycle.is_choosing:
-            return []
-        damage = [self.client.damage] if self.client.damage else []
-        return [*damage, *exit_lines(self.client.directory.name, self.state)]

@@ -17,6 +17,7 @@ from .client.engine_client import EngineClient
 from .messages import EventsArrived
 from .screens.dialog import Dialog
 from .screens.run_screen import RunScreen
+from .state.announcements import exit_lines
 from .state.run_state import Phase, RunState
 from .terminal import FAILED, FINE, REFUSED
 
@@ -94,6 +95,15 @@ class Lifecycle:
     def detach(self) -> None:
         is_bad = self._state.phase in (Phase.FAILED, Phase.LOST, Phase.DISCONNECTED)
         self._app.exit(return_code=FAILED if is_bad else FINE)
+
+    def exit_lines(self) -> list[str]:
+        """Returns the lines to print on the terminal after the UI has exited."""
+        if self._app.return_code == REFUSED:
+            return [f"shardtui: {problem}" for problem in self._state.problems]
+        if self.is_choosing:
+            return []
+        damage = [self._client.damage] if self._client.damage else []
+        return [*damage, *exit_lines(self._client.directory.name, self._state)]
 
     async def stop(self) -> None:
         from .screens.confirm import ConfirmStop

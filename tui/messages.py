@@ -49,13 +49,6 @@ class CommandRequested(Message):
 
 
 @dataclass
-class PresetHighlighted(Message):
-    """The cursor rests on this preset, so that a switch to it is likely."""
-
-    preset: str
-
-
-@dataclass
 class ComparisonRequested(Message):
     """The user requests that the presets be measured in this run."""
 
@@ -82,17 +75,9 @@ class OriginRequested(Message):
     page: "Page"
 
 
-@dataclass
-class DeviceFollowed(Message):
-    """The user requests that this device's shard be marked in every array."""
-
-    device: int | None
-    """Id of the device; None for no device."""
-
-
 class WatchRequested(Message):
     """The user has finished with a view that was opened for one task."""
 
 
 class ViewShown(Message):
-    """A view was mounted and has no state to show yet."""
+    """A view was mounted and has no state to show yet, or the user changed what all views show."""

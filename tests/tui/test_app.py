@@ -113,7 +113,7 @@ async def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
         await pilot.press("escape", "1", "space")
         await until(lambda: app.state.step > paused_at + 4, "training again")
         await pilot.press("d")
-    assert "keeps training" in app.exit_lines()[0]
+    assert "keeps training" in app.lifecycle.exit_lines()[0]
     before = list(app.state.losses)
     async with shown(directory) as (app, pilot):
         await until(lambda: app.state.step > len(before), "more steps")
@@ -126,14 +126,14 @@ async def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
         await until(lambda: app.state.phase is Phase.STOPPED, "the end")
         await until(lambda: directory.holder() is None, "the engine's exit")
         await pilot.press("d")
-    assert "has ended after step" in app.exit_lines()[0]
+    assert "has ended after step" in app.lifecycle.exit_lines()[0]
 
 
 async def test_the_ui_exits_with_the_reason_if_the_run_is_refused(home: Path) -> None:
     directory = run_directory.create(tiny_config(devices=7))
     async with shown(directory, True) as (app, _):
         await until(lambda: app.return_code == 2, "the refusal")
-    assert "batch 8 does not divide by 7" in app.exit_lines()[0]
+    assert "batch 8 does not divide by 7" in app.lifecycle.exit_lines()[0]
     assert not directory.path.exists()
 
 
@@ -270,4 +270,4 @@ async def test_after_an_invalid_preset_training_continues_until_the_engine_is_ki
         await until(lambda: app.screen.query("DataTable") and app.screen.query_one("DataTable").row_count, "the table")
         await pilot.press("d")
     assert app.return_code == 1
-    assert "SIGKILL" in app.exit_lines()[0]
+    assert "SIGKILL" in app.lifecycle.exit_lines()[0]

@@ -115,7 +115,7 @@ async def test_no_key_sends_a_command_or_starts_an_engine(home: Path, monkeypatc
         assert app.state.phase is Phase.STOPPED
     assert sent == []
     assert sorted((path, path.stat().st_mtime_ns) for path in directory.path.rglob("*")) == before
-    assert app.exit_lines() == []
+    assert app.lifecycle.exit_lines() == []
 
 
 async def test_while_it_plays_no_engine_is_asked_either(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ async def test_damaged_lines_are_left_out_and_counted(home: Path) -> None:
     async with over(directory, 0) as (app, _):
         await until(lambda: app._notifications, "the notice")
         assert app.state.step == 4
-    assert app.exit_lines() == [f"{directory.events}: left out 2 unreadable lines"]
+    assert app.lifecycle.exit_lines() == [f"{directory.events}: left out 2 unreadable lines"]
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ async def test_runs_are_listed_newest_first_below_new_run_and_enter_opens_one(ho
         await until(lambda: "■ stopped" in status(app), "the view")
         assert app.state.step == 4
         await pilot.press("d")
-    assert "run old-1 has ended after step 4" in app.exit_lines()[0]
+    assert "run old-1 has ended after step 4" in app.lifecycle.exit_lines()[0]
 
 
 async def test_d_deletes_a_run_once_it_is_confirmed(home: Path) -> None:
@@ -198,7 +198,7 @@ async def test_checkpoints_elsewhere_stay_and_an_external_loop_is_not_resumed(ho
         await pilot.press("down", "r")
         assert (app.screen, screen.list.run) == (screen, loop)
         await pilot.press("escape")
-    assert (app.return_code, app.exit_lines(), far.path.is_dir()) == (0, [], True)
+    assert (app.return_code, app.lifecycle.exit_lines(), far.path.is_dir()) == (0, [], True)
 
 
 async def test_a_run_that_cannot_be_read_says_why_and_can_be_deleted(home: Path) -> None:
@@ -223,7 +223,7 @@ async def test_a_new_run_that_is_invalid_exits_with_the_reason(home: Path) -> No
     async with offered(refuse) as (app, pilot, _):
         await pilot.press("enter")
         await until(lambda: app.return_code == 2, "the exit")
-    assert app.exit_lines() == ["shardtui: no room for a run"]
+    assert app.lifecycle.exit_lines() == ["shardtui: no room for a run"]
 
 
 async def test_enter_starts_a_new_run_and_r_resumes_it(home: Path) -> None:

@@ -189,7 +189,7 @@ async def test_every_view_works_and_no_key_sends_a_command(loop: OwnLoop) -> Non
         assert any("is an external loop: only its own program" in said.message for said in app._notifications)
         assert "FLOP" not in screen_text(app) and "input wait" not in screen_text(app)
         await pilot.press("d")
-    assert app.exit_lines() == ["run mine keeps training: `shardtui attach mine` returns to it"]
+    assert app.lifecycle.exit_lines() == ["run mine keeps training: `shardtui attach mine` returns to it"]
 
 
 async def test_a_failed_loop_and_a_killed_loop(loop: OwnLoop) -> None:

@@ -105,7 +105,7 @@ def show(
     app = ShardtuiApp(client, starts, restart, keymap, new_run, tour)
     asyncio.run(run_app(app))
     with contextlib.suppress(OSError):  # the terminal may be gone
-        for line in app.exit_lines():
+        for line in app.lifecycle.exit_lines():
             note(line)
     return app.return_code or FINE
 

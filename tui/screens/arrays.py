@@ -13,7 +13,7 @@ from ...engine.base import formatting
 from ...engine.hlo.layout import is_same_layout, notation, replicas, shards_differ, used_axes, wasted_bytes
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..bindings import identified
-from ..messages import DeviceFollowed, OriginRequested
+from ..messages import OriginRequested
 from ..state.origin_pages import ValuePage
 from ..state.run_state import RunState
 from ..state.tables import REDUNDANT, ArrayRow, array_columns, flat_rows, slice_column, tree_rows
@@ -103,8 +103,7 @@ pane.
         subject = self.query_one(ShardingPane).subject
         devices = subject.holders.get(subject.cursor) if subject else None
         if devices:
-            first = min(devices)
-            self.post_message(DeviceFollowed(None if self.state.followed == first else first))
+            self.follow_device(min(devices))
 
 
 def _inspection_status(state: RunState) -> str:

@@ -15,7 +15,7 @@ from ...engine.wire.descriptions import DeviceInfo, MeshInfo
 from ...engine.wire.events import DevicesDiffer
 from ...engine.wire.hosts import HostInfo, HostStatus
 from ..bindings import identified
-from ..messages import DeviceFollowed, ShardChosen
+from ..messages import ShardChosen
 from ..state.run_state import RunState
 from ..widgets.lines import Lines, set_titles
 from ..widgets.mesh_pane import MeshPane
@@ -67,7 +67,7 @@ again.
         self.query_one(DeviceDetails).show_device(self.state, self.device)
 
     def action_follow(self) -> None:
-        self.post_message(DeviceFollowed(None if self.state.followed == self.device else self.device))
+        self.follow_device(self.device)
 
 
 MAX_PEERS = 16

@@ -107,6 +107,11 @@ class RunScreen(BaseScreen[None]):
             return None
         return await self.app.push_screen(dialog, wait_for_dismiss=True)  # pyright: ignore[reportUnknownMemberType]
 
+    def follow_device(self, device: int | None) -> None:
+        """Marks this device's shard in every array; none if it is marked already."""
+        self.state.followed = None if self.state.followed == device else device
+        self.post_message(ViewShown())
+
     def show_state(self, state: RunState) -> None:
         self.state = state
         self.query_one(StatusBar).show_state(state)

@@ -9,7 +9,8 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList
 
-from ..messages import CurveChosen, PresetHighlighted
+from ...engine.wire.commands import PreparePreset
+from ..messages import CommandRequested, CurveChosen
 from ..state.run_state import RunState
 from .curve_list import CurveList
 from .headline import Headline
@@ -67,7 +68,13 @@ class WatchPanels(Horizontal):
     @on(OptionList.OptionHighlighted)
     def describe_preset(self, event: OptionList.OptionHighlighted) -> None:
         self.query_one(AboutPreset).show_preset(event.option.id)
-        considered = PresetHighlighted(event.option.id or "")
         if self.rest_timer is not None:
             self.rest_timer.stop()
-        self.rest_timer = self.set_timer(CONSIDER_AFTER_SECONDS, partial(self.post_message, considered))
+        self.rest_timer = self.set_timer(CONSIDER_AFTER_SECONDS, partial(self.prepare, event.option.id or ""))
+
+    def prepare(self, preset: str) -> None:
+        """Compiles a preset ahead of a likely switch to it."""
+        state = self.query_one(PresetList).state
+        info = state.preset_info(preset)
+        if info and info.fits and preset not in state.compiled and state.is_live and not state.is_comparing:
+            self.post_message(CommandRequested(PreparePreset(preset)))
