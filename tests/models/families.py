@@ -1,5 +1,13 @@
 """Tiny models like those of three families, for tests."""
 
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from shardtui.engine.models.decoder import Decoder
 from shardtui.engine.spec.model_config import ModelConfig, Rope
 
 from ..conftest import tiny_model
@@ -9,6 +17,14 @@ def like(**changes: object) -> ModelConfig:
     """Returns a tiny model with what Llama has in common with later families, and with changes of its fields."""
     common = {"heads": 4, "kv_heads": 2, "norm": "rms", "rope": Rope(), "activation": "swiglu", "biases": "none"}
     return tiny_model(**common | {"tied": False, "context": 32} | changes)
+
+
+def logits_of(config: ModelConfig) -> Callable[[np.ndarray], jax.Array]:
+    """Returns what computes the logits of tokens [B, T]. Parameters are made by one program, as eager operations are
+    compiled one by one."""
+    with nnx.use_eager_sharding(False):
+        model = nnx.jit(lambda: Decoder(config, jnp.float32, nnx.Rngs(0)))()
+    return partial(nnx.jit(Decoder.__call__), model)
 
 
 LLAMA = like(rope=Rope(theta=500_000.0, scaling="llama3", factor=8.0, original_context=16))

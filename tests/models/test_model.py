@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
-from shardtui.engine.models.decoder import Decoder, loss
+from shardtui.engine.models.decoder import loss
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.sizes import compute_dtype, flops_per_token
 from shardtui.engine.models.task import Batch, Task
@@ -19,6 +18,7 @@ from shardtui.engine.spec.model_config import KEPT
 from shardtui.engine.spec.preset_reader import load_preset
 
 from ..conftest import tiny_config, tiny_model
+from .families import logits_of
 
 
 @pytest.fixture(scope="module")
@@ -31,17 +31,15 @@ def params(task: Task) -> dict[str, object]:
     return jax.jit(task.initial_state)().params
 
 
-def tokens(*shape: int) -> jax.Array:
-    return jax.random.randint(jax.random.key(1), shape, 0, 256)
+def tokens(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, shape, dtype=np.int32)
 
 
 def test_padding_does_not_affect_the_loss_nor_depth_the_size_and_flops_and_dtype_are_as_published() -> None:
-    with nnx.use_eager_sharding(False):
-        model = Decoder(tiny_model(vocab_rows=384), jnp.float32, nnx.Rngs(0))
-        logits = nnx.jit(Decoder.__call__)(model, tokens(1, 8))
+    logits = logits_of(tiny_model(vocab_rows=384))(tokens(1, 8))
     assert logits.shape == (1, 8, 384)
     assert np.isneginf(logits[..., 256:]).all()
-    assert np.isfinite(loss(logits, tokens(1, 8)))
+    assert np.isfinite(jax.jit(loss)(logits, tokens(1, 8)))
     config = load_model("gpt2").model
     kernels = 12 * 12 * 768**2
     assert flops_per_token(config, 1024) == 6 * (kernels + 50257 * 768) + 12 * 12 * 768 * 1024
