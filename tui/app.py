@@ -120,7 +120,6 @@ class ShardtuiApp(BaseApp[None]):
                 await self.switch_mode("time")
 
     def show_keys(self) -> None:
-        """Refreshes the footer if other keys do something now."""
         enabled_actions = {action for action in RUN_ACTIONS if not why_not(action, self.state)}
         if enabled_actions != self.enabled_actions:
             self.enabled_actions = enabled_actions

@@ -35,7 +35,6 @@ def printable(text: str) -> str:
 
 
 def show(*lines: str) -> None:
-    """Prints lines on stdout."""
     if lines:
         print(*map(printable, lines), sep="\n", flush=True)
 

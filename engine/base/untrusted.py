@@ -26,7 +26,6 @@ def read_bytes(path: Path | str, limit: int = MAX_BYTES, name: str = "") -> byte
 
 
 def read_text(path: Path | str, limit: int = MAX_BYTES, name: str = "") -> str:
-    """Returns the text of a file in UTF-8. Raises UserError as `read_bytes` does."""
     with refusing(name or str(path)):
         return read_regular(path, limit).decode()
 

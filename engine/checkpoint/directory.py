@@ -68,7 +68,6 @@ class CheckpointDirectory:
 
 
 def state_names(task: Task) -> list[str]:
-    """Returns the names of the state's arrays, in the order of its leaves."""
     return [array.names[0] for array in jax.tree.leaves(task.state_arrays)]
 
 

@@ -58,7 +58,6 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return msgspec.convert(self, CheckpointInfo, from_attributes=True)
 
     def other_model(self, config: RunConfig) -> tuple[str, str] | None:
-        """Returns the models of `config` and of the checkpoint as text, if they differ."""
         if config.model == self.config.model:
             return None
         return _model(config, self.config), _model(self.config, config)

@@ -118,7 +118,6 @@ def _ids(mesh: Any) -> Iterator[int]:
 
 
 def is_item(names: set[str]) -> bool:
-    """Returns whether a directory in which these names are is an item with arrays."""
     return not names.isdisjoint((METADATA, MANIFEST, AGGREGATE))
 
 
@@ -150,7 +149,6 @@ def read_item(directory: epath.Path) -> tuple[list[Stored], list[str]]:
 
 
 def _name(path: Path) -> str:
-    """Returns the name of an array in the store."""
     return ".".join(map(str, path))
 
 

@@ -87,7 +87,6 @@ class OwnedDirectory(CheckpointDirectory):
         return self.root / f"{SAVING}{self.token}-{step}"
 
     def discard(self, step: int) -> None:
-        """Deletes an unfinished checkpoint, if there is one."""
         self.check_lease()
         _delete(self.unfinished(step))
 

@@ -184,7 +184,6 @@ class Saver:
             self._failed(step, [self._directory.lease.lost])
 
     def close(self) -> None:
-        """Gives the lease back; nothing is saved any more."""
         self.finish()
         if self._directory.lease:
             self._has_told = True

@@ -123,7 +123,6 @@ class Corpus:
         return self.tokens[self.begin + begin : self.begin + end]
 
     def describe(self) -> CorpusInfo:
-        """Returns its source, its size and its SHA-256, which a resumed run compares."""
         count = 0 if self.unit == "bytes" else self.size
         return CorpusInfo(self.source, self.files, self.size * self.tokens.dtype.itemsize, self._sha256(), count)
 
@@ -136,7 +135,6 @@ class Corpus:
         return hashlib.sha256(f"{whole} {self.begin} {self.size}".encode()).hexdigest()
 
     def split(self, share: float) -> tuple["Corpus", "Corpus"]:
-        """Returns the corpus to train on, and the last `share` of the tokens, which is held out."""
         at = self.size - int(self.size * share)
         return replace(self, end=at), replace(self, begin=at, option=f"--eval-share {share:g} of {self.option}")
 

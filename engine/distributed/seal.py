@@ -62,7 +62,6 @@ class Seal:
         return self._mac("fingerprint", text.encode()).hex()
 
     def renewed(self, nonces: Sequence[bytes]) -> "Seal":
-        """Returns the seal of one start, derived from a nonce of every process."""
         return Seal(self._mac("renewed", b"".join(nonces)))
 
     def _mac(self, key: str, value: bytes) -> bytes:

@@ -65,7 +65,6 @@ def element_bits(dtype: str) -> int:
 
 @lru_cache(4096)
 def leaves(type_: str) -> tuple[str, ...]:
-    """Returns the arrays of a type in order, nested tuples flattened."""
     return tuple(LEAF.findall(type_))
 
 

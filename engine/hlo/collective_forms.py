@@ -43,7 +43,6 @@ def is_permute(instruction: Instruction) -> bool:
 
 
 def sent_operands(instruction: Instruction) -> list[str]:
-    """Returns the names of the operands that a collective sends."""
     is_in_place = instruction.attribute(SLICES) is not None
     return instruction.operands[FIRST if is_in_place else SENT[instruction.opcode.removesuffix("-start")]]
 

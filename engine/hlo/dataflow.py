@@ -28,7 +28,6 @@ Value = tuple[str, str]
 
 
 def is_product(instruction: Instruction) -> bool:
-    """Returns whether an instruction is a matrix product or a convolution."""
     if instruction.opcode == "custom-call":
         return bool(LIBRARY_PRODUCT.search(instruction.rest))
     return instruction.opcode in ("dot", "convolution")

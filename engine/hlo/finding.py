@@ -73,14 +73,11 @@ class Subject(Struct, frozen=True):
     """FLOPs of a step, divided by the number of devices; None if unknown."""
 
     def of_kind(self, kind: str) -> list[ArrayInfo]:
-        """Returns the arrays of one kind, such as `parameter`."""
         return [array for array in (*self.arguments, *self.inner) if array.kind == kind]
 
     def axes_of(self, *kinds: str) -> set[str]:
-        """Returns the mesh axes that split any array of these kinds."""
         return {axis for kind in kinds for array in self.of_kind(kind) for axis in used_axes(array)}
 
     @property
     def wide_axes(self) -> dict[str, int]:
-        """The mesh axes of more than one device, with their sizes."""
         return {axis: size for axis, size in self.mesh.axes.items() if size > 1}

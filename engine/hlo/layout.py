@@ -26,7 +26,6 @@ class Shard(Struct, frozen=True):
 
 
 def parts(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> tuple[int, ...]:
-    """Returns the number of parts that each dim is split into."""
     return tuple(math.prod(mesh.axes[axis] for axis in axes) for axes in spec)
 
 
@@ -47,7 +46,6 @@ def _coordinates(axes: tuple[tuple[str, int], ...], devices: tuple[int, ...]) ->
 
 
 def device_parts(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> Mapping[int, tuple[int, ...]]:
-    """Returns device id to the index of its part along each dim."""
     return _device_parts(tuple(map(tuple, spec)), tuple(mesh.axes.items()), tuple(mesh.device_ids))
 
 
@@ -71,7 +69,6 @@ def shards(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) 
 
 
 def shard_of(device: int, shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> Shard:
-    """Returns the shard that a device holds; its `devices` is only that device."""
     return _shard(device_parts(spec, mesh)[device], shape, shard_shape(shape, spec, mesh), [device])
 
 
@@ -116,7 +113,6 @@ def dim_name(array: ArrayInfo, dim: int) -> str:
 
 
 def used_axes(array: ArrayInfo) -> set[str]:
-    """Returns the mesh axes that split an array, as compiled."""
     return {axis for axes in array.compiled_spec for axis in axes}
 
 

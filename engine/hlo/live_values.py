@@ -221,7 +221,6 @@ class Schedule:
             value.end = max(value.end, self.now)
 
     def _keep(self, values: Values, state: Values) -> None:
-        """Keeps a loop's state in the same memory until now."""
         self._read(values)
         for value, before in zip(values, state, strict=False):
             _share(value, before)

@@ -65,7 +65,6 @@ class Instruction(Struct, frozen=True, dict=True):
 
     @property
     def operand(self) -> str:
-        """The first operand; empty if there is none."""
         return self.operands[0] if self.operands else ""
 
     def attribute(self, pattern: str) -> str | None:
@@ -94,7 +93,6 @@ class Computation(Struct, frozen=True):
 
     @property
     def root(self) -> Instruction | None:
-        """The instruction whose value the computation returns; None if none is marked."""
         return self.instructions[self.roots[-1]] if self.roots else None
 
 
@@ -127,7 +125,6 @@ class Module:
                 yield computation, instruction
 
     def called(self, instruction: Instruction) -> Computation | None:
-        """Returns the computation of a fusion or an asynchronous start; None for other instructions."""
         return self.computations.get(instruction.attribute(CALLS) or "") if " calls=" in instruction.rest else None
 
     @cached_property

@@ -49,7 +49,6 @@ class Buffer:
     """When it is live: from each first to each last instruction."""
 
     def is_live(self, at: int) -> bool:
-        """Whether it is needed at a time."""
         return any(begin <= at <= end for begin, end in self.spans)
 
 
@@ -117,7 +116,6 @@ class _Reader:
         self._outputs = {value.owner for value in schedule.outputs}
 
     def share(self, at: int) -> float:
-        """A time as a share of the schedule."""
         return round(min(at / max(1, self._schedule.now), 1.0), 4)
 
     def describe(self, buffer: Buffer) -> PeakBuffer:

@@ -137,7 +137,6 @@ def _forward(product: Instruction, *shapes: Sequence[int]) -> tuple[Sequence[int
 
 
 def _shape(type_: str) -> list[int]:
-    """The shape of a type, or of the first array of a tuple."""
     shapes = arrays(type_).shapes
     return shapes[0] if shapes else []
 

@@ -175,7 +175,6 @@ class Works:
 
 
 def _main_bytes(type_: str) -> int:
-    """Bytes of a type's arrays that are in the device's main memory."""
     if "S(" not in type_:
         return arrays(type_).bits // 8
     main = (found[0] for found in ARRAY.finditer(type_) if not (found[1] and ELSEWHERE.search(found[1])))

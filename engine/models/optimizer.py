@@ -23,7 +23,6 @@ MUON_RMS = 0.2
 
 
 def optimizer(config: TrainingConfig, logical_axes: Tree) -> optax.GradientTransformation:
-    """Returns the configured optimizer, after clipping by global norm. `logical_axes`: a tree like the parameters."""
     return optax.chain(optax.clip_by_global_norm(config.grad_clip), *_named(config, logical_axes))
 
 

@@ -145,7 +145,6 @@ class UserModule:
             raise UserError(f"{error}: its update gets gradients, state and parameters: choose another one") from error
 
     def trace_errors_as_invalid(self) -> contextlib.AbstractContextManager[None]:
-        """Raises jax's errors in a trace of the user's functions as UserError."""
         return self._errors_as_invalid("loss" if self._loss else self._model.function)
 
     def _user_batches(self, batch_size: int) -> UserBatches:

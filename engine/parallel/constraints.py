@@ -86,19 +86,16 @@ def one_stage() -> Iterator[tuple[Axes, Axes]]:
 
 
 def active_pipeline() -> PipelineInfo | None:
-    """Returns the pipeline of the active rules."""
     active = _active.get()
     return active.pipeline if active else None
 
 
 def token_groups() -> tuple[int, int]:
-    """Returns how many parts the active rules split the batch and the sequence into."""
     active = _active.get()
     return (active.parts("batch"), active.parts("seq")) if active else (1, 1)
 
 
 def mesh_axes(logical: str) -> Axes:
-    """Returns the mesh axes that the active rules give a logical axis."""
     active = _active.get()
     return active.axes(logical) if active else ()
 

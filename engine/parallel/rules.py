@@ -98,7 +98,6 @@ def by_override(
 
 
 def matches(glob: str, name: str, kind: str) -> bool:
-    """Returns whether an override applies to an array. Only globs that begin with `batch` match arrays of the batch."""
     return fnmatchcase(name, glob) and (kind != "batch" or glob.startswith("batch"))
 
 
@@ -252,7 +251,6 @@ def _without_rule(logical: str, size: int, mesh_axes: Mapping[str, int], taken: 
 
 
 def axes_of(entry: str | Axes | None) -> Axes:
-    """Returns the mesh axes of one entry of a `PartitionSpec`."""
     return (entry,) if isinstance(entry, str) else tuple(entry or ())
 
 

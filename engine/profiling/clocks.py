@@ -55,7 +55,6 @@ class Offset(Struct, frozen=True):
 
 
 def traced(recording: Recording) -> Traced:
-    """Returns the steps and arrivals of a recording."""
     return Traced(recording.steps if recording.has_numbers else [], len(list(_needed(recording))))
 
 
@@ -101,7 +100,6 @@ class Clocks:
 
     @property
     def shown(self) -> Span:
-        """The time of the step in the timeline, by the common clock."""
         return self._together([each.shown for each in self._found])
 
     @property
@@ -110,7 +108,6 @@ class Clocks:
         return max((offset.error for offset in self.offsets[1:] if offset), default=None)
 
     def by_clock(self, process: int, span: Span) -> Span:
-        """Returns a time of the common clock by the clock of a process."""
         return span[0] - self._shift(process), span[1] - self._shift(process)
 
     def add_arrivals(self, arrivals: Arrivals, process: int) -> None:

@@ -79,7 +79,6 @@ class Recording:
 
     @property
     def steps(self) -> list[int]:
-        """The numbers of the steps, in order."""
         return list(self._steps.values())
 
     def keep(self, steps: Sequence[int]) -> None:

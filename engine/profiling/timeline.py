@@ -121,7 +121,6 @@ def device_spans(position: int, id: int, activities: Sequence[Activity], window:
 
 
 def encoded(device: DeviceSpans, names: Sequence[str]) -> DeviceTimeline:
-    """Returns the spans as a breakdown has them. `names`: of the operations that it lists."""
     known = {name: at for at, name in enumerate(names)}
     lanes = (_encoded(lane, known) for lane in (device.work, device.waiting, device.collectives))
     return DeviceTimeline(device.id, *lanes)

@@ -38,7 +38,6 @@ REMATERIALIZATION = re.compile(
 
 
 def inspect(config: RunConfig, *others: str) -> Iterator[Inspection]:
-    """Yields an inspection of the preset of `config`, then of each of `others`. Raises UserError."""
     return (inspection for _, _, inspection in inspections(config, *others))
 
 

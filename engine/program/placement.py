@@ -45,19 +45,16 @@ class Placement:
 
     @cached_property
     def state_shardings(self) -> TrainState:
-        """Returns the `NamedSharding` of every array of the state."""
         return jax.tree.map(self._sharding, self.state)
 
     @cached_property
     def batch_shardings(self) -> Tree:
-        """Returns the `NamedSharding` of every array of the batch."""
         return jax.tree.map(self._sharding, self.batch)
 
     def _sharding(self, decision: Decision) -> NamedSharding:
         return NamedSharding(self.mesh, decision.spec)
 
     def abstract_state(self, task: Task) -> TrainState:
-        """Returns the state as `ShapeDtypeStruct`s with shardings."""
         return with_shardings(task.abstract_state, self.state_shardings)
 
     def pipeline(self, task: Task) -> PipelineInfo | None:
@@ -103,7 +100,6 @@ class Placement:
 
 
 def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placement:
-    """Decides every array's sharding, without using a device. Raises as `decide_all` does."""
     state, batch = decide_all(task, preset, len(devices))
     axis_type = AxisType.Explicit if preset.axis_types == "explicit" else AxisType.Auto
     return Placement(preset, build_mesh(preset.sizes(len(devices)), devices, axis_type), state, batch)
@@ -201,7 +197,6 @@ def _step_problems(task: Task, preset: Preset, sizes: Mapping[str, int], decisio
 
 
 def with_shardings(tree: Any, shardings: Any) -> Any:
-    """Returns `tree` as `ShapeDtypeStruct`s with shardings."""
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree, shardings
     )

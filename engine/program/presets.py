@@ -14,7 +14,6 @@ from .setup import devices_and_task
 
 
 def list_presets(config: RunConfig) -> PresetListing:
-    """Describes every preset for the devices of `config`. Raises UserError."""
     devices, task = devices_and_task(config)
     _, infos, problems = describe_presets(config, task, devices)
     return PresetListing(devices=len(devices), presets=infos, problems=problems)
@@ -49,7 +48,6 @@ def describe_presets(
 
 
 def problems_of_requested(config: RunConfig, infos: list[PresetInfo]) -> list[str]:
-    """Returns the problems of the presets that the run starts with or switches to."""
     names = requested(config)
     return [problem for info in infos if info.name in names for problem in info.problems]
 

@@ -67,7 +67,6 @@ def state_function(
 
 
 def digest_function(state: TrainState) -> StateFunction:
-    """Returns `digests` as a function of states like the abstract `state`."""
     return state_function(partial(digests, shardings=jax.tree.map(lambda leaf: leaf.sharding, state)), state)
 
 

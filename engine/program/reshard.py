@@ -127,7 +127,6 @@ def _elements_moved(shape: Sequence[int], old: Sharding, new: Sharding) -> int:
 
 
 def _volume(shape: Sequence[int], a: Any, b: Any) -> int:
-    """Returns the number of elements in the intersection of two boxes."""
     edges = ((x.indices(size), y.indices(size)) for size, x, y in zip(shape, a, b, strict=True))
     return math.prod(max(0, min(x[1], y[1]) - max(x[0], y[0])) for x, y in edges)
 

@@ -46,7 +46,6 @@ def with_weights(state: TrainState, config: RunConfig) -> TrainState:
 
 
 def by_parameter(parts: Iterable[Part]) -> dict[str, list[Part]]:
-    """Returns the parts of each parameter, by its name."""
     found: dict[str, list[Part]] = {}
     for part in parts:
         found.setdefault(part.parameter, []).append(part)

@@ -235,7 +235,6 @@ class WatchedRun(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, 
 
     @property
     def refusal(self) -> str:
-        """The answer to every command that would change the run."""
         return f"run {self.run} is an external loop: only its own program can control it"
 
 

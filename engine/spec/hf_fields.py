@@ -90,7 +90,6 @@ class Fields:
         self.problems: list[str] = []
 
     def skip(self, name: str) -> None:
-        """Notes that a field is known, and has no effect here."""
         self._read.add(name)
 
     def has(self, name: str) -> bool:

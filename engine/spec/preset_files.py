@@ -44,12 +44,10 @@ def _toml_files(kind: str) -> list[Path]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Returns a file's tables. Raises UserError, naming the file."""
     return parse_toml(path, read_text(path, MAX_FILE_BYTES))
 
 
 def parse_toml(path: Path, text: str) -> dict[str, Any]:
-    """Returns the tables of `text` in the file `path`. Raises UserError, naming file and line."""
     with refusing(str(path), "not valid TOML"):
         return tomllib.loads(text)
 

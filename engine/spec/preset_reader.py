@@ -148,7 +148,6 @@ def read_preset(path: Path) -> Preset:
 
 
 def parse_preset(path: Path, text: str) -> Preset:
-    """Parses `text` as the preset file `path`, like `read_preset`."""
     return _preset(path, parse_toml(path, text))
 
 

@@ -190,7 +190,6 @@ class Profiler:
         return self._traces()[-1]
 
     def _traces(self) -> list[Path]:
-        """Returns the files of all traces, oldest first."""
         files = self._directory.glob("plugins/profile/*/*.xplane.pb")
         return sorted(files, key=lambda file: file.stat().st_mtime)
 

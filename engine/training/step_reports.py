@@ -97,7 +97,6 @@ class StepReports:
         return was and not self.is_finite
 
     def restart_clock(self) -> None:
-        """Excludes the time since the last step from the next one's."""
         self._clock = time.perf_counter()
 
     def _report_if_due(self) -> None:

@@ -65,7 +65,6 @@ def unrecorded(status: int) -> Ending:
 
 
 def worst(endings: Mapping[int, Ending]) -> tuple[int, Ending]:
-    """Returns which process ended the engine, and how."""
     return min(endings.items(), key=lambda item: (KINDS.index(item[1].kind), item[0]))
 
 

@@ -52,12 +52,10 @@ def frame(message: Event | Command) -> bytes:
 
 
 async def read_command(reader: asyncio.StreamReader) -> AnyCommand:
-    """Reads one command. Raises BadFrame, and IncompleteReadError at the end of the stream."""
     return _decoded(AnyCommand, await _read_body(reader, MAX_COMMAND_BYTES))
 
 
 async def read_event(reader: asyncio.StreamReader) -> AnyEvent:
-    """Reads one event. Raises BadFrame, and IncompleteReadError at the end of the stream."""
     return _decoded(AnyEvent, await _read_body(reader, MAX_EVENT_BYTES))
 
 

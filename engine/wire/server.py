@@ -69,7 +69,6 @@ class Server:
 
     @property
     def descriptors(self) -> list[int]:
-        """Returns the file descriptors of all sockets; -1 for a closed one."""
         connections = (*self._viewers, *self._guests)
         return [self._socket.fileno(), *(each.get_extra_info("socket").fileno() for each in connections)]
 

@@ -125,7 +125,6 @@ def _saved(path: str) -> Explanation:
 
 
 def _write(found: Explanation, path: str) -> None:
-    """Writes indented JSON, whose lines a diff of files shows well."""
     text = msgspec.json.format(json_line(found), indent=1)
     with writing(f"--save {path}"):
         Path(path).write_text(f"{text}\n", encoding="utf-8")

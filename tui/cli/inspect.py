@@ -120,7 +120,6 @@ def _inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None
 
 
 def _explained_inspection(config: RunConfig) -> tuple[Inspection, Explained]:
-    """Returns the inspection of a preset and the explanation of its step. Raises SystemExit."""
     inspection, explained = ask_engine(msgspec.Raw, "inspect-origins", config)
     return msgspec.json.decode(inspection, type=Inspection), msgspec.json.decode(explained, type=Explained)
 

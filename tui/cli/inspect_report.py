@@ -154,7 +154,6 @@ class HloReport(Struct, frozen=True, kw_only=True):
 
 
 def all_arrays(inspection: Inspection) -> list[ArrayInfo]:
-    """Returns the state and the batch, then gradients and activations."""
     return [*inspection.compiled.arrays, *inspection.inspected.arrays]
 
 

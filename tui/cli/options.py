@@ -43,7 +43,6 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_local_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of runs whose processes are all started here."""
     parser.add_argument(
         "--processes", type=int, metavar="N", help="split the simulated devices among N processes, as on N hosts"
     )
@@ -216,7 +215,6 @@ def accept_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def byte_count(text: str) -> int:
-    """Returns a number of bytes, such as 16e9. Raises ArgumentTypeError."""
     try:
         return int(float(text))
     except (ValueError, OverflowError) as error:
@@ -224,7 +222,6 @@ def byte_count(text: str) -> int:
 
 
 def steps_to_trace(text: str) -> int:
-    """Returns a number of steps that the profiler may trace. Raises ArgumentTypeError."""
     if not text.isdecimal() or not 1 <= int(text) <= MOST_PROFILED:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps from 1 to {MOST_PROFILED:,}")
     return int(text)
@@ -239,7 +236,6 @@ def number(text: str) -> float:
 
 
 def minutes(text: str) -> float:
-    """Returns a positive number of minutes. Raises ArgumentTypeError."""
     found = number(text)
     if not 0 < found < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes, such as 10")

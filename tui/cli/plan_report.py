@@ -249,7 +249,6 @@ class Best:
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """Fitting rows first, then by tokens per dollar, or per chip-hour."""
         return self.row.verdict != "fits", -(self.tokens.per_dollar or 0), -(self.tokens.per_chip_hour or 0)
 
 

@@ -120,7 +120,6 @@ def user_keymap() -> dict[str, str]:
 
 
 async def run_app(app: "App[T]") -> T | None:
-    """Runs an app and returns its result. Signals and the loss of the terminal end it."""
     from ..terminal.ending import Ending
 
     Ending(app.exit)

@@ -49,7 +49,6 @@ class Answer:
 
     @property
     def messages(self) -> list[str]:
-        """The engine's own messages for people, without their prefix."""
         own = [line.removeprefix(MESSAGE_PREFIX) for line in self.stderr if line.startswith(MESSAGE_PREFIX)]
         return [line[:MAX_PROBLEM_CHARS] for line in own]
 

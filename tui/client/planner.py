@@ -180,13 +180,11 @@ class Planner:
         return found
 
     def subject(self, title: str) -> tuple[RunConfig, str, str]:
-        """Returns the config, the topology and the name or file of a row of the board."""
         assert self.board is not None
         at = [row.title for row in self.board.rows].index(title)
         return configured(self.config, self.board.rows[at].settings), self._topology, self._presets[at]
 
     def cancel(self) -> None:
-        """Cancels the compilation that began first; the next one follows."""
         for job in list(self._jobs.values())[:1]:
             job.is_cancelled = True
             job.process.kill()
@@ -222,7 +220,6 @@ class Planner:
 
     @property
     def _worth(self) -> list[Row]:
-        """The rows that are worth a compilation, the best by formula first."""
         known = [row for row in ranked(self._rows) if row.estimate or row.laid_out]
         return [row for row in known if self._is_named or not is_far_too_large(row.estimate)]
 
@@ -269,7 +266,6 @@ def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:
 
 
 async def estimates(config: RunConfig, ready: EngineReady) -> dict[str, Row]:
-    """Returns a row for each preset that the run knows, by name. Raises UserError if the engine process fails."""
     config = msgspec.structs.replace(config, platform=ready.devices[0].platform)
     names = [reference(info.name, info.source) for info in ready.presets]
     board = await Planner(config, str(len(ready.devices)), names, compiles=False).estimates()

@@ -86,7 +86,6 @@ pane.
 
     @property
     def selected(self) -> ArrayInfo | None:
-        """The array under the cursor; on a module row its first array. None if the table is empty."""
         row = self.table.selected_row
         return row.arrays[0] if row else None
 
@@ -197,7 +196,6 @@ class ArrayTable(Table):
 
     @property
     def selected_row(self) -> ArrayRow | None:
-        """The row under the cursor; None if the table is empty."""
         return self.found.get(self.selected or "")
 
     def select(self, key: str) -> None:

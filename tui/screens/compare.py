@@ -102,7 +102,6 @@ one. A run in an external loop has one layout, and nothing is measured in it.
         return f"{state_mark(info, self.state)[0]} " if info and not is_wrong else "✗ "
 
     def status(self, row: Row) -> str:
-        """Returns what stands in the place of a step time that is not measured yet."""
         comparison = self.state.comparison
         if comparison and comparison.current == row.preset and comparison.stage is Stage.MEASURING:
             return "…"

@@ -54,7 +54,6 @@ array that a finding names, or else the collective at its source line; enter the
             options.show_findings(state.findings, nothing_found(state))
 
     def action_origin(self) -> None:
-        """Opens the origin of the finding under the cursor: the rules and lines at which its chains end."""
         if found := self.query_one(FindingList).highlighted_finding:
             self.post_message(OriginRequested(FindingPage(found)))
 

@@ -160,7 +160,6 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
         self.show_titles()
 
     def fill(self, shown: list[Line]) -> None:
-        """Lists the lines; those that open a page end in `›`."""
         options = self.query_one(Choices)
         width = max(MIN_WIDTH, options.scrollable_content_region.width - PADDING)
         options.clear_options()

@@ -154,7 +154,6 @@ runs. **Escape** discards the draft; another view keeps it.
             self.open_prompt(NEW_AXIS, "new axis", "")
 
     def open_prompt(self, row: Row, label: str, value: str) -> None:
-        """Lets the user type a value for the row, beginning with `value`."""
         self.prompt.open(row, label, value)
         self.refresh_bindings()
 

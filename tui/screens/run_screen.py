@@ -95,7 +95,6 @@ class RunScreen(BaseScreen[None]):
 
     @property
     def chosen_preset(self) -> str | None:
-        """The preset under the cursor; None in a view without presets."""
         return None
 
     async def ask(self, dialog: Dialog[T]) -> T | None:

@@ -173,7 +173,6 @@ there are more than lines, a bar is the mean of neighbours under the same preset
         self.hint = ""
 
     def show_history(self, measured: Sequence[PartsMeasured], hint: str) -> None:
-        """Shows the breakdowns, in order. `hint`: how to get some."""
         self.measured, self.hint = measured, hint
         self.draw()
 

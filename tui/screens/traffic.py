@@ -113,7 +113,6 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
 
 
 def measured_times(state: RunState) -> Mapping[str, CollectiveTime]:
-    """Returns the measured collectives of the preset that is active, by name; none if it was not profiled."""
     profiled, layout = state.profiled, state.layout
     if not profiled or not profiled.breakdown or not layout or profiled.preset != layout.preset:
         return {}

@@ -82,7 +82,6 @@ def sent(row: Row) -> StepCost | None:
 
 
 def source(row: Row) -> str:
-    """Returns where the cost comes from: `compiler`, `formula` or `trace`; empty if there is none."""
     return "compiler" if row.compiled else row.estimate.basis if row.estimate else ""
 
 
@@ -91,7 +90,6 @@ def by(estimate: StepCost) -> str:
 
 
 def estimated_by(rows: Sequence[Row]) -> str:
-    """Returns how rows were estimated, in words: `by formula`, `by trace`, or both."""
     bases = sorted({row.estimate.basis for row in rows if row.estimate})
     return f"by {' and '.join(bases or ['formula'])}"
 

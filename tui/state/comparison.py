@@ -203,7 +203,6 @@ class Comparison:
 
 
 def comparable_presets(presets: Sequence[PresetInfo]) -> list[str]:
-    """Returns the names of the presets that fit, without the pitfalls."""
     return [info.name for info in presets if info.fits and not is_pitfall(info.name)]
 
 

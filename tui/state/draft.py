@@ -111,7 +111,6 @@ class Draft:
         return self._with(rules=rules, alternatives=others)
 
     def next_rule(self, logical: str, by: int) -> "Draft":
-        """Returns the draft with the next suggested rule (`by` = 1), or the previous one (`by` = -1)."""
         found, now = self.suggestions(), self.rule(logical)
         at = found.index(now) if now in found else -1 if by > 0 else 0
         return self.with_rule(logical, found[(at + by) % len(found)])

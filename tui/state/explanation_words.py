@@ -7,7 +7,6 @@ from ...engine.explain.explanation import CompiledProgram, Explanation, Link
 
 
 def in_words(link: Link) -> str:
-    """Returns a link with its source line, and the line that calls its function."""
     return f"{link.what} ({formatting.place(link.source, link.caller)})" if link.source else link.what
 
 
@@ -39,7 +38,6 @@ def _head(link: Link) -> str:
 
 
 def conflicts(origin: Sequence[Link]) -> list[str]:
-    """Returns a line for each conflict: what a dim is not split over, and why."""
     return [f"dim {link.dim} not over {link.axis}: {in_words(link)}" for link in origin if link.kind == "conflict"]
 
 
@@ -64,7 +62,6 @@ def compiled_bytes(found: CompiledProgram) -> dict[str, int]:
 
 
 def differences(found: CompiledProgram) -> list[str]:
-    """Returns where the compiled collectives differ from the estimated ones, a line each, or that they do not."""
     if found.collectives is None:
         return ["its collectives are unknown: it was compiled for another number of devices"]
     return found.differs or ["the compiled program has the collectives that were estimated"]

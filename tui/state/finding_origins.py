@@ -59,7 +59,6 @@ def ends(finding: Finding, about: Evidence, found: Explanation) -> list[str]:
 
 
 def _ends(value: ValueOrigin, finding: Finding) -> Iterator[Link]:
-    """The ends of a value's chains that a finding is about."""
     last = {(link.dim, link.axis): link for link in value.origin if link.kind not in ("operand", "conflict")}
     return (link for link in last.values() if _concerns(finding, link))
 
@@ -78,7 +77,6 @@ def _rule(text: str) -> str:
 
 
 def origins_of(info: CollectiveInfo, estimated: Sequence[CollectiveOrigin]) -> list[CollectiveOrigin]:
-    """Returns the estimated collectives of the same kind over the same axes, for the same source line."""
     same = (each for each in estimated if (each.kind, each.source) == (info.kind, info.source))
     return [each for each in same if info.source and whole_axes(each) == set(info.axes)]
 

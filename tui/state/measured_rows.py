@@ -28,7 +28,6 @@ def rows_of(state: RunState, presets: Sequence[str]) -> list[Row]:
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows with the measured ones first, and those with problems last."""
     return sorted(ranked(rows), key=lambda row: (row.measured is None, bool(row.problems)))
 
 
@@ -140,7 +139,6 @@ def _cost(compiled: PresetCompiled, state: RunState) -> StepCost | None:
 
 
 def with_capacity(row: Row, limit: int | None) -> Row:
-    """Returns the row with a device's memory `limit` in bytes, which the estimate does not know."""
     if row.estimate is None:
         return row
     return msgspec.structs.replace(row, estimate=msgspec.structs.replace(row.estimate, capacity_bytes=limit))

@@ -71,7 +71,6 @@ class Known:
 
     @cached_property
     def values(self) -> dict[str, ValueOrigin]:
-        """The explained values, by what `Link.value` calls them."""
         return numbered(self.explanation.values)
 
     @cached_property
@@ -79,7 +78,6 @@ class Known:
         return {array.name: array for array in self.arrays}
 
     def mentioned(self, texts: Sequence[str]) -> list[str]:
-        """Returns the values with a name of their own that are named in one of the texts."""
         words = {word.rstrip(".") for text in texts for word in re.findall(r"[\w.\[\]']+", text)}
         return [name for name in self.values if name in words and self.is_named(name)]
 

@@ -39,7 +39,6 @@ class Cost:
 
     @property
     def ratio(self) -> float | None:
-        """Relative change: 0.1 is 10 % more. None if it is unknown or there was nothing before."""
         return self.after / self.before - 1 if self.before and self.after is not None else None
 
 

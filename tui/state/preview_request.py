@@ -29,7 +29,6 @@ class PreviewRequest:
         """Called with the preview once that is shown."""
 
     def renew(self, state: RunState) -> None:
-        """Begins a new request, and drops the previous one with its callback."""
         self.number += 1
         self.answer = self._then = None
         self._engine = (state.ready, state.is_live)
@@ -76,5 +75,4 @@ def apply_problems(draft: Draft, state: RunState) -> list[str]:
 
 
 def save_problems(draft: Draft, state: RunState) -> list[str]:
-    """Returns why the draft cannot be saved, as far as that is known before its preview."""
     return draft.problems() or ([] if state.is_live else [NO_ENGINE])

@@ -98,6 +98,5 @@ def _axes(value: ValueOrigin) -> set[str]:
 
 
 def _bytes(value: ValueOrigin, mesh: dict[str, int]) -> int:
-    """Bytes of a value on one device."""
     parts = math.prod(Graph(mesh).parts(axes) for axes in value.axes)
     return math.prod(value.shape) * element_bits(value.dtype) // 8 // parts

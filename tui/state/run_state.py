@@ -224,7 +224,6 @@ class RunState:
 
     @property
     def counted(self) -> str:
-        """`tokens`, or `examples` if a user's function makes the batches."""
         return self.ready.counted if self.ready else "tokens"
 
     @property

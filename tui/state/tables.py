@@ -31,7 +31,6 @@ class ArrayRow:
 
 
 def flat_rows(arrays: Iterable[ArrayInfo]) -> list[ArrayRow]:
-    """Returns a row for each array, in program order."""
     return [ArrayRow(array.name, array.name, 0, (array,)) for array in arrays]
 
 

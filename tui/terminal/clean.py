@@ -18,7 +18,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def clean(message: S) -> S:
-    """Returns the message with every text in it printable."""
     return msgspec.convert(with_texts(msgspec.to_builtins(message), printable), type(message))
 
 

@@ -77,7 +77,6 @@ def plain_table(*columns: str | table.Column, title: str = "", caption: str = ""
 
 
 def right(name: str) -> table.Column:
-    """Returns a column of figures, which are never wrapped."""
     return table.Column(name, justify="right", no_wrap=True)
 
 

@@ -34,7 +34,6 @@ class FindingList(Choices):
 
     @property
     def highlighted_finding(self) -> Finding | None:
-        """The finding under the cursor; None if there is none."""
         option = self.highlighted_option
         return self.findings.get(option.id or "") if option else None
 

@@ -111,7 +111,6 @@ line is the goodput: where the wall time went, of which steps should be nearly a
         self.put_cursor(start)
 
     def put_cursor(self, step: int) -> None:
-        """Moves the cursor to a step of the window, counted from 0."""
         first, edge = self.plot.bounds
         self.cursor = max(first, min(step, edge - 1, len(self.losses) - 1))
         self.draw()

@@ -40,7 +40,6 @@ class MemoryAtPeak(Vertical):
         yield self.table
 
     def show_peak(self, peak: PeakMemory, buffers: Sequence[PeakBuffer]) -> None:
-        """Shows the peak of a step. `buffers`: the largest ones, the largest first."""
         size = self.screen.size
         self.curve.show_peak(peak, TALL if size.height >= TALL_FROM else LOW)
         rows = {str(at): buffer for at, buffer in enumerate(buffers)}
@@ -54,7 +53,6 @@ class MemoryCurve(Lines):
     peak: PeakMemory | None = None
 
     def show_peak(self, peak: PeakMemory, rows: int) -> None:
-        """Shows the curve of a step in so many lines, none if it is not known."""
         self.peak = peak
         self.styles.height = rows + 1 if peak.curve else 0
         self.draw()

@@ -34,7 +34,6 @@ class MeshPane(ShardingPane):
     def show_mesh(
         self, layout: PresetCompiled, platform: str, followed: int | None, wrong: frozenset[int] = frozenset()
     ) -> None:
-        """Shows the devices, marks those that are `wrong`, and in each box shows the bytes that one holds."""
         self.wrong = wrong
         self.held = formatting.size(sum(bytes_per_device(array, layout.mesh) for array in layout.arrays))
         self.show_array(mesh_as_array(layout.mesh), layout.mesh, platform, followed)

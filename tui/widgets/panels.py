@@ -160,7 +160,6 @@ def _flow(flow: Flow, width: int) -> Content:
 
 
 def _row(label: str, value: str, width: int) -> Content:
-    """Returns a label and a value, which is never cut for a long label."""
     name = cut(Content.styled(label, "$foreground 60%"), max(width - len(value) - 1, 0))
     return Content.assemble(name, value.rjust(max(width - name.cell_length, len(value) + 1)))
 

@@ -50,7 +50,6 @@ class PlanRequest(Horizontal):
         self.query_one("#topology", Input).focus()
 
     def suggest_batch(self, sequences: int) -> None:
-        """Fills the batch size in, unless the user has typed one."""
         batch = self.query_one("#batch", Input)
         batch.value = batch.value or str(sequences)
 

@@ -92,7 +92,6 @@ def cost_lines(rows: Sequence[Cost], limit: int | None, width: int) -> list[Cont
 
 
 def no_estimate_lines(previewed: PresetPreviewed, width: int) -> list[Content]:
-    """Returns why the estimate before or after is missing, wrapped at `width`."""
     reasons = {"before": previewed.before.no_estimate, "after": previewed.after.no_estimate}
     return wrapped(((f"no estimate {when}: {why}", "$warning") for when, why in reasons.items() if why), width)
 
@@ -144,7 +143,6 @@ def _dims(array: ArrayInfo, other: ArrayInfo | None) -> Content:
 
 
 def _shards(change: Change, previewed: PresetPreviewed) -> str:
-    """Returns the shard shapes before and after, for dims that are split over the same axes as before."""
     assert change.before and previewed.before.mesh and previewed.after.mesh
     before = shard_shape(change.before.shape, change.before.spec, previewed.before.mesh)
     after = shard_shape(change.after.shape, change.after.spec, previewed.after.mesh)

@@ -127,7 +127,6 @@ recently used are dropped first.
 
     @property
     def highlighted_preset(self) -> str | None:
-        """The preset under the cursor; None if there is none."""
         id = self.highlighted_option.id if self.highlighted_option else None
         return None if id is None or id.startswith(HEADING) else id
 

@@ -20,7 +20,6 @@ class RowDetails(Lines):
         self.row: Row | None = None
 
     def show_row(self, row: Row | None) -> None:
-        """Shows a preset; None empties the panel."""
         self.row = row
         set_titles(self, row.title if row else "preset", formatting.axes(row.mesh) if row else "")
         self.draw()

@@ -70,7 +70,6 @@ class RuleList(Choices):
 
     @property
     def row(self) -> Row | None:
-        """The row under the cursor; None if the list is empty."""
         return self.rows.get(self.highlighted_option.id or "") if self.highlighted_option else None
 
     def show_draft(self, draft: Draft, logical_axes: Sequence[str], problems: Sequence[str]) -> None:

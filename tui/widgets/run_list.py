@@ -55,13 +55,11 @@ class RunList(Choices):
 
     @property
     def run(self) -> RunDirectory | None:
-        """The run under the cursor; None for "new run"."""
         option = self.highlighted_option
         return self.runs.get(option.id or "") if option else None
 
     @property
     def summary(self) -> RunSummary | None:
-        """The summary of the run under the cursor; None until it is read."""
         return self.summaries.get(self.run.name) if self.run else None
 
     def fill(self) -> None:

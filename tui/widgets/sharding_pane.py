@@ -88,7 +88,6 @@ device through every array (`◆`).
         return self.size.width
 
     def footer_lines(self, subject: Subject, width: int, height: int) -> list[Content]:
-        """Returns the lines below the grid: index ranges, bytes and devices of the shard under the cursor."""
         return [cursor_line(subject, width, height - 1)]
 
     def action_move(self, down: int, right: int) -> None:

@@ -42,7 +42,6 @@ class StepBar(Lines):
         self.alternative: Alternative | None = None
 
     def show_profile(self, profiled: Profiled, alternative: Alternative | None) -> None:
-        """Shows the breakdown of a profile. `alternative`: the preset to try."""
         assert profiled.breakdown is not None
         first = profiled.step - profiled.steps + 1
         self.show_breakdown(profiled.breakdown, profiled.preset, f"steps {first:,} to {profiled.step:,}", alternative)
@@ -50,7 +49,6 @@ class StepBar(Lines):
     def show_breakdown(
         self, breakdown: StepBreakdown, preset: str, subtitle: str, alternative: Alternative | None = None
     ) -> None:
-        """Shows a breakdown. `alternative`: the preset to try."""
         self.breakdown, self.alternative = breakdown, alternative
         self.titles = (title(preset, breakdown), subtitle)
         self.draw()

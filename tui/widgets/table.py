@@ -136,7 +136,6 @@ terminal's clipboard (OSC 52).
 
     @property
     def selected(self) -> str | None:
-        """The key of the row under the cursor; None if the table is empty."""
         return self.keys[self.rows.cursor_row] if 0 <= self.rows.cursor_row < self.rows.row_count else None
 
     @property

@@ -153,7 +153,6 @@ several short operations, of which this one is the longest.
         self.show_window(first + direction * (last - first) / 4, last - first)
 
     def show_window(self, first: float, length: float) -> None:
-        """Shows `length` ticks from `first`, as far as they are within the step."""
         whole = round(max(LEAST, min(length, TICKS)))
         begin = round(max(0, min(first, TICKS - whole)))
         self.window = (begin, begin + whole)

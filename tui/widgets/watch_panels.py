@@ -34,7 +34,6 @@ class WatchPanels(Horizontal):
 
     @property
     def chosen_preset(self) -> str | None:
-        """The preset under the cursor; None if the list is empty."""
         return self.query_one(PresetList).highlighted_preset
 
     def show_state(self, state: RunState) -> None:
