@@ -106,9 +106,11 @@ class Lifecycle:
         return [*damage, *exit_lines(self._client.directory.name, self._state)]
 
     async def stop(self) -> None:
-        from .screens.confirm import ConfirmStop
+        from .screens.confirm import Confirm
 
-        if await self._ask(ConfirmStop(self._client.directory.name, self._state.step)):
+        run = self._client.directory.name
+        ends = f"Save and end run {run} after step {self._state.step:,}?\nTo leave it training, detach (d) instead."
+        if await self._ask(Confirm(ends, "End it")):
             await self._client.send(Stop())
 
     async def choose_checkpoint(self) -> None:
@@ -127,11 +129,12 @@ class Lifecycle:
 
     async def restart(self) -> None:
         """Replaces an engine that hangs or has another version: it saves and ends, then a new one resumes the run."""
-        from .screens.confirm import ConfirmRestart
+        from .screens.confirm import Confirm
         from .screens.restarting import Restarting
 
         run, state = self._client.directory, self._state
-        if not await self._ask(ConfirmRestart(run.name, state.step)):
+        how = f"after step {state.step:,}?\nIt saves and ends; a new process resumes from there."
+        if not await self._ask(Confirm(f"Restart the engine of {run.name} {how}", "Restart")):
             return
         restarting = Restarting(run, state.step, has_trained=bool(state.preset))
         if await self._app.push_screen(restarting, wait_for_dismiss=True) == "ended":

@@ -15,7 +15,7 @@ from shardtui.engine.training.device_check import coverage
 from shardtui.engine.wire.commands import AnyCommand, Resume
 from shardtui.engine.wire.events import CheckpointSaved, DevicesDiffer, Event, Paused, Restored, Switched
 
-from ..conftest import tiny_config
+from ..conftest import least_config
 from ..flips import Flip
 from ..programs import Programs
 from .test_loop import LocalRun, losses
@@ -26,7 +26,7 @@ STEPS = 12
 
 @pytest.fixture(scope="module")
 def tiny() -> Programs:
-    return Programs(Task(tiny_config(), "cpu"))
+    return Programs(Task(least_config(), "cpu"))
 
 
 @pytest.fixture

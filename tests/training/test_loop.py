@@ -47,7 +47,7 @@ from shardtui.engine.wire.events import (
 )
 from shardtui.engine.wire.inbox import Inbox
 
-from ..conftest import tiny_config
+from ..conftest import least_config
 from ..flips import Flip, flipped
 from ..loop_machine import LoopMachine, Shared
 from ..programs import Known, Programs
@@ -55,7 +55,7 @@ from ..programs import Known, Programs
 
 @pytest.fixture(scope="module")
 def tiny() -> Task:
-    return Task(tiny_config(), "cpu")
+    return Task(least_config(), "cpu")
 
 
 @pytest.fixture(scope="module")

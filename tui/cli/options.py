@@ -242,16 +242,21 @@ def minutes(text: str) -> float:
     return found
 
 
+def sizes(text: str) -> dict[str, int]:
+    """Reads sizes of mesh axes, `fsdp=-1,tensor=4`. Raises ArgumentTypeError."""
+    try:
+        return {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2") from error
+
+
 def mesh(text: str) -> dict[str, int]:
     """Reads the axes of a mesh, `data=4,model=2`. Raises ArgumentTypeError."""
-    try:
-        sizes = {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
-    except ValueError:
-        sizes = {}
-    named = all(AXIS_NAME.fullmatch(axis) for axis in sizes)
-    if not sizes or not named or min(sizes.values()) < 1 or math.prod(sizes.values()) > MAX_DEVICES:
+    found = sizes(text)
+    is_named = all(AXIS_NAME.fullmatch(axis) for axis in found)
+    if not is_named or min(found.values()) < 1 or math.prod(found.values()) > MAX_DEVICES:
         raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2")
-    return sizes
+    return found
 
 
 def _scheduled_switch(text: str) -> ScheduledSwitch:

@@ -18,7 +18,7 @@ from ..state.step_words import pipeline_words
 from ..terminal import FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import plain_table, table_console
-from .options import accept_training_options, add_device_options, add_json_option, add_model_options
+from .options import accept_training_options, add_device_options, add_json_option, add_model_options, sizes
 from .run_config import new_config
 
 
@@ -35,7 +35,7 @@ def presets_options(parser: argparse.ArgumentParser) -> None:
     add("--name", metavar="NAME", help="with import: name of the preset; default: the file's")
     add(
         "--mesh",
-        type=_sizes,
+        type=sizes,
         dest="sizes",
         metavar="AXIS=SIZE,…",
         help="with import: sizes of mesh axes in place of the file's; -1 for the remaining devices",
@@ -64,13 +64,6 @@ def presets_command(options: argparse.Namespace) -> int:
     table_console().print(table)
     say(*listing.problems)
     return FINE
-
-
-def _sizes(text: str) -> dict[str, int]:
-    try:
-        return {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as fsdp=-1,tensor=4") from error
 
 
 def _exchange(options: argparse.Namespace) -> int:

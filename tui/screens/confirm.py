@@ -1,4 +1,4 @@
-"""Dialogs that ask before a run is ended, its engine is restarted or a file is replaced."""
+"""A dialog that asks before a run is ended or deleted, its engine is restarted or a file is replaced."""
 
 from typing import ClassVar
 
@@ -35,22 +35,3 @@ class Confirm(Dialog[bool]):
     @on(Button.Pressed)
     def press(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")
-
-
-class ConfirmStop(Confirm):
-    """Asks whether to end the run."""
-
-    def __init__(self, run: str, step: int) -> None:
-        super().__init__(
-            f"Save and end run {run} after step {step:,}?\nTo leave it training, detach (d) instead.", "End it"
-        )
-
-
-class ConfirmRestart(Confirm):
-    """Asks whether to restart the engine and resume the run."""
-
-    def __init__(self, run: str, step: int) -> None:
-        super().__init__(
-            f"Restart the engine of {run} after step {step:,}?\nIt saves and ends; a new process resumes from there.",
-            "Restart",
-        )

@@ -3,15 +3,12 @@
 from collections.abc import Mapping
 from functools import partial
 from os.path import commonpath
-from typing import ClassVar
 
 from textual import on
-from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from ..bindings import identified
 from ..messages import CurveChosen
 from ..state.losses import Losses
 from ..state.run_state import RunState
@@ -35,7 +32,6 @@ Every floating scalar that the program's step returns, by its path in the result
 the one under the cursor. A value that is not finite is `nan`.
 """
     BINDING_GROUP_TITLE = "Curves"
-    BINDINGS: ClassVar[list[BindingType]] = identified("curves", [])
 
     def on_mount(self) -> None:
         set_titles(self, "curves")
