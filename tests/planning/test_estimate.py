@@ -102,7 +102,7 @@ GATHERED = IDLE + "embed = 'fsdp'\n"
         pytest.param(
             GATHERED.format(2, 4) + "heads = 'model'\nvocab = 'model'\n", "auto", False, marks=pytest.mark.slow
         ),
-        (IDLE.format(4, 2), "splash", True),
+        pytest.param(IDLE.format(4, 2), "splash", True, marks=pytest.mark.slow),
         pytest.param(
             IDLE.format(4, 2).replace("fsdp", "seq").replace("batch", "seq"), "ring", True, marks=pytest.mark.slow
         ),
@@ -235,11 +235,10 @@ PLAIN, REMAT = ("batch_size=32",), ("batch_size=32", "remat=true")
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("fsdp", PLAIN),
         ("dp-tp2", REMAT),
         *(
             pytest.param(name, settings, marks=pytest.mark.slow)
-            for name, settings in (("dp", PLAIN), ("dp", REMAT), ("fsdp", REMAT), ("dp-tp2", PLAIN))
+            for name, settings in (("dp", PLAIN), ("dp", REMAT), ("fsdp", PLAIN), ("fsdp", REMAT), ("dp-tp2", PLAIN))
         ),
     ],
 )
