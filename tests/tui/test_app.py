@@ -232,6 +232,11 @@ async def test_every_view_is_drawn_in_every_size(home: Path, size: tuple[int, in
     async with finished(recorded(), size) as (app, pilot):
         for keys in ("2 down tab right question_mark", "3 4 5 8 right plus escape", "0 1 l down question_mark escape"):
             await pilot.press(*keys.split())
+        for view in "1568":  # lists without room for a line
+            await pilot.press(view, "pageup", "pagedown", "pageup")
+        await pilot.press("1", "c", "pageup", "pagedown")
+        assert app.screen.query("Choices")
+        await pilot.press("escape")
         await pilot.resize_terminal(80, 24)
         presets = app.screen.query_one("PresetList")
         await until(lambda: presets.virtual_size.height == presets.option_count, "one line for each row")

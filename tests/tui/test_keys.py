@@ -91,15 +91,6 @@ async def test_page_keys_work_before_the_palette_has_laid_out_its_matches(ended:
         await until(lambda: not isinstance(app.screen, Palette), "the view")
 
 
-@pytest.mark.parametrize("size", [(1, 1), (10, 3), (40, 4)])
-async def test_page_keys_work_in_lists_without_room(ended: RunDirectory, size: tuple[int, int]) -> None:
-    async with play(ended, size) as (app, pilot):
-        for view in "1568":
-            await pilot.press(view, "pageup", "pagedown", "pageup")
-        await pilot.press("1", "c", "pageup", "pagedown")
-        assert app.screen.query("Choices")
-
-
 async def test_a_click_selects_and_a_double_click_acts(ended: RunDirectory) -> None:
     async with play(ended) as (app, pilot):
         listed = app.screen.query_one(PresetList)
