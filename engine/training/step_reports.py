@@ -41,6 +41,8 @@ class StepReports:
         self._bytes_in_use = 0
         self._in_flight: jax.Array | None = None
         self._losses: list[float | None] = []
+        self._has_nonfinite = False
+        """Whether one of them is not finite."""
         self._metrics: dict[str, list[float | None]] = {}
         self._seconds: list[float] = []
         self._waited: float | None = 0.0
@@ -68,19 +70,15 @@ class StepReports:
             self._read(previous)
         self._report_if_due()
 
-    def add_losses(self, losses: Sequence[tuple[float | None, Mapping[str, float]]]) -> None:
-        """Adds finished steps of an external loop, whose losses and metrics were read at once: each is assigned the
-        mean time. A program without a loss has None."""
-        began, now = self._clock, time.perf_counter()
+    def add_losses(self, losses: Sequence[tuple[float | None, Mapping[str, float], float | None]]) -> None:
+        """Adds finished steps of an external loop, each with its loss, metrics and seconds, which were read at once:
+        steps whose seconds are None are assigned the mean time. A step without a loss has None."""
+        mean = self._elapsed() / len(losses)
         self.begun += len(losses)
         self._waited = None
-        for number, (loss, metrics) in enumerate(losses, 1):
+        for loss, metrics, seconds in losses:
             self._add_metrics(metrics)
-            at = began + (now - began) * number / len(losses)
-            if loss is None:
-                self._count(at)
-            else:
-                self._note(loss, at)
+            self._count(loss, mean if seconds is None else seconds)
         self._report_if_due()
 
     def flush(self) -> None:
@@ -105,7 +103,7 @@ class StepReports:
 
     def _read(self, loss: jax.Array) -> None:
         value = float(loss)  # waits for the step
-        self._note(value, time.perf_counter())
+        self._count(value, self._elapsed())
 
     def _add_metrics(self, metrics: Mapping[str, float]) -> None:
         for name in metrics.keys() - self._metrics.keys():
@@ -114,22 +112,25 @@ class StepReports:
             value = metrics.get(name)
             values.append(_digits(value) if value is not None and math.isfinite(value) else None)
 
-    def _note(self, loss: float, now: float) -> None:
-        value = _digits(loss)
-        self.is_finite = math.isfinite(value)
-        self.last_loss = value if self.is_finite else None
-        self._recent.append(value)
-        self._count(now)
+    def _elapsed(self) -> float:
+        """Returns the seconds since the last step."""
+        before, self._clock = self._clock, time.perf_counter()
+        return self._clock - before
 
-    def _count(self, now: float) -> None:
+    def _count(self, loss: float | None, seconds: float) -> None:
+        value = None if loss is None else _digits(loss)
+        self.is_finite = value is None or math.isfinite(value)
+        self.last_loss = value if self.is_finite else None
+        if value is not None:
+            self._recent.append(value)
+        self._has_nonfinite |= not self.is_finite
         self.done += 1
         self._losses.append(self.last_loss)
-        self.step_seconds = now - self._clock
-        self._seconds.append(round(self.step_seconds, 6))
-        self._clock = now
+        self.step_seconds = seconds
+        self._seconds.append(round(seconds, 6))
 
     def _report(self) -> None:
-        nonfinite = ["losses"] if None in self._losses and self._recent else []
+        nonfinite = ["losses"] if self._has_nonfinite else []
         self._publish(
             StepsDone(
                 step=self.done,
@@ -142,6 +143,7 @@ class StepReports:
         )
         self._report_memory()
         self._losses, self._metrics, self._seconds, self._waited = [], {}, [], 0.0
+        self._has_nonfinite = False
         self._reported = self._clock
 
     def _report_memory(self) -> None:

@@ -30,6 +30,8 @@ class Calls:
 
     def __init__(self, name: str, show: "Callable[[Call], None]") -> None:
         self.name, self.show = name, show
+        self.is_mapped = False
+        """Whether it is a function of `jax.pmap`, each result of which has an axis of devices."""
         self.count = 0
         self.seconds = 0.0
         """Seconds until the calls returned: devices may go on."""
@@ -37,6 +39,10 @@ class Calls:
         """Of the arguments' arrays, at most, in calls that were shown."""
         self.next_shown = 1
         """Number of the next call that is shown, or `EVERY` or `NEVER`."""
+
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition(".")[2]
 
     @property
     def summary(self) -> FunctionCalls:
@@ -77,7 +83,7 @@ def _hide_frame(error: BaseException) -> None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
-_UNSEEN = _Unseen()
+UNSEEN = _Unseen()
 
 
 class Jitted:
@@ -92,7 +98,7 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         calls, began = self._calls, perf_counter()
-        try:  # `with _UNSEEN` would take 0.3 µs
+        try:  # `with UNSEEN` would take 0.3 µs
             result = self._call(*args, **kwargs)
         except BaseException as error:
             _hide_frame(error)
@@ -123,20 +129,23 @@ class Jitted:
 def replace_jit(calls_of: Callable[[Any], Calls]) -> None:
     """Replaces `jax.jit`, `jax.pmap` and the call of programs compiled ahead. `calls_of`: of a jitted function."""
 
-    def stand_in(function: Any, call: Callable[..., Any] | None = None) -> Any:
+    def stand_in(function: Any, call: Callable[..., Any] | None = None, is_mapped: bool = False) -> Any:
         try:
-            return Jitted(function, calls_of(function), call)
+            calls = calls_of(function)
+            calls.is_mapped = is_mapped
+            return Jitted(function, calls, call)
         except Exception:
             _logger.warning("%r is not watched", function, exc_info=True)
             return call or function
 
-    jax.jit, jax.pmap = _also_as_decorator(jax.jit, stand_in), _also_as_decorator(jax.pmap, stand_in)
+    jax.jit = _also_as_decorator(jax.jit, stand_in)
+    jax.pmap = _also_as_decorator(jax.pmap, functools.partial(stand_in, is_mapped=True))
     call, stand_in_key = Compiled.__call__, "_watched"
 
     def call_compiled(self: Compiled, *args: Any, **kwargs: Any) -> Any:
         if (found := vars(self).get(stand_in_key)) is None:
             found = vars(self)[stand_in_key] = stand_in(self, functools.partial(call, self))
-        with _UNSEEN:
+        with UNSEEN:
             return found(*args, **kwargs)
 
     Compiled.__call__ = call_compiled
@@ -145,7 +154,7 @@ def replace_jit(calls_of: Callable[[Any], Calls]) -> None:
 def _also_as_decorator(real: Any, stand_in: Callable[[Any], Any]) -> Any:
     @functools.wraps(real)
     def jit(*args: Any, **kwargs: Any) -> Any:
-        with _UNSEEN:
+        with UNSEEN:
             made = real(*args, **kwargs)
         return stand_in(made) if hasattr(made, "lower") else _also_as_decorator(made, stand_in)
 

@@ -3,10 +3,8 @@
 import atexit
 import logging
 import os
-import sys
-import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import jax
@@ -18,7 +16,10 @@ from ..base.output import say
 from ..base.user_error import suggestion
 from ..spec.watch_request import WatchRequest
 from ..wire.events import StepFound
+from .curves import Beside
+from .exit_status import ExitStatus
 from .jitted import EVERY, NEVER, Call, Calls, replace_jit
+from .looks import Looks
 from .program_run import ProgramRun
 
 FEWEST_CALLS = 3
@@ -29,17 +30,10 @@ MOST = 20
 LARGEST = 3
 """Functions that are named if none is the step."""
 
+STEPS_LOOKED_AT = 2
+"""Calls of the step that are looked at after another function was, which may be called beside it."""
+
 _logger = logging.getLogger("shardtui")
-
-
-@dataclass
-class _Seen:
-    """The last call of a function that was looked at."""
-
-    number: int
-    results: list[weakref.ref[Any]]
-    steps: int
-    """Calls of the step by then."""
 
 
 class Program:
@@ -48,13 +42,18 @@ class Program:
     def __init__(self, request: WatchRequest) -> None:
         self._request = request
         self._functions: dict[Any, Calls] = {}
-        self._seen: dict[Calls, _Seen] = {}
+        self._looks: dict[Calls, Looks] = {}
         self._step: Calls | None = None
         self._state_bytes = 0
+        self._before = (0.0, 0.0)
+        """When the last two calls of the step returned."""
+        self._steps_to_look_at = 0
         self._run = ProgramRun(request)
         self._process = os.getpid()
+        self._exit: ExitStatus | None = None
 
     def begin(self) -> None:
+        self._exit = ExitStatus()
         replace_jit(self._calls_of)
         jax.monitoring.register_event_duration_secs_listener(self._run.note_compile)
         atexit.register(self._end)
@@ -63,7 +62,9 @@ class Program:
         """Looks at a call that has returned. Nothing that fails here reaches the program."""
         try:
             if call.calls is self._step:
-                self._run.step(call)
+                self._note_step(call)
+            elif self._run.shows(call.calls):
+                self._run.add(call)
             else:
                 self._look(call)
         except Exception:
@@ -76,42 +77,63 @@ class Program:
         name = _module_name(function) if isinstance(function, Compiled) else getattr(function, "__qualname__", "?")
         return self._functions.setdefault((name, code), Calls(name, self.called))
 
+    def _note_step(self, call: Call) -> None:
+        if self._steps_to_look_at:
+            self._steps_to_look_at -= 1
+            looks = self._looks[call.calls]
+            taken, made = _leaves(call)
+            self._run.join(self._beside(looks, taken, looks.made))
+            looks.add(call, taken, made)
+        self._run.step(call)
+        self._before = self._before[1], perf_counter()
+
     def _look(self, call: Call) -> None:
         """Makes the function the step if it took what it returned by the call before."""
         calls = call.calls
-        taken, made = jax.tree.leaves((call.args, call.kwargs)), jax.tree.leaves(call.result)
+        taken, made = _leaves(call)
         if any(isinstance(leaf, Tracer) for leaf in (*taken, *made)):
             calls.count -= 1  # while another function is traced
             return
-        arrays = {id(leaf): leaf for leaf in taken if isinstance(leaf, jax.Array)}
-        calls.bytes = max(calls.bytes, sum(array.nbytes for array in arrays.values()))
-        seen = self._seen.get(calls)
-        before = [array() for array in seen.results] if seen and seen.number == calls.count - 1 else []
-        state = {at: id(array) for at, array in enumerate(before) if id(array) in arrays}
-        state_bytes = sum(arrays[identity].nbytes for identity in {*state.values()})
-        if state and calls.count >= FEWEST_CALLS and self._is_step(calls, state_bytes):
-            self._state_bytes = state_bytes
-            self._begin(call, state)
+        looks = self._looks.setdefault(calls, Looks())
+        is_idle = bool(looks.last) and looks.last[-1].ended > self._before[1]
+        returned = looks.made
+        looks.add(call, taken, made)
+        self._steps_to_look_at = STEPS_LOOKED_AT
+        if looks.state and calls.count >= FEWEST_CALLS and self._is_step(calls, looks.state_bytes, is_idle):
+            self._begin(call, looks, taken, returned)
         else:
-            steps = self._step.count if self._step else 0
-            self._seen[calls] = _Seen(calls.count, [_reference(leaf) for leaf in made], steps)
             calls.decide_next()
 
-    def _is_step(self, calls: Calls, state_bytes: int) -> bool:
+    def _is_step(self, calls: Calls, state_bytes: int, is_idle: bool) -> bool:
+        """`is_idle`: whether the step was not called since the call before."""
         if self._request.step:
-            return self._request.step in (calls.name, calls.name.rpartition(".")[2])
-        is_idle = self._step is not None and self._seen[calls].steps == self._step.count
+            return self._request.step in (calls.name, calls.short_name)
+        is_idle &= self._step is not None
         return state_bytes > self._state_bytes or (is_idle and state_bytes >= SMALLEST_STATE * self._state_bytes)
 
-    def _begin(self, call: Call, state: dict[int, int]) -> None:
-        """`state`: of each result that is an argument again, its index and the identity of the array."""
+    def _begin(self, call: Call, looks: Looks, taken: Sequence[Any], returned: set[int]) -> None:
         if self._step:
             self._step.decide_next()
-        self._step, call.calls.next_shown = call.calls, EVERY
-        self._seen.clear()
-        self._run.begin(call, {*state.values()}, {*state})
+        self._step, self._state_bytes = call.calls, looks.state_bytes
+        since, ended = self._before[1], [0.0, *(look.ended for look in looks.last)]
+        self._before = ended[-3], ended[-2]
+        self._run.begin(call, looks, self._beside(looks, taken, returned), since)
+        self._before = ended[-2], ended[-1]
         self._run.publish(self._found(call.calls))
-        self._run.step(call)
+        call.calls.next_shown = EVERY
+
+    def _beside(self, step: Looks, taken: Sequence[Any], returned: set[int]) -> list[Beside]:
+        """Finds the functions that were called once before this call of the step and once before the last one, and take
+        its state or make what it takes. `taken`: leaves of its arguments; `returned`: arrays of its call before."""
+        found: list[Beside] = []
+        for calls, looks in self._looks.items():
+            if looks is step or self._run.shows(calls) or looks.last[-1].number != calls.count:
+                continue
+            is_linked = not (looks.made.isdisjoint(map(id, taken)) and looks.taken.isdisjoint(returned))
+            if is_linked and looks.is_once_a_step(*self._before):
+                calls.next_shown = EVERY
+                found.append(Beside(calls, looks, is_after=looks.began > step.began))
+        return found
 
     def _found(self, step: Calls) -> StepFound:
         return StepFound(
@@ -127,7 +149,7 @@ class Program:
         if os.getpid() == self._process:  # else a child that was forked
             if self._step:
                 self._run.publish(self._found(self._step))
-                self._run.end(getattr(sys, "last_value", None))
+                self._run.end(self._exit and self._exit.error)
             else:
                 say(self._why_nothing())
 
@@ -151,8 +173,6 @@ def _module_name(compiled: Compiled) -> str:
     return modules[0].name.removeprefix("jit_") if modules else "?"
 
 
-def _reference(leaf: Any) -> weakref.ref[Any]:
-    return weakref.ref(leaf) if isinstance(leaf, jax.Array) else _NOTHING
-
-
-_NOTHING: weakref.ref[Any] = weakref.ref(type("", (), {})())
+def _leaves(call: Call) -> tuple[list[Any], list[Any]]:
+    """Returns the leaves of its arguments and of its results."""
+    return jax.tree.leaves((call.args, call.kwargs)), jax.tree.leaves(call.result)

@@ -2,13 +2,12 @@
 
 import logging
 import sys
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax.core import Tracer
 from jax.stages import Compiled
 
 from ..base.output import say
@@ -17,12 +16,13 @@ from ..spec.config import WatchedRun
 from ..spec.watch_request import WatchRequest
 from ..wire.events import Event
 from .argument_names import Names
+from .curves import Beside, Curves
 from .external import describe
 from .external_step import CompiledStep, compile_lowered
-from .jitted import Call
+from .jitted import Call, Calls
+from .looks import Looks
 from .reporter import Reporter
 from .run import Watch
-from .scalars import Scalars
 
 PRESET = "as-run"
 
@@ -34,7 +34,7 @@ class ProgramRun:
         self._request = request
         self._watch: Watch | None = None
         self._reporter: Reporter | None = None
-        self._scalars: Scalars
+        self._curves: Curves | None = None
         self._state: set[KeyPath] = set()
         """Paths of the arrays that the step takes from its own results."""
         self._compiled = self._shown = 0
@@ -49,28 +49,49 @@ class ProgramRun:
         if self._reporter:
             self._reporter.publish(event)
 
-    def begin(self, call: Call, state: Collection[int], places: Collection[int]) -> None:
-        """Shows a function as the step. `state`: identities of the arguments that were its results, `places`: the
-        indices of these results."""
-        self._scalars = Scalars(call.result, places)
-        names = Names(call)
+    def shows(self, calls: Calls) -> bool:
+        """Whether it is a function beside the step."""
+        return self._curves is not None and calls in self._curves
+
+    def begin(self, call: Call, looks: Looks, beside: Sequence[Beside], since: float) -> None:
+        """Shows a function as the step. `since`: when the step before returned for the last time."""
+        if self._curves:
+            self._curves.flush()
+        self._curves = Curves(call.calls, looks, self._report)
+        self._curves.join(beside)
+        names, state = Names(call), {*looks.state.values()}
         self._state = {leaf.path for leaf in names.leaves if leaf.identity in state}
-        self._show(call, names)
+        self._show(call, names, call.calls.count - len(looks.latest(since)))
+        self._curves.catch_up(since)
+
+    def join(self, beside: Sequence[Beside]) -> None:
+        """Shows functions that are called beside the step."""
+        if self._curves:
+            self._curves.join(beside)
 
     def step(self, call: Call) -> None:
         if not self._reporter:
             return
         if self._compiled != self._shown and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-            self._show(call, Names(call))
-        loss, metrics = self._scalars.read(call.result)
-        if not any(isinstance(value, Tracer) for value in (loss, *metrics.values())):
-            self._reporter.step(loss, metrics)
+            self._show(call, Names(call), call.calls.count - 1)
+        self.add(call)
+
+    def add(self, call: Call) -> None:
+        """Adds the scalars of a call of the step, or of a function beside it."""
+        if self._reporter and self._curves:
+            self._curves.add(call)
+
+    def _report(self, loss: Any, metrics: dict[str, Any], seconds: float | None) -> None:
+        if self._reporter:
+            self._reporter.step(loss, metrics, seconds)
 
     def end(self, error: BaseException | None) -> None:
+        if self._curves:
+            self._curves.flush()
         if self._watch:
             self._watch.__exit__(type(error) if error else None, error, None)
 
-    def _show(self, call: Call, names: Names) -> None:
+    def _show(self, call: Call, names: Names, steps_done: int) -> None:
         """Describes the step's program, if it is another one, in the process that reports."""
         if jax.process_index() > 0:
             return
@@ -85,7 +106,7 @@ class ProgramRun:
         if self._reporter:
             self._reporter.publish(found.layout, found.step)
         else:
-            self._open(found, call.calls.count - 1)
+            self._open(found, steps_done)
 
     def _open(self, found: Any, steps_done: int) -> None:
         about = WatchedRun(run=self._request.run, model_name=Path(sys.argv[0]).name, preset=PRESET)

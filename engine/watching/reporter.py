@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import msgspec
 
-from ..base.advice import error_line, text_of
+from ..base.advice import error_line, first_line, text_of
 from ..base.encoding import encode_json
 from ..distributed.cluster import Cluster
 from ..explain.programs import KeptStep
@@ -86,9 +86,10 @@ class Reporter:
         self._thread.start()
         self._detach_in_children()
 
-    def step(self, loss: Any, metrics: Mapping[str, Any]) -> None:
+    def step(self, loss: Any, metrics: Mapping[str, Any], seconds: float | None = None) -> None:
+        """`seconds`: of a step that has ended; None to measure them."""
         if not self._is_over:
-            self._losses.put((loss, metrics))
+            self._losses.put((loss, metrics, seconds))
 
     def publish(self, event: Event, step: KeptStep | None = None) -> None:
         """`step`: in place of the one kept before."""
@@ -114,10 +115,13 @@ class Reporter:
     def _read_losses(self) -> None:
         try:
             while losses := self._next():
-                read = [(_float(loss), _floats(metrics)) for loss, metrics in _values(losses)]
+                read = [
+                    (None if loss is None else _float(loss), _floats(metrics), seconds)
+                    for loss, metrics, seconds in _values(losses)
+                ]
                 with self._reporting:
                     if not self._is_over:
-                        self._note_losses([loss for loss, _ in read])
+                        self._note_losses([loss for loss, _, _ in read])
                         self._reports.add_losses(read)
                 self._note_output()
                 time.sleep(READ_INTERVAL_SECONDS)
@@ -192,12 +196,13 @@ def _values(losses: list[Any]) -> list[Any]:
     return jax.device_get(jax.tree.map(value, losses))
 
 
-def _float(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _float(value: Any) -> float:
+    """Returns the value of a scalar, or the mean of its values on several devices."""
+    return float(value.mean(dtype=float) if getattr(value, "ndim", 0) else value)
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in metrics.items()}
+    return {name: _float(value) for name, value in metrics.items()}
 
 
 def _last_event(error: BaseException | None, step: int) -> Event:
@@ -214,5 +219,10 @@ def _last_event(error: BaseException | None, step: int) -> Event:
 
 def _described(error: BaseException) -> str:
     """Returns `ValueError: message, at train.py:31`, with the line of the loop: runpy is above it in a module."""
+    text = f"exited with status {_status(error)}" if isinstance(error, SystemExit) else error_line(error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
-    return f"{error_line(error)}, at {frames[0].filename}:{frames[0].lineno}" if frames else error_line(error)
+    return f"{text}, at {frames[0].filename}:{frames[0].lineno}" if frames else text
+
+
+def _status(error: SystemExit) -> str:
+    return str(error.code) if isinstance(error.code, int) else f"1: {first_line(text_of(error))}"

@@ -1,6 +1,6 @@
-"""The floating scalars among a step's results: its curves."""
+"""The floating scalars among a function's results."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -12,28 +12,22 @@ from ..program.pytree_arrays import path_of
 
 
 class Scalars:
-    """Reads the scalars from every result of a step, without flattening its state."""
+    """Reads the scalars from every result of a function, without flattening its state."""
 
-    def __init__(self, result: Any, state: Collection[int]) -> None:
-        """`state`: indices of the leaves that the step takes again: it may donate them."""
+    def __init__(self, result: Any, state: Collection[int], is_mapped: bool = False) -> None:
+        """`state`: indices of the leaves that the function takes again: it may donate them. `is_mapped`: whether it
+        returns an axis of devices before all others."""
         every = jax.tree_util.tree_flatten_with_path(result)[0]
-        self._at = [at for at, (_, leaf) in enumerate(every) if at not in state and _is_scalar(leaf)]
+        self._at = [at for at, (_, leaf) in enumerate(every) if at not in state and is_scalar(leaf, is_mapped)]
         paths = [every[at][0] for at in self._at]
         self.names = _names(paths)
+        """Unique names; an empty one for a single scalar at no key."""
         self._getters = _getters(paths)
-        self.loss = min(self.names, key=_by_loss, default=None)
-        """Name of the loss: the scalar called so, else one with a name like it, else the first."""
 
-    def read(self, result: Any) -> tuple[Any, dict[str, Any]]:
-        """Returns the loss, None if there is no scalar, and the others by name. Raises LookupError, AttributeError or
-        TypeError for a result of another form."""
-        values = self._read(result)
-        return (values.pop(self.loss) if self.loss else None), values
-
-    def _read(self, result: Any) -> dict[str, Any]:
+    def read(self, result: Any) -> dict[str, Any]:
+        """Returns the scalars by name. Raises LookupError, AttributeError or TypeError for a result of another form."""
         if self._getters is None:
-            found = jax.tree.leaves(result)
-            return {name: found[at] for name, at in zip(self.names, self._at, strict=True)}
+            return self.pick(dict(enumerate(jax.tree.leaves(result))))
         values: dict[str, Any] = {}
         for name, getters in zip(self.names, self._getters, strict=True):
             value = result
@@ -42,27 +36,33 @@ class Scalars:
             values[name] = value
         return values
 
+    def pick(self, leaves: Mapping[int, Any]) -> dict[str, Any]:
+        """Returns the scalars by name from a result's leaves, which are given by index, as far as they are there."""
+        return {name: leaves[at] for name, at in zip(self.names, self._at, strict=True) if at in leaves}
 
-def _is_scalar(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and not leaf.shape and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+def is_scalar(leaf: Any, is_mapped: bool = False) -> bool:
+    """Returns whether a leaf is a floating scalar: of a mapped function, one on each device."""
+    return isinstance(leaf, jax.Array) and len(leaf.shape) == is_mapped and jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def loss_rank(name: str) -> tuple[int, int]:
+    """Orders the names of scalars: one called `loss`, with the fewest keys before it, then one with a name like it."""
+    *outer, last = name.lower().split("/")
+    return (0, len(outer)) if last == "loss" else (1 if "loss" in last else 2, 0)
 
 
 def _names(paths: list[KeyPath]) -> list[str]:
     """Returns `metrics/grad_norm` for each path: its keys without indices, where these are not needed."""
     full = [path_of(keys) for keys in paths]
     short = [_joined(key for key in path if isinstance(key, str)) for path in full]
-    if short == [""]:
-        return ["loss"]
+    if len(short) == 1:
+        return short
     return [name if name and short.count(name) == 1 else _joined(path) for name, path in zip(short, full, strict=True)]
 
 
 def _joined(path: Iterable[str | int]) -> str:
     return "/".join(map(str, path))
-
-
-def _by_loss(name: str) -> tuple[int, int]:
-    *outer, last = name.lower().split("/")
-    return (0, len(outer)) if last == "loss" else (1 if "loss" in last else 2, 0)
 
 
 def _getters(paths: list[KeyPath]) -> list[list[Any]] | None:

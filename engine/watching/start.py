@@ -1,6 +1,8 @@
 """Starts to watch the program of this process, which has not begun. It imports jax itself, if and when it wants."""
 
+import atexit
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -9,7 +11,13 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from ..base.output import say
 from ..spec.watch_request import take_request
+
+NO_JAX = (
+    "the program never imported jax: nothing to watch; if it starts processes that do, put `shardtui watch` in front "
+    "of their commands"
+)
 
 
 def start() -> None:
@@ -23,7 +31,14 @@ def start() -> None:
         except Exception:
             logging.getLogger("shardtui").warning("the program is not watched", exc_info=True)
 
-    sys.meta_path.insert(0, _AfterImport("jax", jax_imported))
+    waiting, process = _AfterImport("jax", jax_imported), os.getpid()
+    sys.meta_path.insert(0, waiting)
+
+    def end() -> None:
+        if waiting in sys.meta_path and os.getpid() == process:
+            say(NO_JAX)
+
+    atexit.register(end)
 
 
 class _AfterImport(MetaPathFinder):

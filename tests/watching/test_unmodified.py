@@ -58,8 +58,9 @@ def test_a_program_runs_as_without_and_its_run_shows_what_it_has() -> None:
     state = RunState()
     apply_all(state, events)
     losses, norms = zip(*(map(float.fromhex, line.split()) for line in plain.stdout.splitlines()[:6]), strict=True)
-    assert state.losses[2:] == pytest.approx(losses[2:], rel=1e-8)
-    assert state.curves["learning/grad_norm"][2:] == pytest.approx(norms[2:], rel=1e-8)
+    assert list(state.losses) == pytest.approx(losses, rel=1e-8)
+    assert {*state.curves} == {"learning/grad_norm", "evaluate"}
+    assert state.curves["learning/grad_norm"] == pytest.approx(norms, rel=1e-8)
     assert state.layout and state.layout.mesh.axes == {"data": 4, "model": 2}
     kinds = {array.name: (array.kind, array.compiled_spec) for array in state.layout.arrays}
     assert kinds == {
@@ -85,6 +86,42 @@ def test_a_program_without_such_a_step_says_what_it_jits(tmp_path: Path) -> None
     assert ended.returncode == 7
     assert "--step lambd: no jitted function of this name takes its own results: did you mean <lambda>?" in ended.stderr
     assert "<lambda> (4 calls" in ended.stderr
+
+
+ENDING = """
+import sys, jax, jax.numpy as jnp
+step, state = jax.jit(lambda state: (state + 1, state.sum())), jnp.zeros(10)
+for _ in range(4):
+    state, loss = step(state)
+try:
+    sys.exit(5)
+except SystemExit as error:
+    import traceback
+    assert len(traceback.extract_tb(error.__traceback__)) == 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "event"),
+    [
+        ("", 0, wire.EngineStopped(step=4, reason="finished")),
+        ("sys.exit(3)", 3, wire.Failed(problems=["exited with status 3"], refused=False)),
+        ("sys.exit('no data')", 1, wire.Failed(problems=["exited with status 1: no data"], refused=False)),
+    ],
+)
+def test_a_run_ends_as_its_program_exits(tmp_path: Path, ending: str, status: int, event: wire.Event) -> None:
+    (tmp_path / "script.py").write_text(ENDING + ending)
+    assert run_program(*WATCH, "--run", "ending", str(tmp_path / "script.py")).returncode == status
+    *_, last = events_in(find("ending").events)
+    assert (type(last), last.line) == (type(event), event.line)
+
+
+def test_a_program_without_jax_says_so(tmp_path: Path) -> None:
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)"
+    (tmp_path / "launch.py").write_text(script)
+    ended = run_program(*WATCH, str(tmp_path / "launch.py"))
+    assert ended.returncode == 0
+    assert ended.stderr.count("\n") == 1 and "the program never imported jax: nothing to watch" in ended.stderr
 
 
 @pytest.mark.parametrize(
