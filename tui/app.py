@@ -11,8 +11,8 @@ from textual.events import Key
 from textual.screen import Screen
 
 from ..engine.spec.config import Restart
-from ..engine.wire.commands import CancelSwitch, Pause, ProfileSteps, Resume, SaveCheckpoint, StepOnce, SwitchPreset
-from ..engine.wire.events import AnyEvent, MemoryMeasured, Profiled, ProfileFailed, StepsDone
+from ..engine.wire.commands import CancelSwitch, Pause, Resume, SaveCheckpoint, StepOnce, SwitchPreset
+from ..engine.wire.events import MemoryMeasured, StepsDone
 from ..engine.wire.run_directory import RunDirectory
 from .app_keys import ACTIONS, KEYS, VIEWS
 from .base_app import BaseApp
@@ -32,7 +32,7 @@ from .messages import (
     WatchRequested,
 )
 from .notices import Notices, Window
-from .palette import PROFILE_STEPS, palette_commands
+from .palette import palette_commands
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
 from .state.availability import RUN_ACTIONS, why_not
@@ -76,8 +76,6 @@ class ShardtuiApp(BaseApp[None]):
         self.comparison_runner = ComparisonRunner(self, client, state, self.notices, self.redraws, self.lookups)
         self.lifecycle = Lifecycle(self, client, state, starts, restart, new_run)
         self.window = Window()
-        self.awaits_profile = False
-        """Whether the user has requested a profile here that is not there yet."""
         self.enabled_actions: set[str] = set()
 
     def on_mount(self) -> None:
@@ -97,12 +95,11 @@ class ShardtuiApp(BaseApp[None]):
             apply_all(self.state, message.events)
         others = [event for event in message.events if not isinstance(event, StepsDone)]
         for event in others:
-            self.lookups.note(event)
+            await self.lookups.note(event)
             if self.lifecycle.is_refused(event):
                 self.lifecycle.leave_refused()
             else:
                 self.notices.announce(event)
-            await self.open_profile(event)
         self.show_keys()
         only_steps = message.events and all(isinstance(event, MemoryMeasured) for event in others)
         if not message.events:
@@ -112,12 +109,6 @@ class ShardtuiApp(BaseApp[None]):
             self.redraws.soon()
         else:
             self.redraws.now()
-
-    async def open_profile(self, event: AnyEvent) -> None:
-        if self.awaits_profile and isinstance(event, Profiled | ProfileFailed):
-            self.awaits_profile = False
-            if isinstance(event, Profiled) and event.breakdown:
-                await self.switch_mode("time")
 
     def show_keys(self) -> None:
         enabled_actions = {action for action in RUN_ACTIONS if not why_not(action, self.state)}
@@ -138,8 +129,6 @@ class ShardtuiApp(BaseApp[None]):
                 self.lookups.inspect()
             if screen.needs_estimates:
                 self.lookups.estimate()
-
-    # Messages from widgets
 
     @on(ComparisonRequested)
     def measure_presets(self, message: ComparisonRequested) -> None:
@@ -167,8 +156,7 @@ class ShardtuiApp(BaseApp[None]):
     @on(PresetChosen)
     async def switch_to(self, message: PresetChosen) -> None:
         """Requests a switch, or cancels the one to that preset; says why if the run cannot switch now."""
-        pending = self.state.pending
-        is_cancelled = pending is not None and pending.preset == message.preset
+        is_cancelled = self.state.pending and self.state.pending.preset == message.preset
         if not self.notices.refuses("switch"):
             await self.client.send(CancelSwitch() if is_cancelled else SwitchPreset(message.preset))
 
@@ -180,8 +168,6 @@ class ShardtuiApp(BaseApp[None]):
     async def show_watch(self) -> None:
         await self.switch_mode("watch")
 
-    # Keys and the palette
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return not why_not(action, self.state)
 
@@ -191,12 +177,11 @@ class ShardtuiApp(BaseApp[None]):
             self.notices.refuses((ACTIONS | self.screen.named_keys).get(event.key, ""))
 
     async def action_pause(self) -> None:
-        await self.client.send(Resume() if self.state.phase is Phase.PAUSED else Pause())
-
-    def action_play(self) -> None:
         if playback := self.state.playback:
             playback.toggle()
             self.redraws.now()
+        else:
+            await self.client.send(Resume() if self.state.phase is Phase.PAUSED else Pause())
 
     def action_speed(self, factor: float) -> None:
         if playback := self.state.playback:
@@ -215,9 +200,7 @@ class ShardtuiApp(BaseApp[None]):
         await self.client.send(SaveCheckpoint())
 
     async def action_profile(self) -> None:
-        """Traces the next `PROFILE_STEPS` steps; Time opens once they are read."""
-        self.awaits_profile = True
-        await self.client.send(ProfileSteps(PROFILE_STEPS))
+        await self.lookups.profile()
 
     @work
     async def action_checkpoints(self) -> None:

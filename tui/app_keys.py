@@ -17,7 +17,6 @@ KEYS: list[BindingType] = [
         "",
         [
             ("space", "pause", "Pause"),
-            ("space", "play", "Play/pause"),
             Binding("right_square_bracket", "speed(2)", "Speed", key_display="[]"),
             Binding("left_square_bracket", "speed(0.5)", "Slower", show=False),
             ("s", "step", "Step"),
@@ -36,6 +35,8 @@ KEYS: list[BindingType] = [
     ),
 ]
 
+PROFILE_STEPS = 5
+"""Steps in a trace that is requested by a key or in the palette."""
 ACTIONS = actions_by_key(KEYS)
 """Action by key."""
 

@@ -11,8 +11,9 @@ from textual.worker import Worker, WorkerError
 from ..engine.base.user_error import UserError
 from ..engine.spec.config import RunConfig
 from ..engine.spec.preset import reference
-from ..engine.wire.commands import InspectPreset
-from ..engine.wire.events import AnyEvent, EngineReady, PresetAdded
+from ..engine.wire.commands import InspectPreset, ProfileSteps
+from ..engine.wire.events import AnyEvent, EngineReady, PresetAdded, Profiled, ProfileFailed
+from .app_keys import PROFILE_STEPS
 from .client.engine_client import EngineClient
 from .notices import Notices
 from .state.run_state import RunState
@@ -35,10 +36,21 @@ class Lookups:
     """Keeps the explanations of steps; None before the first."""
     _estimating: Worker[None] | None = None
     """The estimates under way or done; None before the first, and after a preset was added."""
+    awaits_profile: bool = False
+    """Whether the user has requested a profile here that is not there yet."""
 
-    def note(self, event: AnyEvent) -> None:
+    async def note(self, event: AnyEvent) -> None:
         if isinstance(event, PresetAdded):
             self._estimating = None  # the new preset has no estimate yet
+        if self.awaits_profile and isinstance(event, Profiled | ProfileFailed):
+            self.awaits_profile = False
+            if isinstance(event, Profiled) and event.breakdown:
+                await self._app.switch_mode("time")
+
+    async def profile(self) -> None:
+        """Traces the next `PROFILE_STEPS` steps; Time opens once they are read."""
+        self.awaits_profile = True
+        await self._client.send(ProfileSteps(PROFILE_STEPS))
 
     def inspect(self) -> None:
         """Requests the gradients and activations of the active preset, except while steps are timed."""

@@ -15,6 +15,7 @@ from textual.events import Click, Mount
 from textual.markup import escape
 
 from ..engine.wire.commands import SwitchPreset
+from .app_keys import PROFILE_STEPS
 from .client.engine_client import EngineClient
 from .screens.dialog import Dialog
 from .state.availability import why_not
@@ -71,13 +72,10 @@ class Palette(CommandPalette, Dialog[None]):  # pyright: ignore[reportIncompatib
                 raise
 
 
-PROFILE_STEPS = 5
-"""Steps in a trace that is requested by a key or in the palette."""
 COMMANDS = (
     ("detach", "Detach", "Close the UI; the run keeps training"),
     ("export", "Export this view", "Write it to the working directory as .svg and .txt"),
-    ("pause", "Pause or resume", "Takes effect between two steps"),
-    ("play", "Pause or resume the replay", "The speed has keys of its own: [ and ]"),
+    ("pause", "Pause or resume", "A run takes it between two steps; of a replay, [ and ] change the speed"),
     ("step", "Step", "Train one step, then pause"),
     ("save", "Save now", "Write a checkpoint while training continues"),
     ("profile", "Profile", f"Trace the next {PROFILE_STEPS} steps and show where their time goes"),

@@ -134,9 +134,9 @@ async def test_the_view_opens_when_the_requested_breakdown_is_there(
 ) -> None:
     async with finished(recorded_run()) as (app, pilot):
         await app.run_action("profile")
-        app.awaits_profile = True  # a run that has ended takes no request
+        app.lookups.awaits_profile = True  # a run that has ended takes no request
         app.post_message(EventsArrived([msgspec.structs.replace(event, time=time.time())]))
-        await until(lambda: not app.awaits_profile, "what the run reports")
+        await until(lambda: not app.lookups.awaits_profile, "what the run reports")
         await pilot.pause()
         assert (app.current_mode == "time") == opens
         text = screen_text(app)

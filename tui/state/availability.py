@@ -5,12 +5,13 @@ from .run_state import Phase, RunState
 ENGINE_ACTIONS = ("pause", "step", "save", "profile", "stop", "switch", "measure", "apply")
 """Actions that need a live engine."""
 RUN_ACTIONS = (*ENGINE_ACTIONS, "checkpoints", "restart", "resume", "edit_rules")
-REPLAY_ACTIONS = ("play", "speed")
 
 
 def why_not(action: str, state: RunState) -> str:
     """Returns why the action is not available; empty if it is."""
-    if action in REPLAY_ACTIONS:
+    if state.playback and action == "pause":
+        return ""
+    if action == "speed":
         return "" if state.playback else "only a replay has a speed"
     if action == "skip_lesson":
         return "" if state.tour and state.tour.lesson else "only `shardtui tour` has lessons"
