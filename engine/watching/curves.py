@@ -6,7 +6,7 @@ from typing import Any
 
 from jax.core import Tracer
 
-from .jitted import Call, Calls
+from .jitted import Call, Calls, Show
 from .looks import Looks
 from .scalars import Scalars, loss_rank
 
@@ -65,9 +65,30 @@ class Curves:
 
     def add(self, call: Call) -> None:
         """Adds a call of the step or of a function beside it."""
-        values = self._scalars[call.calls].read(call.result)
-        if not isinstance(next(iter(values.values()), None), Tracer):
-            self._add(call.calls, values)
+        scalars = self._scalars[call.calls]
+        values = scalars.values(call.result)
+        if not (values and isinstance(values[0], Tracer)):
+            self._add(call.calls, dict(zip(scalars.names, values, strict=True)))
+
+    def recorder(self, report: Callable[[list[Any], list[str]], None], otherwise: Show) -> Show | None:
+        """Returns a fast way to report a call of the step, if no other function has scalars. `otherwise`: is called
+        where that fails, or the step is called while another function is traced."""
+        if self._loss is None or self._beside:
+            return None
+        scalars = self._scalars[self._step]
+        scalars.put_first(self._loss)
+        read, names = scalars.values, scalars.names
+
+        def record(calls: Calls, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+            try:
+                values = read(result)
+                if not isinstance(values[0], Tracer):
+                    return report(values, names)
+            except (LookupError, AttributeError, TypeError):
+                pass
+            return otherwise(calls, function, args, kwargs, result)
+
+        return record
 
     def catch_up(self, since: float) -> None:
         """Adds the calls that returned after `since`, as far as they were looked at."""

@@ -54,7 +54,7 @@ class Looks:
         calls.bytes = max(calls.bytes, sum(array.nbytes for array in arrays.values()))
         self.scalars = Scalars(call.result, self.state, calls.is_mapped)
         scalars = [(at, leaf) for at, leaf in enumerate(made) if is_scalar(leaf, calls.is_mapped)]
-        self.last.append(Look(calls.count, perf_counter(), calls.seconds, dict(scalars[:MOST_SCALARS])))
+        self.last.append(Look(calls.count, calls.ended, calls.seconds, dict(scalars[:MOST_SCALARS])))
         self._taken, self._made = _references(taken), _references(made)
 
     @property

@@ -4,7 +4,6 @@ import atexit
 import logging
 import os
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Any
 
 import jax
@@ -55,11 +54,12 @@ class Program:
     def begin(self) -> None:
         self._exit = ExitStatus()
         replace_jit(self._calls_of)
-        jax.monitoring.register_event_duration_secs_listener(self._run.note_compile)
+        jax.monitoring.register_event_duration_secs_listener(self._note_compile)
         atexit.register(self._end)
 
-    def called(self, call: Call) -> None:
-        """Looks at a call that has returned. Nothing that fails here reaches the program."""
+    def called(self, *fields: Any) -> None:
+        """Looks at a call that has returned. Nothing that fails here reaches the program. `fields`: of the `Call`."""
+        call = Call(*fields)
         try:
             if call.calls is self._step:
                 self._note_step(call)
@@ -77,15 +77,32 @@ class Program:
         name = _module_name(function) if isinstance(function, Compiled) else getattr(function, "__qualname__", "?")
         return self._functions.setdefault((name, code), Calls(name, self.called))
 
+    def _note_compile(self, event: str, *_: object, **__: object) -> None:
+        if event.endswith("backend_compile_duration"):
+            self._run.compiled += 1
+            self._look_at_steps(1)
+
+    def _look_at_steps(self, count: int) -> None:
+        """Looks at the next calls of the step: jax may have compiled it, or a function may be called beside it."""
+        if self._step:
+            self._steps_to_look_at = max(self._steps_to_look_at, count)
+            self._step.show = self.called
+
     def _note_step(self, call: Call) -> None:
+        looks = self._looks[call.calls]
         if self._steps_to_look_at:
             self._steps_to_look_at -= 1
-            looks = self._looks[call.calls]
             taken, made = _leaves(call)
             self._run.join(self._beside(looks, taken, looks.made))
             looks.add(call, taken, made)
         self._run.step(call)
-        self._before = self._before[1], perf_counter()
+        self._note_end(call.calls)
+        if not self._steps_to_look_at:
+            call.calls.show = self._run.recorder(self.called) or self.called
+
+    def _note_end(self, step: Calls) -> None:
+        if step.ended != self._before[1]:
+            self._before = self._before[1], step.ended
 
     def _look(self, call: Call) -> None:
         """Makes the function the step if it took what it returned by the call before."""
@@ -95,10 +112,12 @@ class Program:
             calls.count -= 1  # while another function is traced
             return
         looks = self._looks.setdefault(calls, Looks())
+        if self._step:
+            self._note_end(self._step)
         is_idle = bool(looks.last) and looks.last[-1].ended > self._before[1]
         returned = looks.made
         looks.add(call, taken, made)
-        self._steps_to_look_at = STEPS_LOOKED_AT
+        self._look_at_steps(STEPS_LOOKED_AT)
         if looks.state and calls.count >= FEWEST_CALLS and self._is_step(calls, looks.state_bytes, is_idle):
             self._begin(call, looks, taken, returned)
         else:
@@ -113,6 +132,7 @@ class Program:
 
     def _begin(self, call: Call, looks: Looks, taken: Sequence[Any], returned: set[int]) -> None:
         if self._step:
+            self._step.show = self.called
             self._step.decide_next()
         self._step, self._state_bytes = call.calls, looks.state_bytes
         since, ended = self._before[1], [0.0, *(look.ended for look in looks.last)]

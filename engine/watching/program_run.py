@@ -19,7 +19,7 @@ from .argument_names import Names
 from .curves import Beside, Curves
 from .external import describe
 from .external_step import CompiledStep, compile_lowered
-from .jitted import Call, Calls
+from .jitted import Call, Calls, Show
 from .looks import Looks
 from .reporter import Reporter
 from .run import Watch
@@ -37,13 +37,10 @@ class ProgramRun:
         self._curves: Curves | None = None
         self._state: set[KeyPath] = set()
         """Paths of the arrays that the step takes from its own results."""
-        self._compiled = self._shown = 0
+        self.compiled = self._shown = 0
         """Programs compiled by this process, now and when the step's was looked at."""
         self._executable: Any = None
         """The step's, as it is shown."""
-
-    def note_compile(self, event: str, *_: object, **__: object) -> None:
-        self._compiled += event.endswith("backend_compile_duration")
 
     def publish(self, event: Event) -> None:
         if self._reporter:
@@ -64,6 +61,10 @@ class ProgramRun:
         self._show(call, names, call.calls.count - len(looks.latest(since)))
         self._curves.catch_up(since)
 
+    def recorder(self, otherwise: Show) -> Show | None:
+        """Returns a fast way to report a call of the step, if there is one."""
+        return self._curves.recorder(self._reporter.step, otherwise) if self._curves and self._reporter else None
+
     def join(self, beside: Sequence[Beside]) -> None:
         """Shows functions that are called beside the step."""
         if self._curves:
@@ -72,7 +73,7 @@ class ProgramRun:
     def step(self, call: Call) -> None:
         if not self._reporter:
             return
-        if self._compiled != self._shown and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        if self.compiled != self._shown and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             self._show(call, Names(call), call.calls.count - 1)
         self.add(call)
 
@@ -83,7 +84,7 @@ class ProgramRun:
 
     def _report(self, loss: Any, metrics: dict[str, Any], seconds: float | None) -> None:
         if self._reporter:
-            self._reporter.step(loss, metrics, seconds)
+            self._reporter.step((loss, *metrics.values()), [None, *metrics], seconds)
 
     def end(self, error: BaseException | None) -> None:
         if self._curves:
@@ -96,7 +97,7 @@ class ProgramRun:
         if jax.process_index() > 0:
             return
         known = _known(call, names)
-        self._shown = self._compiled
+        self._shown = self.compiled
         executable = known and known.compiled.runtime_executable()
         if executable and executable is self._executable:
             return

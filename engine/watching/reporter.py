@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,11 @@ class Reporter:
         self._thread.start()
         self._detach_in_children()
 
-    def step(self, loss: Any, metrics: Mapping[str, Any], seconds: float | None = None) -> None:
-        """`seconds`: of a step that has ended; None to measure them."""
+    def step(self, scalars: Sequence[Any], names: Sequence[str | None], seconds: float | None = None) -> None:
+        """`scalars`: the loss, or None, and others, with their names. `seconds`: of a step that has ended; None to
+        measure them."""
         if not self._is_over:
-            self._losses.put((loss, metrics, seconds))
+            self._losses.put((scalars, names, seconds))
 
     def publish(self, event: Event, step: KeptStep | None = None) -> None:
         """`step`: in place of the one kept before."""
@@ -115,10 +116,7 @@ class Reporter:
     def _read_losses(self) -> None:
         try:
             while losses := self._next():
-                read = [
-                    (None if loss is None else _float(loss), _floats(metrics), seconds)
-                    for loss, metrics, seconds in _values(losses)
-                ]
+                read = _read(losses)
                 with self._reporting:
                     if not self._is_over:
                         self._note_losses([loss for loss, _, _ in read])
@@ -187,22 +185,23 @@ class Reporter:
         os.register_at_fork(after_in_child=detach)
 
 
-def _values(losses: list[Any]) -> list[Any]:
-    """Waits for the arrays and returns their values; NaN for one that the program has deleted."""
+def _read(losses: list[Any]) -> list[tuple[float | None, dict[str, float], float | None]]:
+    """Waits for the arrays and returns the loss, metrics and seconds of each step; NaN for an array that the program
+    has deleted."""
 
     def value(array: Any) -> Any:
         return math.nan if isinstance(array, jax.Array) and array.is_deleted() else array
 
-    return jax.device_get(jax.tree.map(value, losses))
+    found = jax.device_get([[value(array) for array in scalars] for scalars, _, _ in losses])
+    return [
+        (None if loss is None else _float(loss), dict(zip(names[1:], map(_float, others), strict=True)), seconds)
+        for (loss, *others), (_, names, seconds) in zip(found, losses, strict=True)
+    ]
 
 
 def _float(value: Any) -> float:
     """Returns the value of a scalar, or the mean of its values on several devices."""
     return float(value.mean(dtype=float) if getattr(value, "ndim", 0) else value)
-
-
-def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: _float(value) for name, value in metrics.items()}
 
 
 def _last_event(error: BaseException | None, step: int) -> Event:

@@ -54,7 +54,7 @@ class Watch:
                 _check(value)
             self._is_checked = True
         if self.reporter:
-            self.reporter.step(loss, metrics)
+            self.reporter.step((loss, *metrics.values()), [None, *metrics])
 
     def __enter__(self) -> Self:
         found, self._found = self._found, None

@@ -24,16 +24,23 @@ class Scalars:
         """Unique names; an empty one for a single scalar at no key."""
         self._getters = _getters(paths)
 
-    def read(self, result: Any) -> dict[str, Any]:
-        """Returns the scalars by name. Raises LookupError, AttributeError or TypeError for a result of another form."""
+    def put_first(self, name: str) -> None:
+        order = sorted(range(len(self.names)), key=lambda at: self.names[at] != name)
+        self.names, self._at = [self.names[at] for at in order], [self._at[at] for at in order]
+        self._getters = self._getters and [self._getters[at] for at in order]
+
+    def values(self, result: Any) -> list[Any]:
+        """Returns the scalars in the order of their names. Raises LookupError, AttributeError or TypeError for a result
+        of another form."""
         if self._getters is None:
-            return self.pick(dict(enumerate(jax.tree.leaves(result))))
-        values: dict[str, Any] = {}
-        for name, getters in zip(self.names, self._getters, strict=True):
+            leaves = jax.tree.leaves(result)
+            return [leaves[at] for at in self._at]
+        values: list[Any] = []
+        for getters in self._getters:
             value = result
             for get in getters:
                 value = get(value)
-            values[name] = value
+            values.append(value)
         return values
 
     def pick(self, leaves: Mapping[int, Any]) -> dict[str, Any]:

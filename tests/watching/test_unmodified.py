@@ -28,6 +28,7 @@ from textual import on
 from textual.app import App
 from textual.widget import Widget
 
+from ..distributed.test_hosts import free_port
 from ..recorded import events_in
 from ..schemas import checked_lines
 from ..terminal import Terminal
@@ -124,6 +125,40 @@ def test_a_program_without_jax_says_so(tmp_path: Path) -> None:
     assert ended.stderr.count("\n") == 1 and "the program never imported jax: nothing to watch" in ended.stderr
 
 
+@pytest.mark.core
+def test_of_two_processes_one_reports(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(DISTRIBUTED)
+    command = [sys.executable, *WATCH, "--run", "both", str(script), str(free_port())]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([*command, rank], cwd=ROOT, **pipes) for rank in "01"]
+    (printed, said), (other, quiet) = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said + quiet
+    losses, others = ([line for line in text.splitlines() if line[0].isdigit()] for text in (printed, other))
+    assert losses == others
+    assert "watching as both" in said and "shardtui: " not in quiet
+    assert [run.name for run in all_runs()] == ["both"]
+    state = RunState()
+    apply_all(state, events_in(find("both").events))
+    assert list(state.losses) == [float(line) for line in losses] == [0.0, 8.0, 16.0, 24.0, 32.0]
+    assert state.layout and state.layout.mesh.axes == {"data": 4}
+
+
+DISTRIBUTED = """
+import os, sys
+os.environ["JAX_NUM_CPU_DEVICES"], os.environ["JAX_PLATFORMS"] = "2", "cpu"
+import jax, jax.numpy as jnp
+jax.distributed.initialize(f"127.0.0.1:{sys.argv[1]}", 2, int(sys.argv[2]))
+mesh = jax.make_mesh((4,), ("data",))
+split = jax.NamedSharding(mesh, jax.P("data"))
+state = jax.jit(lambda: jnp.zeros(8), out_shardings=split)()
+step = jax.jit(lambda state: (state + 1, state.sum()), out_shardings=(split, jax.NamedSharding(mesh, jax.P())))
+for _ in range(5):
+    state, loss = step(state)
+    print(float(loss))
+"""
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -139,7 +174,7 @@ def test_wrong_commands(arguments: tuple[str, ...], code: int, said: str) -> Non
 
 
 def watching(function: Any, calls: Calls | None = None) -> Jitted:
-    return Jitted(function, calls or Calls("f", lambda _: None))
+    return Jitted(function, calls or Calls("f", lambda *_: None))
 
 
 def test_a_stand_in_is_taken_for_the_function() -> None:
