@@ -75,6 +75,14 @@ class Place:
         self._launched.append(Launched(self._folder / home, *arguments, "--checkpoint-every=20"))
         return self._launched[-1]
 
+    def reboot(self, home: str, engine: int) -> None:
+        """Makes the lock and the lease of a killed engine those of an earlier boot, and its process id this one's."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        for path in (self._folder / home / "shardtui/runs/shared/lock", self._checkpoints / "lease.json"):
+            text = path.read_text()
+            assert f"{engine} {boot}" in text, text
+            path.write_text(text.replace(f"{engine} {boot}", f"{os.getpid()} {boot[::-1]}"))
+
     def check(self) -> None:
         """Asserts that no checkpoint was set aside."""
         names = [path.name for path in self._checkpoints.iterdir()]
@@ -97,6 +105,7 @@ def run(times: int) -> Iterator[Row]:
             "taken over; the first reports it, and saves no more",
         ),
         ("SIGKILL, then `--resume`", _killed, "resumed"),
+        ("SIGKILL, lock and lease made those of another boot, then `--resume`", _rebooted, "resumed"),
         ("two runs begin together", _together, "one trains, one is refused"),
         ("SIGKILL, then two runs begin together", _killed_twice, "one trains, one is refused"),
     ):
@@ -139,6 +148,17 @@ def _stopped(place: Place) -> None:
 
 def _killed(place: Place) -> None:
     place.start("first").saves().end(signal.SIGKILL)
+    _resume(place)
+
+
+def _rebooted(place: Place) -> None:
+    first = place.start("first").saves()
+    first.end(signal.SIGKILL)
+    place.reboot("first", first.engine)
+    _resume(place)
+
+
+def _resume(place: Place) -> None:
     again = place.resume("first").saves()
     assert again.events("Restored"), "did not resume"
     assert again.end() == 0, again.problems.read_text()
