@@ -20,6 +20,7 @@ from .partitioned import Partitioned, shape_of, tag
 from .reshards import (
     CUSTOM_CALL,
     FFT,
+    REDUCTION,
     WITHOUT_DATA,
     Exchange,
     axes_of_layouts,
@@ -81,12 +82,18 @@ class _Exchanges:
             yield from self._by_rule(rule)
 
     def from_one_device(self) -> Iterator[Exchange]:
-        """What only one device has: the others get all of it."""
+        """What only one device has: the others get all of it, and of a reduction its result."""
         program, op, axes = self._program, self._op, list(self._program.graph.mesh)
         for value in filter(_is_tensor, list(op.results) if program.graph.parts(axes) > 1 else []):
-            if program.is_alone(value) and not all(_stays(program, use.owner.operation) for use in value.uses):
+            takers = dict.fromkeys(use.owner.operation for use in value.uses) if program.is_alone(value) else ()
+            others = [taker for taker in takers if not _stays(program, taker)]
+            reduced = [
+                result for taker in others if taker.name == REDUCTION for result in taker.results if list(result.uses)
+            ]
+            whole = [value] if any(taker.name != REDUCTION for taker in others) else []
+            for moved in (*whole, *reduced):
                 why = f"only one device has what the {self._word} makes, and others take it"
-                yield Exchange("all-reduce", axes, program.bytes(value, [[]] * len(shape_of(value))), why)
+                yield Exchange("all-reduce", axes, program.bytes(moved, [[]] * len(shape_of(moved))), why)
         if any(map(program.is_alone, op.operands)):
             gathered = [axis for axis in axes_of_layouts(self._given) if axis not in axes_of_layouts(self._made)]
             if gathered:

@@ -21,7 +21,7 @@ WITHOUT_DATA = re.compile(
     r"rng_bit_generator)|func\.return"
 )
 """Operations without a rule of Shardy's whose results each device has by itself."""
-FFT = "stablehlo.fft"
+FFT, REDUCTION = "stablehlo.fft", "stablehlo.reduce"
 UNSPLIT = (FFT, "stablehlo.cholesky", "stablehlo.triangular_solve")
 """Operations that XLA's partitioner does not split: it gathers their operands."""
 PRODUCTS = ("dot_general", "convolution")
@@ -94,7 +94,7 @@ def _summed(program: Partitioned, op: Any, maker: Any, found: Exchange) -> Itera
 
 def _by_dim(program: Partitioned, maker: Any, axes: list[Axis]) -> list[list[Axis]]:
     """The axes of each dim that a reduction sums: the compiler sums over one dim after the other."""
-    if maker is None or maker.name != "stablehlo.reduce":
+    if maker is None or maker.name != REDUCTION:
         return [axes]
     layout = program.layout(maker.operands[0])
     dims = [[axis for axis in its if axis in axes] for its in layout if set(its) & set(axes)]
@@ -215,7 +215,7 @@ def _left(taker: Any, layout: Sequence[list[Axis]]) -> list[list[Axis]]:
 
 def is_sum(maker: Any) -> bool:
     """Whether devices can combine their results of an operation by an all-reduce."""
-    if maker.name != "stablehlo.reduce":
+    if maker.name != REDUCTION:
         return True
     body = list(maker.regions[0].blocks[0].operations)
     return len(body) == 2 and body[0].operation.name in COMBINERS

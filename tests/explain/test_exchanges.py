@@ -111,6 +111,9 @@ def test_all_devices_get_what_only_one_has() -> None:
     assert met.wrong == []
     assert met.estimated.items() >= all_of_it.items()
 
+    reduced = answer(jax.jit(lambda x: x + (one := read()).sum(0) + one.max()).lower(*arguments(ROWS)), "test")
+    assert reduced.estimated == reduced.found == {("all-reduce", ("data", "model")): ROW + FLOAT}
+
 
 @custom_partitioning
 def norm(x: jax.Array) -> jax.Array:

@@ -177,6 +177,12 @@ def text_of_dp() -> str:
     return preset_text(load_preset("dp"))
 
 
+def test_a_peak_that_is_too_small_to_be_trusted_is_said(task: Task) -> None:
+    row = estimate_row(task, load_preset("dp"), 8, None)
+    assert ["a rough peak" in line for line in board_rows.caveats(row)] == [True]
+    assert board_rows.caveats(msgspec.structs.replace(row, compiled=row.estimate)) == []
+
+
 @pytest.mark.parametrize("rules", UNKNOWN)
 def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task) -> None:
     text = f"[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}\n"
@@ -184,7 +190,7 @@ def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task)
     row = estimate_row(task, preset, 8, slice_)
     assert row.no_estimate == UNKNOWN[rules]
     assert (row.estimate, row.verdict, row.problems) == (None, "not known", [])
-    assert board_rows.no_estimates([row]) == [f"x: no estimate: {UNKNOWN[rules]}"]
+    assert board_rows.all_caveats([row]) == [f"x: no estimate: {UNKNOWN[rules]}"]
     assert plan_report(Board(model="m", topology="v5e:2x4", rows=[row])).rows[0].no_estimate == UNKNOWN[rules]
     previewed = preview(task, jax.devices(), PreviewPreset(1, "x", text_of_dp(), text))
     assert [line.plain for line in no_estimate_lines(previewed, 200)] == [f"no estimate after: {UNKNOWN[rules]}"]

@@ -286,5 +286,5 @@ def _print_board(session: _Session) -> None:
     shown = [*columns(counted, console.width >= board_rows.WIDE_FROM), SENT_BY_FORMULA]
     table = table_of(shown, rows, console.width, caption=CAPTION)
     wrong = [Text(f"✗ {line}") for row in rows for line in board_rows.problems([row])]
-    dim = [Text(line, "dim") for line in board_rows.no_estimates(rows)]
+    dim = [Text(line, "dim") for line in board_rows.all_caveats(rows)]
     console.print(table, *wrong, *dim, printable(verdict(rows, devices(session.ready))), sep="\n")

@@ -149,7 +149,7 @@ def _tables(
     tables += [Text(f"{row.title}: {line}") for row in rows for line in board_rows.findings(row)]
     tables += [Text(f"{row.title}: {words}") for row in rows if (words := board_rows.scheduled(row))]
     tables += [Text(f"{row.title}: {pipeline_words(row.pipeline)}") for row in rows if row.pipeline]
-    tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.no_estimates(rows))]
+    tables += [Text(line) for line in (*board_rows.problems(rows), *board_rows.all_caveats(rows))]
     left_out = [row for row in rows if row.estimate and not row.compiled and is_far_too_large(row.estimate)]
     compiled = any(row.compiled for row in rows)
     if left_out and compiled:

@@ -175,5 +175,5 @@ def row_summary(row: Row, counted: str) -> str:
     elif estimate:
         held, peak = formatting.size(estimate.argument_bytes), formatting.size(estimate.peak_bytes)
         parts.append(f"by formula: state + batch {held}, peak {peak}")
-    parts += board_rows.no_estimate(row)
+    parts += board_rows.caveats(row)
     return "; ".join(parts)

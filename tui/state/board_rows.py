@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from ...engine.base import formatting
-from ...engine.planning.ranking import Row, StepCost
+from ...engine.planning.ranking import LEAST_TRUSTED, Row, StepCost
 from ...engine.spec.topology import Wiring
 from ..terminal.plain_table import Column, figure
 
@@ -182,8 +182,8 @@ def findings(row: Row) -> list[str]:
     return [f"{each.message}: {each.fix}" for each in row.findings]
 
 
-def no_estimates(rows: Sequence[Row]) -> list[str]:
-    return _shared((row.preset, line) for row in rows for line in no_estimate(row))
+def all_caveats(rows: Sequence[Row]) -> list[str]:
+    return _shared((row.preset, line) for row in rows for line in caveats(row))
 
 
 def _shared(lines: Iterable[tuple[str, str]]) -> list[str]:
@@ -193,7 +193,11 @@ def _shared(lines: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{', '.join(presets)}: {line}" for line, presets in found.items()]
 
 
-def no_estimate(row: Row) -> list[str]:
+def caveats(row: Row) -> list[str]:
+    """Why a row has no estimate, or one whose peak may be far off."""
+    if row.is_rough:
+        small = formatting.size(LEAST_TRUSTED)
+        return [f"a rough peak: of less than {small}, the compiler may need half or twice the estimate"]
     return [f"no estimate: {row.no_estimate}"] if row.no_estimate else []
 
 

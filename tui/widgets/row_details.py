@@ -31,7 +31,7 @@ class RowDetails(Lines):
 def detail_lines(row: Row, width: int) -> list[Content]:
     """Returns the details, problems first: a small panel cuts the last lines."""
     style = "$warning" if row.cost else "$error"
-    problems = (*row.problems, *board_rows.findings(row), *board_rows.no_estimate(row))
+    problems = (*row.problems, *board_rows.findings(row), *board_rows.caveats(row))
     lines = wrapped(((text, style) for text in problems), width)
     texts = list(_texts(row))
     indent = max([LABEL_WIDTH, *(len(label) + 1 for label, _ in texts)])
