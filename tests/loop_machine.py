@@ -169,8 +169,8 @@ class Shared:
         compiler.close()
         for number in itertools.count():
             batch = map(jax.device_put, self.batches[number], program.placement.batch_shardings)
-            state, loss = program.step(state, type(self.task.batch_arrays)(*batch))
-            yield float(loss)
+            state, scalars = program.step(state, type(self.task.batch_arrays)(*batch))
+            yield float(scalars["loss"])
 
 
 class SharedCompiler(Compiler):

@@ -307,6 +307,6 @@ def train(task: Task, program: Program, state: TrainState | None = None) -> list
     model = task.config.model
     for tokens in np.random.default_rng(0).integers(0, model.vocab, (STEPS, *shapes[0]), np.int32):
         batch = Batch(tokens, np.roll(tokens, -1, axis=1))
-        state, loss = program.step(state, Batch(*map(jax.device_put, batch, program.placement.batch_shardings)))
-        losses.append(float(loss))
+        state, scalars = program.step(state, Batch(*map(jax.device_put, batch, program.placement.batch_shardings)))
+        losses.append(float(scalars["loss"]))
     return losses

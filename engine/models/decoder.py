@@ -260,16 +260,20 @@ class BuiltIn:
     def module(self) -> Decoder:
         return Decoder(self._config, jnp.dtype(self.dtype), nnx.Rngs(self._seed), self.attention_kernels)
 
-    def objective(self, module: Decoder, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """Returns the minimised value and the mean cross-entropy, each float32 []. The former adds `balance` × the
-        experts' balance loss and `z_loss` × the z-loss. Without a key there is no dropout."""
+    def objective(self, module: Decoder, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Returns the minimised value, and by name the scalars it is made of, each float32 []: `loss`, the mean
+        cross-entropy, plus `balance` × the experts' `balance_loss` and `z_loss` × `z_loss`. Without a key there is no
+        dropout."""
         logits, balance = module.logits_and_balance(batch.inputs, key if self._config.dropout else None)
-        minimised = value = loss(logits, batch.targets)
+        minimised = loss(logits, batch.targets)
+        scalars = {"loss": minimised}
         if balance is not None:
+            scalars["balance_loss"] = balance
             minimised += self._config.balance * balance
         if weight := self._training.z_loss:
-            minimised += weight * z_loss(logits)
-        return minimised, value
+            scalars["z_loss"] = z_loss(logits)
+            minimised += weight * scalars["z_loss"]
+        return minimised, scalars
 
     def held_out_loss(self, module: Decoder, batch: Batch) -> jax.Array:
-        return self.objective(module, batch, None)[1]
+        return self.objective(module, batch, None)[1]["loss"]

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from ..parallel.rules import LogicalAxes
@@ -42,6 +43,15 @@ def learning_rate(config: TrainingConfig) -> optax.Schedule:
             fall, begin = optax.linear_schedule(highest, lowest, config.decay_steps), warmup + config.stable_steps
     schedule = optax.join_schedules([rise, fall], [begin])
     return lambda step: schedule(step + 1)
+
+
+def rate_of_step(config: TrainingConfig | None, step: jax.Array, opt_state: Tree) -> jax.Array | None:
+    """Returns the learning rate [] of the step after `step` others. Without a config, for a user's optimizer, the one
+    that its state keeps (`optax.inject_hyperparams`); None if it keeps none."""
+    if config is not None:
+        return jnp.asarray(learning_rate(config)(step))
+    kept = [value for _, value in optax.tree.get_all_with_path(opt_state, "learning_rate")]
+    return kept[0] if kept and jnp.shape(kept[0]) == () else None
 
 
 def _named(config: TrainingConfig, logical_axes: Tree) -> list[optax.GradientTransformation]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,13 +17,17 @@ from ..spec.config import RunConfig, UserModel
 from .array import Array, Batch, describe, gradient_name, name_of
 from .blocks import micro_batch
 from .decoder import BuiltIn
-from .optimizer import describe_moments, optimizer
-from .user_model import Traces, UserModule, parameter_problems
+from .norms import global_norms
+from .optimizer import describe_moments, optimizer, rate_of_step
+from .user_model import UserModule, parameter_problems
+from .user_traces import Traces
 
 __all__ = ["Array", "Batch", "Task", "TrainState"]
 Tree = Any
-Gradients = Callable[[Tree, Tree, jax.Array, jax.Array], tuple[Tree, jax.Array, Tree]]
-"""Maps variables, a micro-batch, its index [] and its examples' indices [b] to gradients, loss [] and variables."""
+Scalars = dict[str, jax.Array]
+"""Scalars of a step, float32 [], by name: `loss` is the loss before the step."""
+Gradients = Callable[[Tree, Tree, jax.Array, jax.Array], tuple[Tree, Scalars, Tree]]
+"""Maps variables, a micro-batch, its index [] and its examples' indices [b] to gradients, scalars and variables."""
 
 
 class TrainState(NamedTuple):
@@ -58,6 +62,7 @@ class Task:
         self._graph, self._params, self._rngs, self._variables = split
         own = self.model.optimizer()
         self._optimizer = own or optimizer(config.training, self._logical_axes)
+        self._rate = partial(rate_of_step, config.training if own is None else None)
         self._is_muon = own is None and config.training.optimizer == "muon"
         self.explicit_problems: dict[str, list[str]] = {}
         self._traces = None
@@ -98,19 +103,27 @@ class Task:
         opt_state = self._optimizer.init(params)
         return TrainState(params, opt_state, jnp.zeros((), jnp.int32), jnp.uint32(self.config.seed), variables)
 
-    def train_step(
-        self, state: TrainState, batch: Tree, gradient_shardings: Tree = None
-    ) -> tuple[TrainState, jax.Array]:
-        """Returns the state after one step, and the loss before it, float32 [], without the experts' balance loss."""
+    def train_step(self, state: TrainState, batch: Tree, gradient_shardings: Tree = None) -> tuple[TrainState, Scalars]:
+        """Returns the state after one step, and its scalars. The loss is without the experts' balance loss; the norm of
+        the gradient is before clipping."""
         key = jax.random.fold_in(jax.random.key(state.seed), state.step)
-        gradients, value, variables = self._gradients(state, batch, key, gradient_shardings)
+        gradients, scalars, variables = self._gradients(state, batch, key, gradient_shardings)
         gradients = jax.tree.map_with_path(
             lambda path, gradient: inspect_sharding(gradient, gradient_name(name_of(path))), gradients
         )
         with jax.named_scope("optimizer"):
             updates, opt_state = self._updates(gradients, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
-        return TrainState(params, opt_state, state.step + 1, state.seed, variables), value
+        trees = {"grad_norm": gradients, "update_norm": updates, "param_norm": params}
+        with jax.named_scope("norms"):
+            scalars |= global_norms(trees, gradient_shardings)
+        rate = self._rate(state.step, state.opt_state)
+        scalars |= {} if rate is None else {"learning_rate": rate.astype(jnp.float32)}
+        after = TrainState(params, opt_state, state.step + 1, state.seed, variables)
+        if self.config.anomalies.on_nonfinite == "skip":
+            is_finite = jnp.isfinite(scalars["loss"]) & jnp.isfinite(scalars["grad_norm"])
+            after = jax.tree.map(lambda new, old: _unless_counted(is_finite, new, old), after, state)
+        return after, scalars
 
     def _updates(self, gradients: Tree, opt_state: Tree, params: Tree) -> tuple[Tree, Tree]:
         """Returns the optimizer's updates and its new state. Muon's products have no `out_sharding`: the compiler lays
@@ -121,19 +134,17 @@ class Task:
             update = jax.sharding.auto_axes(update, out_sharding=shardings)
         return update(gradients, opt_state, params)
 
-    def _gradients(
-        self, state: TrainState, batch: Tree, key: jax.Array, shardings: Tree
-    ) -> tuple[Tree, jax.Array, Tree]:
-        """Returns the gradients, laid out by `shardings`, the loss and the updated variables."""
+    def _gradients(self, state: TrainState, batch: Tree, key: jax.Array, shardings: Tree) -> tuple[Tree, Scalars, Tree]:
+        """Returns the gradients, laid out by `shardings`, the scalars of the loss and the updated variables."""
 
-        def of(variables: Tree, batch: Tree, key: jax.Array) -> tuple[Tree, jax.Array, Tree]:
+        def of(variables: Tree, batch: Tree, key: jax.Array) -> tuple[Tree, Scalars, Tree]:
             outcome = jax.value_and_grad(self.outcome, has_aux=True)
-            (_, (value, variables)), gradients = outcome(state.params, variables, batch, key)
-            return _laid_out(gradients, shardings), value, variables
+            (_, (scalars, variables)), gradients = outcome(state.params, variables, batch, key)
+            return _laid_out(gradients, shardings), scalars, variables
 
         def of_micro_batch(
             variables: Tree, batch: Tree, index: jax.Array, examples: jax.Array
-        ) -> tuple[Tree, jax.Array, Tree]:
+        ) -> tuple[Tree, Scalars, Tree]:
             if isinstance(self.model, BuiltIn):
                 with micro_batch(examples):  # dropout's keys are derived from the examples' indices
                     return of(variables, batch, key)
@@ -146,7 +157,7 @@ class Task:
 
     def loss(self, params: Tree, batch: Tree, key: jax.Array | None) -> jax.Array:
         """Returns the loss of a batch, float32 [], for a model without variables. Without a key there is no dropout."""
-        return self.outcome(params, {}, batch, key)[1][0]
+        return self.outcome(params, {}, batch, key)[1][0]["loss"]
 
     def held_out_loss(self, state: TrainState, batch: Tree) -> jax.Array:
         """Returns the loss of a batch, float32 [], without dropout or the experts' balance loss; updates nothing."""
@@ -159,12 +170,12 @@ class Task:
 
     def outcome(
         self, params: Tree, variables: Tree, batch: Tree, key: jax.Array | None
-    ) -> tuple[jax.Array, tuple[jax.Array, Tree]]:
-        """Runs a forward pass. Returns the minimised value, with the experts' balance loss, and the loss, each float32
-        [], and the updated variables. Raises UserError if a variable changes its shape or dtype."""
+    ) -> tuple[jax.Array, tuple[Scalars, Tree]]:
+        """Runs a forward pass. Returns the minimised value, with the experts' balance loss, float32 [], the scalars and
+        the updated variables. Raises UserError if a variable changes its shape or dtype."""
         module = self._module(params, key, variables)
-        minimised, value = self.model.objective(module, batch, key)  # type: ignore[arg-type]
-        return minimised, (value, self._updated_variables(module))
+        minimised, scalars = self.model.objective(module, batch, key)  # type: ignore[arg-type]
+        return minimised, (scalars, self._updated_variables(module))
 
     def _module(self, params: Tree, key: jax.Array | None, variables: Tree) -> nnx.Module:
         states = [jax.tree.map(lambda leaf: leaf, state) for state in (self._params, self._variables)]
@@ -243,6 +254,11 @@ def _laid_out(gradients: Tree, shardings: Tree) -> Tree:
     return gradients if shardings is None else jax.lax.with_sharding_constraint(gradients, shardings)
 
 
+def _unless_counted(is_finite: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Returns `new` if the step is finite, and always for counts, so that schedules go on."""
+    return new if jnp.issubdtype(new.dtype, jnp.integer) else jnp.where(is_finite, new, old)
+
+
 def _reseed(rngs: nnx.State, key: jax.Array | None) -> nnx.State:
     """Returns a module's random streams as of the start of a step, each with its own key derived from `key`."""
     streams = jax.tree.map(lambda leaf: leaf, rngs)
@@ -256,20 +272,19 @@ def _reseed(rngs: nnx.State, key: jax.Array | None) -> nnx.State:
 
 
 def _accumulate(gradients: Gradients, variables: Tree, batch: Tree, arrays: Tree, zeros: Tree, count: int) -> Any:
-    """Returns the mean gradients and loss of `count` micro-batches of `batch` [B, …], and the last variables. `arrays`
-    describe the batch; `zeros` are like the gradients."""
+    """Returns the mean gradients and scalars of `count` micro-batches of `batch` [B, …], and the last variables.
+    `arrays` describe the batch; `zeros` are like the gradients."""
 
-    def add(carry: tuple[Tree, jax.Array, Tree], part: tuple[Tree, jax.Array, jax.Array]) -> tuple[Any, None]:
-        total, loss, variables = carry
-        found, value, variables = gradients(variables, *part)
-        return (jax.tree.map(jnp.add, total, found), loss + value, variables), None
+    def add(carry: tuple[Tree, Tree], part: tuple[Tree, jax.Array, jax.Array]) -> tuple[Any, Scalars]:
+        total, variables = carry
+        found, scalars, variables = gradients(variables, *part)
+        return (jax.tree.map(jnp.add, total, found), variables), scalars
 
     size = len(jax.tree.leaves(batch)[0])
     parts = jax.tree.map(lambda array, x: _micro_batches(x, count, array.logical_axes[1:]), arrays, batch)
     examples = _micro_batches(constrain(jnp.arange(size), "batch"), count, ())
-    start = zeros, jnp.zeros((), jnp.float32), variables
-    (total, loss, variables), _ = jax.lax.scan(add, start, (parts, jnp.arange(count), examples))
-    return jax.tree.map(lambda x: x / count, total), loss / count, variables
+    (total, variables), scalars = jax.lax.scan(add, (zeros, variables), (parts, jnp.arange(count), examples))
+    return jax.tree.map(lambda x: x / count, total), jax.tree.map(jnp.mean, scalars), variables
 
 
 def _micro_batches(x: jax.Array, count: int, rest_axes: tuple[str | None, ...]) -> jax.Array:

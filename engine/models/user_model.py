@@ -4,23 +4,19 @@ Besides the function that makes an `nnx.Module`, the user's file may define `los
 """
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import msgspec
-import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import AxisType, Mesh
 
 from ..base.user_error import UserError, refuse
 from ..spec.config import RunConfig, UserModel
 from .array import Batch, annotated_axes, name_of, text_batch
 from .decoder import loss as cross_entropy
-from .flops import Jaxpr, flops
 from .user_batches import BYTE_VALUES, UserBatches, on_host
 from .user_code import (
     Function,
@@ -35,6 +31,8 @@ from .user_code import (
 
 RESERVED_ARGUMENTS = ("rngs", "key", "model", "batch", "step")
 """Arguments that shardtui passes itself, so --set cannot."""
+OWN_SCALARS = ("loss", "grad_norm", "update_norm", "param_norm", "learning_rate")
+"""Scalars of a step that shardtui computes."""
 Tree = Any
 
 
@@ -90,27 +88,50 @@ class UserModule:
                 self._mark_arrays(path, submodule)
             return module
 
-    def objective(self, module: nnx.Module, batch: Tree, key: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-        """Returns the minimised value and the loss, float32 []: for a user's model they are the same."""
-        value = self._value(module, batch, key)
-        return value, value
+    def objective(
+        self, module: nnx.Module, batch: Tree, key: jax.Array | None
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Returns the loss, which is minimised, and by name the loss and what the user's `loss` returns beside it, each
+        float32 []."""
+        value, scalars = self._scalars(module, batch, key)
+        return value, {"loss": value, **scalars}
 
     def held_out_loss(self, module: nnx.Module, batch: Tree) -> jax.Array:
         """Returns the loss, float32 [], of a module in `eval` mode, with BatchNorm's running means. A `loss` that takes
         a key receives the same one for every batch."""
         module.eval()
-        return self._value(module, batch, jax.random.key(0))
+        return self._scalars(module, batch, jax.random.key(0))[0]
 
-    def _value(self, module: nnx.Module, batch: Tree, key: jax.Array | None) -> jax.Array:
+    def _scalars(
+        self, module: nnx.Module, batch: Tree, key: jax.Array | None
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Returns the loss, and the other scalars by name. Raises UserError if one is not a float."""
+        scalars: Any = {}
         if self._loss is None:
-            value = self._text_loss(module, batch)
+            value: Any = self._text_loss(module, batch)
         else:
             keyed = {"key": key} if "key" in parameters_of(self._loss) else {}
             with self._errors_as_invalid("loss"):
                 value = self._loss(module, batch, **keyed, **self._keywords(self._loss))
-        if getattr(value, "shape", None) != () or not jnp.issubdtype(value.dtype, jnp.floating):
-            raise UserError(f"{self._of('loss')} returned {type_name(value)}: it must return one float, such as a mean")
-        return value.astype(jnp.float32)
+            match value:
+                case (minimised, dict(others)):
+                    value, scalars = minimised, others
+        if not _is_float(value):
+            raise UserError(
+                f"{self._of('loss')} returned {type_name(value)}: it must return one float, such as a mean, or a float "
+                "and a dict of floats by name"
+            )
+        refuse(
+            f"{self._of('loss')} returned {type_name(scalar)} as {name!r}: it must be one float, such as a mean"
+            for name, scalar in scalars.items()
+            if not _is_float(scalar)
+        )
+        refuse(
+            f"{self._of('loss')} returned a scalar named {name!r}: that name is taken, choose another"
+            for name in scalars
+            if name in OWN_SCALARS
+        )
+        return value.astype(jnp.float32), {str(name): scalar.astype(jnp.float32) for name, scalar in scalars.items()}
 
     def _text_loss(self, module: nnx.Module, batch: Batch) -> jax.Array:
         with self._errors_as_invalid(self._model.function):
@@ -217,6 +238,10 @@ class UserModule:
         return f"{function} of {Path(self._model.place).name}"
 
 
+def _is_float(value: Any) -> bool:
+    return getattr(value, "shape", None) == () and jnp.issubdtype(value.dtype, jnp.floating)
+
+
 def parameter_problems(params: nnx.State, model: str) -> list[str]:
     leaves = [(name_of(path), leaf) for path, leaf in nnx.to_flat_state(params)]
     problems = [
@@ -232,54 +257,3 @@ def parameter_problems(params: nnx.State, model: str) -> list[str]:
     if not leaves:
         problems.append(f"{model} returned a module without an nnx.Param: add one, to have something to train")
     return problems
-
-
-class Traces:
-    """Traces of a user's forward and backward pass, one per set of mesh axes, made on first use."""
-
-    def __init__(
-        self,
-        outcome: Callable[..., tuple[jax.Array, Any]],
-        arguments: Callable[[], tuple[Any, ...]],
-        errors_as_invalid: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> None:
-        """`outcome` returns the minimised value and auxiliary outputs of abstract `arguments`."""
-        self._outcome, self._arguments, self._errors_as_invalid = outcome, arguments, errors_as_invalid
-        self._known: dict[tuple[str, ...], Jaxpr | UserError] = {}
-
-    def problems_on(self, axes: tuple[str, ...]) -> list[str]:
-        """Returns why the step cannot be traced on a mesh with these axes, of any size. A step that can be traced
-        without a mesh can be traced on any; others may constrain activations to mesh axes."""
-        without_mesh = self._traced(())
-        if not isinstance(without_mesh, UserError):
-            return []
-        on_mesh = self._traced(axes)
-        if not isinstance(on_mesh, UserError):
-            return []
-        if without_mesh.problems == on_mesh.problems:  # the mesh is not the cause
-            return list(on_mesh.problems)
-        mesh = " × ".join(axes)
-        hint = "choose a preset whose mesh has the axes that the model names"
-        return [f"on a mesh of {mesh}: {text}: {hint}" for text in on_mesh.problems]
-
-    @property
-    def flops(self) -> float:
-        """FLOPs: 3 × the forward pass, as each product has two in the backward pass; 0 if the step cannot be traced."""
-        known = [traced for traced in (self._traced(()), *self._known.values()) if not isinstance(traced, UserError)]
-        return 3 * flops(known[0]) if known else 0.0
-
-    def _traced(self, axes: tuple[str, ...]) -> Jaxpr | UserError:
-        if axes not in self._known:
-            try:
-                self._known[axes] = self._trace(axes)
-            except UserError as problem:
-                self._known[axes] = problem
-        return self._known[axes]
-
-    def _trace(self, axes: tuple[str, ...]) -> Jaxpr:
-        shape = (1,) * len(axes)
-        mesh = Mesh(np.array(jax.local_devices()[:1]).reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
-        arguments = self._arguments()
-        with self._errors_as_invalid(), jax.set_mesh(mesh) if axes else contextlib.nullcontext():
-            jax.eval_shape(jax.grad(self._outcome, has_aux=True), *arguments)
-            return jax.make_jaxpr(self._outcome)(*arguments)

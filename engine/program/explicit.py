@@ -12,7 +12,7 @@ from ..base.advice import error_line
 from ..base.user_error import UserError
 from ..hlo.module import LIBRARIES
 from ..models.array import Array
-from ..models.task import Task, TrainState
+from ..models.task import Scalars, Task, TrainState
 from ..parallel.constraints import activation_rules
 from ..parallel.rules import Decision, flax_rules
 from ..spec.preset import Preset
@@ -42,7 +42,7 @@ def _refused(task: Task, preset: Preset, sizes: dict[str, int], state: TrainStat
     gradients = jax.tree.map(lambda leaf: leaf.sharding, arrays.params)
     rules = flax_rules(preset, task.annotated - set(sizes))
 
-    def step(arrays: TrainState, inputs: Any) -> tuple[TrainState, jax.Array]:
+    def step(arrays: TrainState, inputs: Any) -> tuple[TrainState, Scalars]:
         return task.train_step(arrays, inputs, gradients)
 
     try:

@@ -15,7 +15,7 @@ from jax.stages import Compiled, Lowered, Traced
 from ..hlo.layout import bytes_per_device
 from ..hlo.program_text import read
 from ..models.flops import flops_by_scope
-from ..models.task import Task, TrainState
+from ..models.task import Scalars, Task, TrainState
 from ..parallel.constraints import activation_rules
 from ..parallel.mesh import describe_mesh
 from ..parallel.observed import Observed
@@ -88,7 +88,7 @@ class Program:
     placement: Placement
     """The mesh, and the shardings of all arrays."""
     step: Compiled
-    """The train step: state and batch to new state and loss. Donates its state; keeps the placement's shardings."""
+    """The train step: state and batch to new state and scalars. Donates its state; keeps the placement's shardings."""
     digest: StateFunction
     """Digests of the state's arrays."""
     is_finite: StateFunction
@@ -139,7 +139,7 @@ def trace_step(task: Task, placement: Placement, observed: Observed | None = Non
     """Traces the step with the placement's shardings. If `observed` is given, compiling the result fills it in."""
     state, batch = placement.state_shardings, placement.batch_shardings
 
-    def train_step(arrays: TrainState, inputs: Tree) -> tuple[TrainState, jax.Array]:
+    def train_step(arrays: TrainState, inputs: Tree) -> tuple[TrainState, Scalars]:
         return task.train_step(arrays, inputs, state.params)
 
     with _rules_of(task, placement, observed):

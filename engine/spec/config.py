@@ -134,6 +134,15 @@ class EvaluationConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Batches in an evaluation, of the size of a training batch; fewer if there is not enough data."""
 
 
+class AnomalyConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What happens at a step whose loss or gradient is not finite, or far above its course."""
+
+    on_nonfinite: Literal["pause", "skip", "stop"] = "pause"
+    """`skip`: the step changes nothing but the number of steps, which costs a copy of the state in each step."""
+    on_spike: Literal["log", "pause", "stop"] = "log"
+    """`log`: the spike is only an event, and a mark in the chart."""
+
+
 MOST_SAMPLED = 1024
 MOST_PROMPTED = 4096
 
@@ -186,6 +195,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Files of presets that the run may switch to, in addition to those in the preset directories."""
     evaluation: EvaluationConfig | None = None
     """The held-out data and how often it is evaluated; None for no evaluation."""
+    anomalies: AnomalyConfig = AnomalyConfig()
+    """What follows a step that went wrong."""
     checkpoints: CheckpointConfig = CheckpointConfig()
     """When and where checkpoints are saved."""
     check_devices: int | None = None

@@ -165,8 +165,7 @@ class Loop:
             self.at.reports.restart_clock()
         if not self.boundary.check.after_step(self.at):
             return
-        if self.at.reports.became_nonfinite():
-            self.boundary.pausing.pause(self.at, self._nonfinite_loss_hint())
+        if self._reacts_to_anomaly():
             return
         if self._evaluator.is_due(self.at.begun):
             try:
@@ -175,6 +174,22 @@ class Loop:
                 self._pause_without_batch(error)
         if self.tools.saver.is_due(self.at.begun):
             self.at.save(self.tools.saver)
+
+    def _reacts_to_anomaly(self) -> bool:
+        """Pauses or stops after a loss or gradient that is not finite, or a spike, as the run's configuration says.
+        Returns whether it did."""
+        config, spike = self.tools.config.anomalies, self.at.reports.new_spike()
+        if self.at.reports.became_nonfinite():
+            action, why = config.on_nonfinite, self._nonfinite_loss_hint()
+        elif spike:
+            action, why = config.on_spike, spike.line
+        else:
+            return False
+        if action not in ("pause", "stop"):
+            return False
+        self.boundary.pausing.pause(self.at, why)
+        self.boundary.is_stopping = action == "stop"
+        return True
 
     def _pause_without_batch(self, error: UserError) -> None:
         """Pauses because a batch cannot be read or made. Raises Stranded if there are several processes."""
@@ -193,9 +208,9 @@ class Loop:
             with self.tools.profiler.input():
                 batch = self._batches.batch(number, at.program)
             waited = 0.0 if at.reports.is_busy else time.perf_counter() - began
-            at.state, loss = at.program.step(at.state, batch)
+            at.state, scalars = at.program.step(at.state, batch)
             done = at.done
-            at.reports.add(loss, waited)
+            at.reports.add(scalars, waited)
         is_traced = self.tools.profiler.is_over(at.begun)
         is_due = self.tools.saver.is_due(at.begun) or self._evaluator.is_due(at.begun)
         if self.boundary.pausing.is_paused or at.previous or is_traced or is_due:
@@ -208,4 +223,7 @@ class Loop:
     def _nonfinite_loss_hint(self) -> str:
         kept = self.tools.saver.kept()
         back = f"go back to the checkpoint of step {kept[-1].step}, or resume" if kept else "resume, or start a new run"
-        return f"the loss is not finite: {back}, with a smaller learning_rate if it happens again"
+        subject = "the loss" if self.at.reports.last_loss is None else "the gradient"
+        return (
+            f"{subject} is not finite: {back}, with a smaller learning_rate or --on-nonfinite skip if it happens again"
+        )

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import jax
 
 from ..distributed.cluster import Cluster
-from ..wire.events import Event, HostsMeasured, MemoryMeasured, StepsDone
+from ..wire.events import Event, HostsMeasured, MemoryMeasured, Spiked, StepsDone, StepSkipped
+from .spikes import WATCHED, Spikes
 
 REPORT_SECONDS = 0.5
 HOSTS_SECONDS = 5.0
@@ -27,19 +28,24 @@ class StepReports:
         measure: Callable[[], MemoryMeasured | None],
         cluster: Cluster,
         step: int = 0,
+        skips_nonfinite: bool = False,
     ) -> None:
+        """`skips_nonfinite`: whether a step whose loss or gradient is not finite has left the state as it was."""
         self.begun = step
         self.done = step
         self.step_seconds = 0.0
         self.last_loss: float | None = None
         """Loss of the last step; None before the first one and if it is not finite."""
         self.is_finite = True
+        """Whether the state is known to be good: the last loss and gradient are finite, or their step was skipped."""
         self._was_finite = True
+        self._skips_nonfinite, self._skipped = skips_nonfinite, 0
+        self._spikes, self._spike = Spikes(), None
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._publish, self._measure, self._cluster = publish, measure, cluster
         self._hosts_reported = -HOSTS_SECONDS
         self._bytes_in_use = 0
-        self._in_flight: jax.Array | None = None
+        self._in_flight: Mapping[str, jax.Array] | None = None
         self._losses: list[float | None] = []
         self._has_nonfinite = False
         """Whether one of them is not finite."""
@@ -58,12 +64,12 @@ class StepReports:
     @property
     def is_busy(self) -> bool:
         """Whether the devices still run the step that was dispatched last."""
-        return self._in_flight is not None and not self._in_flight.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
+        return self._in_flight is not None and not self._in_flight["loss"].is_ready()  # pyright: ignore[reportAttributeAccessIssue]
 
-    def add(self, loss: jax.Array, waited: float) -> None:
-        """Adds a dispatched step and reads the loss of the previous one. `waited`: seconds that the devices may have
+    def add(self, scalars: Mapping[str, jax.Array], waited: float) -> None:
+        """Adds a dispatched step and reads the scalars of the previous one. `waited`: seconds that the devices may have
         waited for its batch, at most."""
-        previous, self._in_flight = self._in_flight, loss
+        previous, self._in_flight = self._in_flight, scalars
         self.begun += 1
         self._waited = (self._waited or 0.0) + waited
         if previous is not None:
@@ -77,8 +83,7 @@ class StepReports:
         self.begun += len(losses)
         self._waited = None
         for loss, metrics, seconds in losses:
-            self._add_metrics(metrics)
-            self._count(loss, mean if seconds is None else seconds)
+            self._count(loss, metrics, mean if seconds is None else seconds)
         self._report_if_due()
 
     def flush(self) -> None:
@@ -94,6 +99,11 @@ class StepReports:
         was, self._was_finite = self._was_finite, self.is_finite
         return was and not self.is_finite
 
+    def new_spike(self) -> Spiked | None:
+        """Returns the spike that was found since the last call, if any."""
+        spike, self._spike = self._spike, None
+        return spike
+
     def restart_clock(self) -> None:
         self._clock = time.perf_counter()
 
@@ -101,13 +111,13 @@ class StepReports:
         if self._losses and self._clock - self._reported >= REPORT_SECONDS:
             self._report()
 
-    def _read(self, loss: jax.Array) -> None:
-        value = float(loss)  # waits for the step
-        self._count(value, self._elapsed())
+    def _read(self, scalars: Mapping[str, jax.Array]) -> None:
+        values = {name: float(value) for name, value in jax.device_get(dict(scalars)).items()}  # waits for the step
+        self._count(values.pop("loss"), values, self._elapsed())
 
     def _add_metrics(self, metrics: Mapping[str, float]) -> None:
-        for name in metrics.keys() - self._metrics.keys():
-            self._metrics[name] = [None] * len(self._losses)
+        for name in metrics:
+            self._metrics.setdefault(name, [None] * len(self._losses))
         for name, values in self._metrics.items():
             value = metrics.get(name)
             values.append(_digits(value) if value is not None and math.isfinite(value) else None)
@@ -117,17 +127,30 @@ class StepReports:
         before, self._clock = self._clock, time.perf_counter()
         return self._clock - before
 
-    def _count(self, loss: float | None, seconds: float) -> None:
-        value = None if loss is None else _digits(loss)
-        self.is_finite = value is None or math.isfinite(value)
-        self.last_loss = value if self.is_finite else None
-        if value is not None:
-            self._recent.append(value)
-        self._has_nonfinite |= not self.is_finite
+    def _count(self, loss: float | None, metrics: Mapping[str, float], seconds: float) -> None:
+        self._add_metrics(metrics)
         self.done += 1
+        is_finite = loss is None or math.isfinite(loss)
+        self.last_loss = None if loss is None or not is_finite else _digits(loss)
+        self._has_nonfinite |= not is_finite
         self._losses.append(self.last_loss)
+        self._check(loss, metrics)
         self.step_seconds = seconds
         self._seconds.append(round(seconds, 6))
+
+    def _check(self, loss: float | None, metrics: Mapping[str, float]) -> None:
+        """Looks for what is not finite, and for spikes."""
+        scalars = metrics if loss is None else {"loss": loss, **metrics}
+        self.is_finite = all(math.isfinite(scalars.get(name, 0.0)) for name in WATCHED)
+        if self._skips_nonfinite and not self.is_finite:
+            self.is_finite = True
+            self._skipped += 1
+            self._publish(StepSkipped(step=self.done, skipped=self._skipped))
+        elif loss is not None:
+            self._recent.append(_digits(loss))
+        if spike := self._spikes.add(self.done, scalars):
+            self._spike = spike
+            self._publish(spike)
 
     def _report(self) -> None:
         nonfinite = ["losses"] if self._has_nonfinite else []

@@ -52,7 +52,8 @@ class Restorer:
 
     def _begun_at(self, step: int, program: Program, state: TrainState) -> Progress:
         tools = self.tools
-        reports = StepReports(tools.publish, partial(measure, tools.compiler.devices), tools.cluster, step)
+        skips = tools.config.anomalies.on_nonfinite == "skip"
+        reports = StepReports(tools.publish, partial(measure, tools.compiler.devices), tools.cluster, step, skips)
         return Progress(program, state, reports, origin=step, commands_at=step)
 
 

@@ -40,12 +40,60 @@ class StepsDone(Event, frozen=True, gc=False):
     nonfinite: list[str] = []
     """Names of fields in which null replaces a NaN or infinity."""
     metrics: dict[str, list[float | None]] = {}
-    """Other scalars of an external loop's steps, by name; null if one is not finite or the step has none."""
+    """Other scalars of the steps by name; null if one is not finite or the step has none. Of an engine: `grad_norm`
+    (before clipping), `update_norm`, `param_norm`, `learning_rate`, what is added to the loss (`balance_loss`,
+    `z_loss`), and what a user's `loss` returns beside it."""
 
     @property
     def line(self) -> str:
         loss = self.losses[-1]
-        return f"step {self.step:,}: loss {'not finite' if loss is None else f'{loss:.4f}'}"
+        norm = self.metrics.get("grad_norm", [None])[-1]
+        gradient = "" if norm is None else f"   grad norm {norm:.4g}"
+        return f"step {self.step:,}: loss {'not finite' if loss is None else f'{loss:.4f}'}{gradient}"
+
+
+class Spiked(Event, frozen=True):
+    """The loss or the norm of the gradient is far above the last 100 steps: its robust z-score, the distance from their
+    median in deviations, is above 10."""
+
+    LEVEL = Level.WARNING
+
+    step: int
+    """The step with the value."""
+    name: str
+    """`loss` or `grad_norm`."""
+    value: float
+    """Value of the scalar."""
+    usual: float
+    """Median of the steps before."""
+    deviation: float
+    """1.4826 × the median absolute deviation of the steps before, at least 1 % of `usual`. Norms are compared by their
+    logarithms: then it is the distance of one deviation upwards."""
+    rose_before: dict[str, int] = {}
+    """Other scalars that had left their course before, with a z-score above 5, and since which step."""
+
+    @property
+    def line(self) -> str:
+        usual = f"{self.usual:.4g} ± {self.deviation:.2g}"
+        first = ", ".join(f"{name} since step {step:,}" for name, step in self.rose_before.items())
+        return f"step {self.step:,}: {self.name} {self.value:.4g}, usually {usual}" + (
+            f"; before it: {first}" * bool(first)
+        )
+
+
+class StepSkipped(Event, frozen=True):
+    """The loss or gradient of a step was not finite, and the step has changed nothing but the number of steps."""
+
+    LEVEL = Level.WARNING
+
+    step: int
+    """The step."""
+    skipped: int
+    """Steps skipped since the engine has started, with this one."""
+
+    @property
+    def line(self) -> str:
+        return f"step {self.step:,} skipped: its loss or gradient is not finite ({self.skipped:,} skipped so far)"
 
 
 class Evaluated(Event, frozen=True):

@@ -46,10 +46,10 @@ class Plain:
         """Trains and yields losses, each read after the next step is dispatched, since dispatch is asynchronous."""
         state, number, before = self.state(), 0, None
         while True:
-            state, loss = self.step(state, self.batch(number))
+            state, scalars = self.step(state, self.batch(number))
             if before is not None:
                 yield float(before)
-            before, number = loss, number + 1
+            before, number = scalars["loss"], number + 1
 
 
 def main() -> None:

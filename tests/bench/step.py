@@ -76,8 +76,8 @@ def _ours(plain: Plain) -> Step:
 
     def step(batch: Batch) -> jax.Array:
         nonlocal state
-        state, value = plain.step(state, batch)
-        return value
+        state, scalars = plain.step(state, batch)
+        return scalars["loss"]
 
     return step
 

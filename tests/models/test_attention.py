@@ -98,8 +98,8 @@ def losses_of(task: Task, program: Program) -> list[float]:
     batch = jax.device_put(Batch(tokens, jnp.roll(tokens, -1, 1)), program.placement.batch_shardings)
     found = []
     for _ in range(5):
-        state, loss = program.step(state, batch)
-        found.append(float(loss))
+        state, scalars = program.step(state, batch)
+        found.append(float(scalars["loss"]))
     return found
 
 

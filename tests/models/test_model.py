@@ -124,8 +124,8 @@ def test_a_policy_changes_no_loss(remat: str, preset: str) -> None:
         program, state = compile_program(task, placement), compile_initial_state(task, placement)()
         values = []
         for _ in range(3):
-            state, value = program.step(state, jax.device_put(batch(), placement.batch_shardings))
-            values.append(float(value))
+            state, scalars = program.step(state, jax.device_put(batch(), placement.batch_shardings))
+            values.append(float(scalars["loss"]))
         losses.append(values)
     np.testing.assert_allclose(*losses, rtol=1e-5)
 

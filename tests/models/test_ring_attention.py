@@ -157,6 +157,7 @@ def test_only_keys_and_values_cross_the_sequence(programs: dict[str, Program]) -
         ("all-gather", "seq"),
         ("all-reduce", "seq"),
         ("all-reduce", "data"),
+        ("all-reduce", "data", "seq"),  # of norms
     }
 
 

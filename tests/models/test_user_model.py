@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import json
+import math
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ from shardtui.engine.program.inspection import inspect
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program
 from shardtui.engine.program.reshard import Transfers, move_state
-from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.config import AnomalyConfig, RunConfig
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset, read_preset
 from shardtui.engine.spec.search import SearchRequest
@@ -122,8 +123,8 @@ def steps(program: Program, state: TrainState, batches: Any, numbers: range) -> 
     for n in numbers:
         shardings, structure = jax.tree.flatten(program.placement.batch_shardings)
         arrays = map(jax.device_put, jax.tree.leaves(batches[n]), shardings)
-        state, loss = program.step(state, structure.unflatten(arrays))
-        losses.append(float(loss))
+        state, scalars = program.step(state, structure.unflatten(arrays))
+        losses.append(float(scalars["loss"]))
     return state, losses
 
 
@@ -131,8 +132,8 @@ def unsharded(task: Task, count: int) -> Iterator[tuple[TrainState, float]]:
     """Trains without a mesh or a preset; yields the state after each step and the loss before it."""
     state, step = jax.jit(task.initial_state)(), jax.jit(task.train_step)
     for n in range(count):
-        state, loss = step(state, batches_of(task)[n])
-        yield state, float(loss)
+        state, scalars = step(state, batches_of(task)[n])
+        yield state, float(scalars["loss"])
 
 
 def read(path: Path) -> ModuleType:
@@ -593,3 +594,59 @@ def test_an_error_leaves_one_message_and_no_run(home: Path) -> None:
     assert "shardtui: make of models.py: ValueError: of mine (models.py:2)" in result.stderr
     assert "Traceback" not in result.stderr
     assert not list((home / "state").rglob("*.json*"))
+
+
+SCALARS = """
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+class Model(nnx.Module):
+    def __init__(self, rngs):
+        self.w = nnx.Linear(8, 8, rngs=rngs)
+
+def batch(step, batch_size):
+    x = np.random.default_rng(step).normal(size=(batch_size, 8)).astype(np.float32)
+    if step == 2:
+        x[3, 5] = np.nan
+    return x
+
+def loss(model, batch):
+    error = model.w(batch) - batch
+    return jnp.mean(error**2), {"worst": jnp.max(jnp.abs(error))}
+
+def optimizer():
+    return optax.inject_hyperparams(optax.adam)(learning_rate=0.01)
+"""
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_other_scalars_of_the_loss_are_returned(tmp_path: Path) -> None:
+    path = written(tmp_path, SCALARS)
+    task = task_of(f"{path}:Model", "batch_size=8", anomalies=AnomalyConfig(on_nonfinite="skip"))
+    program, batches = compiled(task, "fsdp"), batches_of(task)
+    states, scalars = [compile_initial_state(task, program.placement)()], list[dict[str, float]]()
+    for n in range(4):
+        batch = jax.tree.map(jax.device_put, batches[n], program.placement.batch_shardings)
+        state, found = program.step(jax.tree.map(jnp.copy, states[-1]), batch)
+        states.append(state)
+        scalars.append({name: float(value) for name, value in found.items()})
+    assert scalars[0].keys() == {"loss", "worst", "grad_norm", "update_norm", "param_norm", "learning_rate"}
+    assert [math.isfinite(each["grad_norm"]) for each in scalars] == [True, True, False, True]
+    assert scalars[0]["worst"] ** 2 > scalars[0]["loss"] and scalars[0]["learning_rate"] == pytest.approx(0.01)
+    floats = [[leaf for leaf in jax.tree.leaves(jax.device_get(each)) if leaf.dtype == np.float32] for each in states]
+    assert all(map(np.array_equal, floats[2], floats[3])) and not all(map(np.array_equal, floats[3], floats[4]))
+    assert [int(each.step) for each in states] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        ("{'worst': batch}", "loss of models.py returned float32 [8, 8] as 'worst': it must be one float"),
+        ("{'grad_norm': batch.max()}", "loss of models.py returned a scalar named 'grad_norm': that name is taken"),
+    ],
+)
+def test_other_scalars_are_floats_with_names_of_their_own(tmp_path: Path, returned: str, says: str) -> None:
+    path = written(tmp_path, SCALARS.replace('{"worst": jnp.max(jnp.abs(error))}', returned))
+    task = task_of(f"{path}:Model", "batch_size=8")
+    assert any(says in problem for problem in task.problems_on(("data",)))

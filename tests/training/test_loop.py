@@ -21,7 +21,7 @@ from shardtui.engine.checkpoint.saver import Saver
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.distributed.cluster import Cluster
-from shardtui.engine.models.task import Task, TrainState
+from shardtui.engine.models.task import Scalars, Task, TrainState
 from shardtui.engine.program.program import Program, StateFunction, shard_digest_function, trace_held_out
 from shardtui.engine.program.reshard import Transfers
 from shardtui.engine.spec.config import CheckpointConfig, EvaluationConfig, ScheduledSwitch
@@ -112,11 +112,11 @@ class LocalRun:
             self._inbox.put(command)
 
     def _flipping(self, program: Program, task: Task) -> Program:
-        def step(state: TrainState, batch: Any) -> tuple[TrainState, jax.Array]:
-            state, loss = program.step(state, batch)
+        def step(state: TrainState, batch: Any) -> tuple[TrainState, Scalars]:
+            state, scalars = program.step(state, batch)
             assert self._flip
             flip = self._flip(self._loop.at.begun + 1, state)
-            return (flipped(state, flip) if flip else state), loss
+            return (flipped(state, flip) if flip else state), scalars
 
         by_device = shard_digest_function(program.placement.abstract_state(task))
         return replace(program, step=step, shard_digests=by_device)  # type: ignore[arg-type]

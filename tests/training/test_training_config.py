@@ -153,8 +153,8 @@ def losses(task: Task, presets: tuple[str, ...], steps: int = 2) -> list[float]:
             state = jax.device_put(state, placement.state_shardings)
         for _ in range(steps):
             inputs = jax.device_put(batch(len(found), task.config.training.batch_size), placement.batch_shardings)
-            state, value = program.step(state, inputs)
-            found.append(float(value))
+            state, scalars = program.step(state, inputs)
+            found.append(float(scalars["loss"]))
     return found
 
 
@@ -182,9 +182,10 @@ def test_presets_that_cannot_accumulate_say_what_to_do_and_z_loss_is_not_reporte
         place(task, load_preset("pp2"), jax.devices())
     plain, with_z = (Task(config(z_loss=weight), "cpu") for weight in (0.0, 0.5))
     params = jax.jit(plain.initial_state)().params
-    minimised, (value, _) = jax.jit(with_z.outcome)(params, {}, batch(0), None)
-    assert value == pytest.approx(float(jax.jit(plain.loss)(params, batch(0), None)), rel=1e-6)
-    assert minimised == pytest.approx(float(value) + 0.5 * np.log(256) ** 2, rel=1e-2)
+    minimised, (scalars, _) = jax.jit(with_z.outcome)(params, {}, batch(0), None)
+    assert float(scalars["loss"]) == pytest.approx(float(jax.jit(plain.loss)(params, batch(0), None)), rel=1e-6)
+    assert minimised == pytest.approx(float(scalars["loss"]) + 0.5 * np.log(256) ** 2, rel=1e-2)
+    assert minimised == pytest.approx(float(scalars["loss"] + 0.5 * scalars["z_loss"]))
 
 
 def test_moments_have_the_dtype_asked_for_and_what_differs_from_the_defaults_is_named() -> None:

@@ -226,6 +226,22 @@ async def test_keys_in_a_burst_mark_their_runs_and_one_that_cannot_be_read_has_n
         assert "other-1 1" in chart.lines[0].plain and "other-2 –" in chart.lines[0].plain
 
 
+async def test_another_scalar_is_drawn_or_laid_under_the_loss(home: Path) -> None:
+    metrics = {"grad_norm": [0.5, 0.25], "learning_rate": [1e-4, 2e-4]}
+    async with over(recorded_run("own-1", steps(6, 0.9, 0.8, metrics=metrics))) as (app, pilot, chart):
+        await until(lambda: app.state.step == 6, "all steps")
+        await pilot.press("g")
+        await until(lambda: "grad_norm" in str(chart.border_title), "the norm")
+        assert not chart.curves and len(chart.losses) == 6
+        await pilot.press("u")
+        await until(lambda: "u grad_norm 0.25 (own scale)" in chart.lines[0].plain, "the norm under the loss")
+        assert "loss" in str(chart.border_title)
+        await pilot.press("g")
+        await until(lambda: "u learning_rate 0.0002" in chart.lines[0].plain, "the next scalar")
+        await pilot.press("g")
+        await until(lambda: not chart.curves, "the loss alone")
+
+
 async def test_there_are_at_most_as_many_curves_as_letters(home: Path) -> None:
     for number in range(MAX_CURVES + 1):
         recorded_run(f"other-{number}")

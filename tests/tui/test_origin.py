@@ -67,7 +67,7 @@ async def test_a_chain_is_walked_by_keys_and_kept_and_another_rule_is_tried(
         assert f"origin of {UP} · fsdp-tp2" in text and "Estimated by the partitioner's passes" in text
         assert texts(app)[1] == "as compiled"
         assert "dim 2 mlp: over model" in texts(app)
-        put_on(app, "← the result of the constraint that takes it, blocks.mlp.hidden")
+        put_on(app, "← constraint of blocks.mlp.hidden")
         await press(pilot, "enter")
         assert "origin of blocks.mlp.hidden" in screen_text(app)
         assert any("← constraint of blocks.mlp.hidden" in line and "rule mlp → model" in line for line in texts(app))

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from ...engine.spec.attempt import RESTARTS
-from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, STOP_SECONDS, ScheduledSwitch
+from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, STOP_SECONDS, AnomalyConfig, ScheduledSwitch
 from ...engine.spec.preset import AXIS_NAME
 from ...engine.spec.preset_files import preset_files
 from ...engine.spec.preset_reader import is_file
@@ -34,6 +34,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--run", metavar="NAME", dest="run_name", help="name of the run; default MODEL-1, MODEL-2, …")
     add_data_options(parser)
     _add_evaluation_options(parser)
+    _add_anomaly_options(parser)
     add_device_options(parser)
     add_model_options(parser)
     _add_checkpoint_options(parser)
@@ -75,6 +76,20 @@ def _add_evaluation_options(parser: argparse.ArgumentParser) -> None:
     add("--eval-every", type=int, metavar="N", help="steps between evaluations of the held-out data; default 100")
     add(
         "--eval-batches", type=int, metavar="K", help="held-out batches in an evaluation, the same each time; default 8"
+    )
+
+
+def _add_anomaly_options(parser: argparse.ArgumentParser) -> None:
+    add, config = parser.add_argument, AnomalyConfig()
+    add(
+        "--on-nonfinite",
+        choices=("pause", "skip", "stop"),
+        help=f"when a loss or gradient is not finite; skip: leave the state as it was; default {config.on_nonfinite}",
+    )
+    add(
+        "--on-spike",
+        choices=("log", "pause", "stop"),
+        help=f"when the loss or the norm of the gradient is far above its course; default {config.on_spike}",
     )
 
 

@@ -12,6 +12,7 @@ from ...engine.spec.attempt import RESTARTS, Supervision
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
     MOST_PROMPTED,
+    AnomalyConfig,
     CheckpointConfig,
     EvaluationConfig,
     ModelConfig,
@@ -200,6 +201,7 @@ def run_settings(options: argparse.Namespace, before: RunConfig | None = None) -
         sampling=_sampling(options, before.sampling if before else None),
         switches=tuple(option("switch", ())) or None,
         evaluation=_evaluation(options, before.evaluation if before else None),
+        anomalies=_anomalies(options, before.anomalies if before else AnomalyConfig()),
         checkpoints=_checkpoints(options, before.checkpoints if before else CheckpointConfig()),
         **{name: option(name) for name in same & vars(options).keys()},
     )
@@ -233,6 +235,11 @@ def _evaluation(options: argparse.Namespace, before: EvaluationConfig | None) ->
     if {"data", "share"} & changes.keys():  # they replace what was held out before
         changes = {"data": None, "share": None, **changes}
     return msgspec.structs.replace(before or EvaluationConfig(), **changes) if changes else before
+
+
+def _anomalies(options: argparse.Namespace, before: AnomalyConfig) -> AnomalyConfig:
+    given = {name: getattr(options, name, None) for name in AnomalyConfig.__struct_fields__}
+    return msgspec.structs.replace(before, **_given(**given))
 
 
 def _checkpoints(options: argparse.Namespace, before: CheckpointConfig) -> CheckpointConfig:

@@ -52,6 +52,8 @@ class StepDone(Struct, frozen=True, tag=True, kw_only=True):
     """Number of the step, from 1."""
     loss: float | None
     """Loss of the step; null if it was not finite: then `nonfinite` names this field."""
+    metrics: dict[str, float | None]
+    """Other scalars of the step by name, as in `StepsDone`; null if one was not finite."""
     step_seconds: float
     """Seconds that the step took."""
     nonfinite: list[str]
@@ -183,6 +185,7 @@ def _steps(event: StepsDone) -> list[StepDone]:
             time=event.time,
             step=first + index,
             loss=loss,
+            metrics={name: values[index] for name, values in event.metrics.items()},
             step_seconds=seconds,
             nonfinite=["loss"] if loss is None else [],
         )

@@ -28,6 +28,8 @@ class WatchScreen(RunScreen):
         [
             Binding("l", "log_axis", "Log axis", show=False),
             Binding("S", "smooth", "Smooth", show=False),
+            Binding("g", "next_curve", "Next curve", show=False, tooltip="Draw the next scalar of the step"),
+            Binding("u", "under", "Under the loss", show=False, tooltip="Lay that scalar under the loss"),
             Binding("i", "overlay", "Overlay", show=False, tooltip="Draw the losses of other runs, too"),
             Binding("m", "memory", "Memory", show=False, tooltip="What fills the memory at the peak of a step"),
         ],
@@ -77,6 +79,14 @@ class WatchScreen(RunScreen):
     def action_smooth(self) -> None:
         if self.panels:
             self.panels.chart.toggle_smooth()
+
+    def action_next_curve(self) -> None:
+        if self.panels:
+            self.panels.chart.choose_next()
+
+    def action_under(self) -> None:
+        if self.panels:
+            self.panels.chart.toggle_under()
 
     @work(exclusive=True, group="memory")
     async def action_memory(self) -> None:

@@ -53,13 +53,17 @@ def apply(state: RunState, event: AnyEvent) -> None:
         case events.TrainingStarted():
             if not event.step:
                 _rewind(state, 0)
-            state.losses.rewind_to(event.step)
-            state.evaluations.rewind_to(event.step)
+            _rewind_curves(state, event.step)
             _train(state, event.preset)
         case StepsDone():
             _add_steps(state, [event])
         case events.LossNotFinite():
             state.marks.append((event.step - 1, "not finite"))
+        case events.StepSkipped():
+            state.marks.append((event.step - 1, "skipped"))
+            state.skipped = event.skipped
+        case events.Spiked():
+            state.marks.append((event.step - 1, "spike"))
         case events.Evaluated():
             state.evaluations.add(event.step, event.loss)
         case events.MemoryMeasured():
@@ -150,11 +154,15 @@ def _start(state: RunState, event: EngineStarted) -> None:
         by_key.clear()
 
 
+def _rewind_curves(state: RunState, step: int) -> None:
+    for curve in (state.losses, *state.curves.values(), state.evaluations):
+        curve.rewind_to(step)
+
+
 def _rewind(state: RunState, step: int) -> None:
     """Drops everything after that step."""
     state.step = step
-    state.losses.rewind_to(step)
-    state.evaluations.rewind_to(step)
+    _rewind_curves(state, step)
     state.marks = [mark for mark in state.marks if mark[0] < step]
     state.recent = deque(maxlen=RECENT_STEPS)
     state.paused_by = None
@@ -196,7 +204,7 @@ def _add_steps(state: RunState, reports: Sequence[StepsDone]) -> None:
     state.step, state.stalled = last.step, None
     state.wall_time.add_steps(reports)
     state.attempts.add_steps(reports[0], last)
-    _add_losses(state, reports)
+    _extend(state.losses, reports, [report.losses for report in reports])
     _add_curves(state, reports)
     state.recent.extend(chain.from_iterable(report.step_seconds for report in reports[-RECENT_STEPS:]))
     if state.compiling is None or state.preset not in state.timed:
@@ -205,23 +213,22 @@ def _add_steps(state: RunState, reports: Sequence[StepsDone]) -> None:
     state.input_wait = None if waited is None else waited / max(sum(last.step_seconds), 1e-9)
 
 
-def _add_losses(state: RunState, reports: Sequence[StepsDone]) -> None:
-    """Adds each report at its step, as a line of the history may be missing; all at once if none is."""
-    losses = list(chain.from_iterable(report.losses for report in reports))
-    if len(state.losses) + len(losses) == reports[-1].step and _are_consecutive(reports):
-        state.losses.extend(losses)
+def _extend(curve: Losses, reports: Sequence[StepsDone], values: Sequence[list[float | None]]) -> None:
+    """Adds the values of each report at its step, as a line of the history may be missing, or a report be without
+    them; all at once if none is."""
+    joined = list(chain.from_iterable(values))
+    if len(curve) + len(joined) == reports[-1].step and _are_consecutive(reports):
+        curve.extend(joined)
         return
-    for report in reports:
-        state.losses.rewind_to(report.step - len(report.losses))
-        state.losses.extend(report.losses)
+    for report, found in zip(reports, values, strict=True):
+        if found:
+            curve.rewind_to(report.step - len(found))
+            curve.extend(found)
 
 
 def _add_curves(state: RunState, reports: Sequence[StepsDone]) -> None:
-    for report in reports:
-        for name, values in report.metrics.items():
-            curve = state.curves.setdefault(name, Losses())
-            curve.rewind_to(report.step - len(values))
-            curve.extend(values)
+    for name in dict.fromkeys(chain.from_iterable(report.metrics for report in reports)):
+        _extend(state.curves.setdefault(name, Losses()), reports, [report.metrics.get(name, []) for report in reports])
 
 
 def _are_consecutive(reports: Sequence[StepsDone]) -> bool:

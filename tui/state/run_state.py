@@ -78,7 +78,7 @@ class RunState:
     step: int = 0
     losses: Losses = field(default_factory=Losses)
     curves: dict[str, Losses] = field(default_factory=dict[str, Losses])
-    """Other scalars of an external loop's steps, by name."""
+    """Other scalars of the steps, by name."""
     evaluations: Evaluations = field(default_factory=Evaluations)
     wall_time: WallTime = field(default_factory=WallTime)
     """The time since the run's first event, divided into parts."""
@@ -115,7 +115,9 @@ class RunState:
     previewed: PresetPreviewed | None = None
     switches: list[Switched] = field(default_factory=list[Switched])
     marks: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """Step and preset of each switch and of each restored checkpoint."""
+    """Step and preset of each switch and of each restored checkpoint; step and words of each anomaly."""
+    skipped: int = 0
+    """Steps whose loss or gradient was not finite, and which the engine has skipped."""
     checkpoints: list[CheckpointInfo] = field(default_factory=list[CheckpointInfo])
     saving: int | None = None
     profiling: Profiling | ProfileWriting | None = None
@@ -246,6 +248,13 @@ class RunState:
         flops, ready = self.flops_per_second, self.ready
         peak = peak_flops(ready.devices[0].kind) if ready and ready.devices else None
         return flops / (peak * len(ready.devices)) if ready and flops and peak else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds until the last step; None if the run has none, or has taken no step yet."""
+        seconds = self.seconds_per_step
+        steps = self.config.steps if self.config else None
+        return (steps - self.step) * seconds if steps and seconds else None
 
     def seconds_under(self, preset: str) -> float | None:
         return _median(self.timed[preset]) if preset in self.timed else None

@@ -13,7 +13,7 @@ from ..messages import CurveChosen
 from ..state.losses import Losses
 from ..state.run_state import RunState
 from .choices import Choices
-from .headline import SPARK_CELLS, parts, spark
+from .headline import SPARK_CELLS, course, spark
 from .lines import set_titles
 from .loss_chart import LOSS
 
@@ -67,10 +67,9 @@ the one under the cursor. A value that is not finite is `nan`.
 def _row(name: str, curve: Losses, width: int) -> Content:
     """Returns one row: `grad_norm  0.8935 ▁▂▅▃`. A long name loses its beginning, a narrow row the course."""
     value = f"{curve[-1]:.4g}".rjust(VALUE_WIDTH) if curve else ""
-    course = ""
+    sparkline = ""
     if width >= SPARK_FROM:
-        means = (curve.mean(begin, end) for begin, end in parts(len(curve), SPARK_CELLS))
-        course = " " + spark([mean for mean in means if mean is not None]).rjust(SPARK_CELLS)
-    room = max(4, width - len(value) - len(course))
+        sparkline = " " + spark(course(curve)).rjust(SPARK_CELLS)
+    room = max(4, width - len(value) - len(sparkline))
     shown = name if len(name) <= room else f"…{name[1 - room :]}"
-    return Content.assemble(shown.ljust(room), (value, "bold"), (course, "$foreground 60%"))
+    return Content.assemble(shown.ljust(room), (value, "bold"), (sparkline, "$foreground 60%"))

@@ -7,6 +7,7 @@ from textual.content import Content
 from textual.renderables.digits import DIGITS, DIGITS3X3
 
 from ...engine.base import formatting
+from ..state.losses import Losses
 from ..state.run_state import RunState
 from .lines import StateLines
 
@@ -29,7 +30,7 @@ class Figure:
 
 
 class Headline(StateLines):
-    """Loss, rate, step time and, on a known chip, model FLOP utilisation."""
+    """Loss, gradient norm, rate, step time; model FLOP utilisation on a known chip, time left if the end is known."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
         found = headline(state)
@@ -41,18 +42,27 @@ def headline(state: RunState) -> list[Figure]:
     seconds, rate, used = state.seconds_per_step, state.tokens_per_second, state.flop_utilisation
     if not seconds or not state.losses:
         return []
-    loss = state.losses[-1]
-    means = (state.losses.mean(begin, end) for begin, end in parts(len(state.losses), SPARK_CELLS))
     time, unit = formatting.seconds(seconds).rsplit(" ", 1)
     times = [sum(state.recent[at] for at in range(*part)) for part in parts(len(state.recent), SPARK_CELLS)]
-    found = [Figure("loss", f"{loss:.3f}", "", [mean for mean in means if mean is not None])]
+    found = [Figure("loss", f"{state.losses[-1]:.3f}", "", course(state.losses))]
+    if norms := state.curves.get("grad_norm"):
+        found.append(Figure("grad norm", f"{norms[-1]:.3f}", "", course(norms)))
     if rate:
         rates = [1 / seconds for seconds in times if seconds]
         found.append(Figure(f"{state.counted}/s", formatting.three_digits(rate), "", rates))
     found.append(Figure("step", time, unit, times))
     if used is not None:
         found.append(Figure("MFU", f"{used * 100:.0f}", "%"))
+    if left := state.seconds_left:
+        value, unit = formatting.seconds(left).rsplit(" ", 1)
+        found.append(Figure("left", value, unit))
     return found
+
+
+def course(curve: Losses) -> list[float]:
+    """Returns means of the curve for a sparkline, without what is not finite."""
+    means = (curve.mean(begin, end) for begin, end in parts(len(curve), SPARK_CELLS))
+    return [mean for mean in means if mean is not None]
 
 
 def parts(count: int, most: int) -> list[tuple[int, int]]:

@@ -16,6 +16,8 @@ LOSS = "loss"
 NATS = ", nats per token"
 HELD_OUT_LETTER, HELD_OUT_STYLE = "e", "$accent"
 """Marks the curve of the held-out losses."""
+UNDER_LETTER, UNDER_STYLE = "u", "$success"
+"""Marks the curve of another scalar under the loss."""
 GOODPUT_AFTER_SECONDS = 60.0
 """Wall time after which it is shown where it went: before, most of it is starting, and the shares change too often."""
 
@@ -29,9 +31,10 @@ class LossChart(Lines, can_focus=True):
 The loss of each step, and a line with the preset's name at each switch; `↺` marks a restored checkpoint. **tab** moves
 into the chart: **←** and **→** move a cursor that reads the loss of a step, **+** and **-** zoom in and out around it,
 **,** and **.** move to earlier and later steps, **escape** shows all steps again. **l** changes to a logarithmic axis,
-**S** smooths the curve: each loss is then the mean over 4 % of the shown steps. **i** draws the losses of other runs
-under it, each with a letter at its end and in the legend above; `e` marks the held-out losses of this run. The bottom
-line is the goodput: where the wall time went, of which steps should be nearly all.
+**S** smooths the curve: each loss is then the mean over 4 % of the shown steps. **g** draws the next scalar of a step,
+such as the norm of the gradient, and **u** lays it under the loss, with a scale of its own. **i** draws the losses of
+other runs under it, each with a letter at its end and in the legend above; `e` marks the held-out losses of this run.
+The bottom line is the goodput: where the wall time went, of which steps should be nearly all.
 """
     BINDING_GROUP_TITLE = "Loss"
     BINDINGS: ClassVar[list[BindingType]] = identified(
@@ -57,30 +60,47 @@ line is the goodput: where the wall time went, of which steps should be nearly a
         self.marks: list[Mark] = []
         self.goodput: Goodput | None = None
         self.unit = NATS
-        self.is_log = self.is_smooth = False
+        self.is_log = self.is_smooth = self.is_under = False
         self.window: tuple[int, int] | None = None
         self.cursor: int | None = None
 
     def show_state(self, state: RunState) -> None:
         self.state = state
-        self.losses, self.evaluations = state.curves.get(self.chosen, state.losses), state.evaluations
+        if self.chosen not in state.curves:
+            self.chosen = LOSS
+        self.losses, self.evaluations = self.drawn, state.evaluations
         self.marks = [(0, state.first_preset), *state.marks]
         self.unit = "" if state.watched else NATS
         self.goodput = state.goodput
         self.draw()
 
     @property
+    def title(self) -> str:
+        """Name and unit of the drawn curve."""
+        return f"{LOSS}{self.unit}" if self.losses is self.state.losses else self.chosen
+
+    @property
+    def drawn(self) -> Losses:
+        return self.state.losses if self.is_under else self.state.curves.get(self.chosen, self.state.losses)
+
+    @property
+    def curves(self) -> list[Curve]:
+        """The curves under the drawn one: of other units, and other losses."""
+        if self.losses is not self.state.losses:
+            return []
+        held_out = [Curve("eval", self.evaluations, HELD_OUT_LETTER, HELD_OUT_STYLE)] if self.evaluations else []
+        scalar = self.state.curves.get(self.chosen)
+        under = [Curve(self.chosen, scalar, UNDER_LETTER, UNDER_STYLE, is_scaled=True)] if scalar else []
+        return [*under, *held_out, *self.others]
+
+    @property
     def plot(self) -> Plot:
-        held_out = Curve("eval", self.evaluations, HELD_OUT_LETTER, HELD_OUT_STYLE)
-        curves = [held_out, *self.others] if self.evaluations else self.others
-        return Plot(self.losses, curves, self.marks, self.window, self.cursor, self.is_log, self.is_smooth)
+        return Plot(self.losses, self.curves, self.marks, self.window, self.cursor, self.is_log, self.is_smooth)
 
     def draw(self) -> None:
         how = [*(["log axis"] if self.is_log else []), *(["smoothed"] if self.is_smooth else [])]
         set_titles(
-            self,
-            f"{self.chosen}{self.unit}" + (f" ({', '.join(how)})" if how else ""),
-            self.cursor_text() or self.goodput_text(),
+            self, self.title + (f" ({', '.join(how)})" if how else ""), self.cursor_text() or self.goodput_text()
         )
         self.show(draw_plot(self.plot, self.size.width, self.size.height))
 
@@ -89,7 +109,8 @@ line is the goodput: where the wall time went, of which steps should be nearly a
         if self.cursor is None or self.cursor >= len(self.losses):
             return ""
         step, reach = self.cursor, self.plot.reach
-        curves = [("", self.losses), *((f" · {curve.letter} ", curve.losses) for curve in self.others)]
+        under = [curve for curve in self.curves if isinstance(curve.losses, Losses)]
+        curves = [("", self.losses), *((f" · {curve.letter} ", curve.losses) for curve in under)]
         values = ((letter, mean_loss(losses, step, step + 1, reach)) for letter, losses in curves if step < len(losses))
         texts = (f"{letter}{'not finite' if loss is None else f'{loss:.4f}'}" for letter, loss in values)
         held_out = self.evaluations.latest(step + 1)
@@ -144,6 +165,14 @@ line is the goodput: where the wall time went, of which steps should be nearly a
 
     def choose(self, name: str) -> None:
         self.chosen = name
+        self.show_state(self.state)
+
+    def choose_next(self) -> None:
+        names = [LOSS, *self.state.curves]
+        self.choose(names[(names.index(self.chosen) + 1) % len(names)])
+
+    def toggle_under(self) -> None:
+        self.is_under = not self.is_under
         self.show_state(self.state)
 
     def action_reset(self) -> None:

@@ -42,6 +42,8 @@ class Curve:
     """Marks the curve's end and its entry in the legend: a colour alone may not be seen."""
     style: str
     """Colour of curve and letter."""
+    is_scaled: bool = False
+    """Whether it has another unit, and so a vertical scale of its own: it is as high as the chart."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,11 @@ def draw_plot(plot: Plot, width: int, height: int) -> list[Content]:
         return []
     own = _points(plot, plot.losses, columns * 2)
     others = [(curve, _points(plot, curve.losses, columns * 2)) for curve in plot.others]
-    points = [*own, *chain.from_iterable(found for _, found in others)]
+    points = [*own, *chain.from_iterable(found for curve, found in others if not curve.is_scaled)]
     if not points:
         return [Content.styled("no finite loss" if plot.steps else "no step done yet", AXIS_STYLE).truncate(width)]
     low, high, ticks = _log_scale(points) if plot.is_log else _scale(points, max(2, rows // 4))
+    others = [(curve, _scaled(found, low, high) if curve.is_scaled else found) for curve, found in others]
     canvas = Canvas([[" "] * columns for _ in range(rows)])
     for curve, found in reversed(others):
         canvas.add_curve(_curve(found, low, high, columns, rows), curve.style)
@@ -170,6 +173,14 @@ def _scale(points: Sequence[tuple[int, float]], intervals: int) -> tuple[float, 
     return first * step, last * step, [(n * step, f"{n * step:.{digits}f}") for n in range(first, last + 1)]
 
 
+def _scaled(points: Sequence[tuple[int, float]], low: float, high: float) -> list[tuple[int, float]]:
+    """Returns points whose values are mapped to the range of the chart."""
+    if not points:
+        return []
+    least, greatest = _bounds(points)
+    return [(x, low + (value - least) / (greatest - least) * (high - low)) for x, value in points]
+
+
 def _log_scale(points: Sequence[tuple[int, float]]) -> tuple[float, float, list[tuple[float, str]]]:
     low, high = _bounds(points)
     powers = range(math.floor(low) - 1, math.ceil(high) + 1)
@@ -211,7 +222,7 @@ def _legend(curves: Sequence[Curve], width: int) -> list[Content]:
     lines: list[Content] = []
     for curve in curves:
         last = mean_loss(curve.losses, len(curve.losses) - 1, len(curve.losses)) if curve.losses else None
-        loss = "–" if last is None else f"{last:.4g}"
+        loss = "–" if last is None else f"{last:.4g}" + (" (own scale)" if curve.is_scaled else "")
         entry = Content.assemble(
             (f"{curve.letter} ", f"bold {curve.style}"), curve.name, (f" {loss}", "$foreground 60%")
         )
