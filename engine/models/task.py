@@ -11,7 +11,7 @@ import optax
 from flax import nnx
 from jax.sharding import AxisType
 
-from ..base.user_error import UserError, refuse
+from ..base.user_error import refuse
 from ..parallel.constraints import constrain, inspect_sharding, out_sharding, token_groups
 from ..spec.config import RunConfig, UserModel
 from .array import Array, Batch, describe, gradient_name, name_of
@@ -115,10 +115,10 @@ class Task:
             updates, opt_state = self._updates(gradients, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
         trees = {"grad_norm": gradients, "update_norm": updates, "param_norm": params}
-        with jax.named_scope("norms"):
+        with jax.named_scope("scalars"):
             scalars |= global_norms(trees, gradient_shardings)
-        rate = self._rate(state.step, state.opt_state)
-        scalars |= {} if rate is None else {"learning_rate": rate.astype(jnp.float32)}
+            if (rate := self._rate(state.step, state.opt_state)) is not None:
+                scalars["learning_rate"] = rate.astype(jnp.float32)
         after = TrainState(params, opt_state, state.step + 1, state.seed, variables)
         if self.config.anomalies.on_nonfinite == "skip":
             is_finite = jnp.isfinite(scalars["loss"]) & jnp.isfinite(scalars["grad_norm"])
@@ -192,19 +192,13 @@ class Task:
         _, _, _, state = nnx.split(module, nnx.Param, nnx.RngState, ...)
         after = dict(nnx.to_flat_state(state))
         kept = [(path, after.get(path, leaf)) for path, leaf in before]
-        changed = [
-            f"{name_of(path)}: {leaf.dtype} {list(leaf.shape)} became {now.dtype} {list(now.shape)} in a forward pass"
+        refuse(
+            f"{name_of(path)}: {leaf.dtype} {list(leaf.shape)} became {now.dtype} {list(now.shape)} in a forward pass: "
+            "a variable must keep its shape and dtype"
             for (path, leaf), (_, now) in zip(before, kept, strict=True)
             if (leaf.shape, leaf.dtype) != (now.shape, now.dtype)
-        ]
-        if changed:
-            raise UserError(*(f"{problem}: a variable must keep its shape and dtype" for problem in changed))
+        )
         return nnx.to_pure_dict(nnx.from_flat_state(kept))
-
-    @property
-    def period(self) -> int:
-        """Layers until the pattern of alternating ones repeats."""
-        return 1 if isinstance(self.config.model, UserModel) else len(self.config.model.local_layers)
 
     def problems_on(self, axes: tuple[str, ...]) -> list[str]:
         """Returns why the step cannot be traced on a mesh with these axes, of any size; empty if it can."""

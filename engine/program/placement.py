@@ -13,6 +13,7 @@ from ..base.user_error import UserError
 from ..models.task import Array, Task, TrainState
 from ..parallel.mesh import build_mesh
 from ..parallel.rules import Decision, by_rules, decide, preset_problems, spec_of
+from ..spec.config import UserModel
 from ..spec.model_config import AttentionKernel
 from ..spec.preset import Indivisible, PipelineInfo, Preset
 from ..wire.descriptions import ArrayInfo, PresetInfo
@@ -153,12 +154,14 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tr
     state, batch = jax.tree.map(decided, (task.state_arrays, task.batch_arrays))
     kinds = {array.names[0]: array.kind for array in task.arrays if array.shape}
     layers = {array.shape[0] for array in task.arrays if array.logical_axes[:1] == ("layers",)}
+    model = task.config.model
+    period = 1 if isinstance(model, UserModel) else len(model.local_layers)  # of the pattern of alternating layers
     problems = [
         *preset.problems,
         *filter(None, [preset.size_problem(devices), preset.microbatch_problem(devices, batch_size)]),
         *filter(None, [preset.accumulation_problem(devices, batch_size, accumulated)]),
         *filter(None, [preset.repeat_problem(devices, batch_size, size) for size in layers]),
-        *filter(None, [preset.period_problem(devices, batch_size, size, task.period) for size in layers]),
+        *filter(None, [preset.period_problem(devices, batch_size, size, period) for size in layers]),
         *preset_problems(preset, kinds, task.logical_axes),
         *(of_arrays := _array_problems(task, preset, state, batch)),
         *_step_problems(task, preset, sizes, jax.tree.leaves((state, batch))),

@@ -78,6 +78,6 @@ def _losses(task: Task, params: Any, inputs: Batch) -> list[float]:
     state = jax.jit(task.initial_state)()._replace(params=jax.tree.map(jnp.asarray, params))
     step, losses = jax.jit(task.train_step), list[float]()
     for _ in range(STEPS + 1):
-        state, value = step(state, inputs)
-        losses.append(float(value))
+        state, scalars = step(state, inputs)
+        losses.append(float(scalars["loss"]))
     return losses
