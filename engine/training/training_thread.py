@@ -1,10 +1,11 @@
 """Where the training thread is, and how long it has been in its step: seen from outside, so no step takes longer."""
 
-import sys
+import faulthandler
+import os
+import re
 import threading
 from pathlib import Path
-from traceback import walk_stack
-from types import FrameType
+from typing import NamedTuple
 
 from ..base.directories import ENGINE
 from ..base.processes import Clock
@@ -19,9 +20,9 @@ FIRST_SECONDS = 300.0
 """The same until a second step under a preset is reported: the first connect the devices and allocate memory."""
 LONGEST_POLL_SECONDS = 2.0
 """More time between two looks does not count: this process was stopped."""
-STEP = ("Loop._dispatch_step", "StepReports.flush", "DeviceCheck._read")
-"""The methods that run steps, and wait for them."""
-START_OF_TRACE = "Profiler.begin"
+STEP = (("loop.py", "_dispatch_step"), ("step_reports.py", "flush"), ("device_check.py", "_read"))
+"""The methods that run steps, and wait for them, with their files."""
+START_OF_TRACE = ("profiler.py", "begin")
 COMPILING = ("/jax/_src/compiler.py", "/jax/_src/interpreters/partial_eval.py", "/jax/_src/interpreters/mlir.py")
 """Files of jax that trace, lower and compile: a user's batch function may do so within a step."""
 LIBRARIES = ("-packages/", "/lib/python3", "<")
@@ -29,6 +30,20 @@ LIBRARIES = ("-packages/", "/lib/python3", "<")
 JAX = "/jax/"
 """Part of the paths of jax's own code."""
 STORE = "/distributed/sealed_store.py"
+THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+).*\n((?:  .*\n?)*)", re.MULTILINE)
+PLACE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+
+
+class Place(NamedTuple):
+    """A line that a thread is in."""
+
+    file: str
+    line: int
+    function: str
+
+
+UNKNOWN = Place("<unknown>", 0, "unknown")
 
 
 class TrainingThread:
@@ -58,8 +73,8 @@ class TrainingThread:
         in_step = not is_same or _is_in_step(main)
         seconds = self._last.seconds + passed if in_step and is_same else 0.0
         own, *others = (_innermost(stack) for stack in (main, *called))
-        user = next((frame for frame in (own, *others) if _is_user_code(frame)), None)
-        file = _file(main[0])
+        user = next((place for place in (own, *others) if _is_user_code(place)), None)
+        file = main[0].file
         self._last = Activity(
             step=begun,
             in_step=in_step,
@@ -75,38 +90,48 @@ class TrainingThread:
         return FIRST_SECONDS if self._slowest is None else max(LATE_SECONDS, LATE_STEPS * self._slowest)
 
 
-def _awaited_stacks() -> list[list[FrameType]]:
-    """Returns the frames, innermost first, of the main thread and then of threads in which jax calls back."""
-    main, frames = threading.main_thread().ident, sys._current_frames()
-    own, *others = (
-        [at for at, _ in walk_stack(frames[each])] for each in sorted(frames, key=lambda each: each != main)
-    )
-    return [own, *(stack for stack in others if JAX in _file(stack[-1]))]
+def _awaited_stacks() -> list[list[Place]]:
+    """Returns the places, innermost first, of the main thread and then of threads in which jax calls back.
+
+    faulthandler reads the stacks while no other thread runs. Frame objects of running threads, from
+    `sys._current_frames`, have crashed Python 3.11.7.
+    """
+    with os.fdopen(os.memfd_create("stacks"), "w+b") as file:
+        faulthandler.dump_traceback(file)  # pyright: ignore[reportArgumentType] # it takes any file with a descriptor
+        file.seek(0)
+        text = file.read().decode("ascii", "replace")
+    stacks = {int(thread, 16): _places(lines) for thread, lines in THREAD.findall(text)}
+    own = stacks.pop(threading.main_thread().ident or 0, [])
+    return [own or [UNKNOWN], *(stack for stack in stacks.values() if stack and JAX in stack[-1].file)]
 
 
-def _is_in_step(stack: list[FrameType]) -> bool:
+def _places(lines: str) -> list[Place]:
+    return [Place(_unescaped(file), int(line), name) for file, line, name in PLACE.findall(lines)]
+
+
+def _unescaped(file: str) -> str:
+    return ESCAPED.sub(lambda found: chr(int(found[found.lastindex or 0], 16)), file)
+
+
+def _is_in_step(stack: list[Place]) -> bool:
     """Returns False for what may take long within a step: a compilation, and the start of a trace."""
-    names = {frame.f_code.co_qualname for frame in stack}
-    is_long = START_OF_TRACE in names or any(_file(frame).endswith(COMPILING) for frame in stack)
-    return not is_long and not names.isdisjoint(STEP)
+    methods = {(Path(place.file).name, place.function) for place in stack}
+    is_long = START_OF_TRACE in methods or any(place.file.endswith(COMPILING) for place in stack)
+    return not is_long and not methods.isdisjoint(STEP)
 
 
-def _innermost(stack: list[FrameType]) -> FrameType:
+def _innermost(stack: list[Place]) -> Place:
     return next((at for at in stack if _is_engine(at) or _is_user_code(at)), stack[0])
 
 
-def _is_engine(frame: FrameType) -> bool:
-    return _file(frame).startswith(f"{ENGINE}/")
+def _is_engine(place: Place) -> bool:
+    return place.file.startswith(f"{ENGINE}/")
 
 
-def _is_user_code(frame: FrameType) -> bool:
-    return not _is_engine(frame) and not any(mark in _file(frame) for mark in LIBRARIES)
+def _is_user_code(place: Place) -> bool:
+    return not _is_engine(place) and not any(mark in place.file for mark in LIBRARIES)
 
 
-def _file(frame: FrameType) -> str:
-    return frame.f_code.co_filename
-
-
-def _named(frame: FrameType) -> str:
-    file = _file(frame).removeprefix(f"{ENGINE}/") if _is_engine(frame) else Path(_file(frame)).name
-    return f"{frame.f_code.co_name} ({file}:{frame.f_lineno})"
+def _named(place: Place) -> str:
+    file = place.file.removeprefix(f"{ENGINE}/") if _is_engine(place) else Path(place.file).name
+    return f"{place.function} ({file}:{place.line})"

@@ -17,17 +17,18 @@ from shardtui.engine.training.training_thread import TrainingThread
 from shardtui.engine.wire.events import StepsDone, Switched
 from shardtui.engine.wire.hosts import Activity
 
+HERE = Path(__file__).name
 SWITCHED = Switched("dp", "tp", 5, 1, 0, 0.1, 0.1, True, None)  # type: ignore[misc]
 
 
 def test_the_methods_by_which_a_step_is_recognized_exist() -> None:
-    names = [method.__code__.co_qualname for method in (Loop._dispatch_step, StepReports.flush, DeviceCheck._read)]
-    assert tuple(names) == training_thread.STEP
-    assert Profiler.begin.__code__.co_qualname == training_thread.START_OF_TRACE
+    methods = (Loop._dispatch_step, StepReports.flush, DeviceCheck._read, Profiler.begin)
+    names = [(Path(method.__code__.co_filename).name, method.__code__.co_name) for method in methods]
+    assert names == [*training_thread.STEP, training_thread.START_OF_TRACE]
 
 
 def test_a_batch_function_that_compiles_is_in_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_thread, "STEP", ("test_a_batch_function_that_compiles_is_in_no_step",))
+    monkeypatch.setattr(training_thread, "STEP", ((HERE, "test_a_batch_function_that_compiles_is_in_no_step"),))
     seen: list[bool] = []
 
     def traced(x: jax.Array) -> jax.Array:
@@ -62,7 +63,7 @@ def theirs(tmp_path: Path) -> Any:
 
 def test_the_place_is_in_code_that_training_waits_for(theirs: Any) -> None:
     """A user's own thread, such as one that prefetches data, does not count."""
-    assert theirs(training_thread._awaited_stacks)[0][1].f_code.co_name == "calls"
+    assert theirs(training_thread._awaited_stacks)[0][1].function == "calls"
     event = threading.Event()
     thread = threading.Thread(target=theirs, args=(event.wait,))
     thread.start()
@@ -93,6 +94,14 @@ def test_a_thread_that_waits_for_a_device_waits(monkeypatch: pytest.MonkeyPatch)
     assert any(seen)
 
 
+def test_places_are_read_with_names_that_are_not_ascii(tmp_path: Path) -> None:
+    file = tmp_path / "größe 🧪.py"
+    scope: dict[str, Any] = {}
+    exec(compile("def calls(function):\n    return function()\n", str(file), "exec"), scope)
+    place = scope["calls"](training_thread._awaited_stacks)[0][1]
+    assert place == (str(file), 2, "calls")
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0
@@ -112,7 +121,7 @@ class Trains(TrainingThread):
     def __init__(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.clock = clock
-        monkeypatch.setattr(training_thread, "STEP", ("Trains.late_after", "Trains.look_once"))
+        monkeypatch.setattr(training_thread, "STEP", ((HERE, "late_after"), (HERE, "look_once")))
 
     def late_after(self, begun: int) -> float:
         """Returns the seconds until the step is late, looking twice a second."""
