@@ -40,8 +40,8 @@ class ExternalLoop:
         step = step or self._bare.step
         began, before = time.perf_counter(), None
         for _ in range(steps):
-            self.state, loss = step(self.state, self._bare.batch(self._number))
-            report(loss)
+            self.state, scalars = step(self.state, self._bare.batch(self._number))
+            report(loss := scalars["loss"])
             if before is not None:
                 float(before)
             before, self._number = loss, self._number + 1
