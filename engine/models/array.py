@@ -23,6 +23,10 @@ class Array:
     logical_axes: LogicalAxes
 
 
+Scalars = dict[str, jax.Array]
+"""Scalars of a step, float32 [], by name: `loss` is the loss before the step."""
+
+
 class Batch(NamedTuple):
     inputs: Any
     targets: Any

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from ..parallel.constraints import active_pipeline, constrain, gathered, out_sharding, resharded, shard, token_groups
 from ..spec.config import RunConfig
 from ..spec.model_config import KEPT, ModelConfig, RematPolicy
-from .array import Batch, text_batch
+from .array import Batch, Scalars, text_batch
 from .attention_tiles import RESULT
 from .blocks import Block, apply_dropout, example_indices, with_gathered_biases
 from .layers import INIT_STDDEV, apply_norm, embed_norm
@@ -260,7 +260,7 @@ class BuiltIn:
     def module(self) -> Decoder:
         return Decoder(self._config, jnp.dtype(self.dtype), nnx.Rngs(self._seed), self.attention_kernels)
 
-    def objective(self, module: Decoder, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def objective(self, module: Decoder, batch: Batch, key: jax.Array | None) -> tuple[jax.Array, Scalars]:
         """Returns the minimised value, and by name the scalars it is made of, each float32 []: `loss`, the mean
         cross-entropy, plus `balance` × the experts' `balance_loss` and `z_loss` × `z_loss`. Without a key there is no
         dropout."""

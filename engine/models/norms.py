@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..parallel.rules import axes_of
+from ..parallel.rules import axes_in
+from .array import Scalars
 
 Tree = Any
 
 
-def global_norms(trees: Mapping[str, Tree], shardings: Tree | None) -> dict[str, jax.Array]:
+def global_norms(trees: Mapping[str, Tree], shardings: Tree | None) -> Scalars:
     """Returns the Euclidean norm, float32 [], of all elements of each tree. `shardings`: the layout of every tree on
     the active mesh; None without one."""
     leaves = [jax.tree.leaves(tree) for tree in trees.values()]
@@ -46,5 +47,5 @@ def _sums(copies: Sequence[int], trees: Sequence[Sequence[jax.Array]]) -> jax.Ar
 
 def _copies(sharding: NamedSharding) -> int:
     """Returns how many devices hold the same shard."""
-    split = {axis for entry in sharding.spec for axis in axes_of(entry)}
+    split = axes_in(sharding.spec)
     return math.prod(size for axis, size in sharding.mesh.shape.items() if axis not in split)

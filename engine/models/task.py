@@ -14,7 +14,7 @@ from jax.sharding import AxisType
 from ..base.user_error import refuse
 from ..parallel.constraints import constrain, inspect_sharding, out_sharding, token_groups
 from ..spec.config import RunConfig, UserModel
-from .array import Array, Batch, describe, gradient_name, name_of
+from .array import Array, Batch, Scalars, describe, gradient_name, name_of
 from .blocks import micro_batch
 from .decoder import BuiltIn
 from .norms import global_norms
@@ -22,10 +22,8 @@ from .optimizer import describe_moments, optimizer, rate_of_step
 from .user_model import UserModule, parameter_problems
 from .user_traces import Traces
 
-__all__ = ["Array", "Batch", "Task", "TrainState"]
+__all__ = ["Array", "Batch", "Scalars", "Task", "TrainState"]
 Tree = Any
-Scalars = dict[str, jax.Array]
-"""Scalars of a step, float32 [], by name: `loss` is the loss before the step."""
 Gradients = Callable[[Tree, Tree, jax.Array, jax.Array], tuple[Tree, Scalars, Tree]]
 """Maps variables, a micro-batch, its index [] and its examples' indices [b] to gradients, scalars and variables."""
 

@@ -15,7 +15,7 @@ from flax import nnx
 
 from ..base.user_error import UserError, refuse
 from ..spec.config import RunConfig, UserModel
-from .array import Batch, annotated_axes, name_of, text_batch
+from .array import Batch, Scalars, annotated_axes, name_of, text_batch
 from .decoder import loss as cross_entropy
 from .user_batches import BYTE_VALUES, UserBatches, on_host
 from .user_code import (
@@ -88,9 +88,7 @@ class UserModule:
                 self._mark_arrays(path, submodule)
             return module
 
-    def objective(
-        self, module: nnx.Module, batch: Tree, key: jax.Array | None
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def objective(self, module: nnx.Module, batch: Tree, key: jax.Array | None) -> tuple[jax.Array, Scalars]:
         """Returns the loss, which is minimised, and by name the loss and what the user's `loss` returns beside it, each
         float32 []."""
         value, scalars = self._scalars(module, batch, key)
@@ -102,9 +100,7 @@ class UserModule:
         module.eval()
         return self._scalars(module, batch, jax.random.key(0))[0]
 
-    def _scalars(
-        self, module: nnx.Module, batch: Tree, key: jax.Array | None
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def _scalars(self, module: nnx.Module, batch: Tree, key: jax.Array | None) -> tuple[jax.Array, Scalars]:
         """Returns the loss, and the other scalars by name. Raises UserError if one is not a float."""
         scalars: Any = {}
         if self._loss is None:

@@ -254,6 +254,10 @@ def axes_of(entry: str | Axes | None) -> Axes:
     return (entry,) if isinstance(entry, str) else tuple(entry or ())
 
 
+def axes_in(spec: PartitionSpec) -> frozenset[str]:
+    return frozenset(axis for entry in spec for axis in axes_of(entry))
+
+
 def spec_entry(axes: Axes) -> str | Axes | None:
     """Returns the entry of a `PartitionSpec` for some mesh axes: None for none."""
     return axes[0] if len(axes) == 1 else axes or None

@@ -20,7 +20,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .replicas import split_axes
+from ..parallel.rules import axes_in
 
 U32 = jnp.uint32
 
@@ -84,7 +84,7 @@ def _digest(x: jax.Array, sharding: NamedSharding | None) -> jax.Array:
 def _sum_on_devices(x: jax.Array, sharding: NamedSharding) -> jax.Array:
     """Returns `_sum` of the global array: each device sums its own shard, and of replicas only the first counts."""
     mesh, dims = sharding.mesh, [*sharding.spec, *[None] * (x.ndim - len(sharding.spec))]
-    split = split_axes(sharding)
+    split = axes_in(sharding.spec)
     replicated = tuple(axis for axis in mesh.axis_names if axis not in split)
 
     def of_shard(shard: jax.Array) -> jax.Array:

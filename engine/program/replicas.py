@@ -7,6 +7,8 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
+from ..parallel.rules import axes_in
+
 
 class Differing(NamedTuple):
     """Devices whose shards differ from their replicas."""
@@ -22,7 +24,7 @@ class Differing(NamedTuple):
 def first_holders(shardings: Sequence[NamedSharding]) -> np.ndarray:
     """Returns int [devices, leaves]: the place in the mesh of the first device that holds the same shard."""
     mesh = shardings[0].mesh
-    splits = [split_axes(sharding) for sharding in shardings]
+    splits = [axes_in(sharding.spec) for sharding in shardings]
     known = {split: _first_holders(mesh, split) for split in set(splits)}
     return np.stack([known[split] for split in splits], axis=1)
 
@@ -54,10 +56,6 @@ def _first_holders(mesh: Mesh | AbstractMesh, split: frozenset[str]) -> np.ndarr
     places = np.arange(mesh.size).reshape(tuple(mesh.shape.values()))
     first = tuple(slice(None) if axis in split else slice(1) for axis in mesh.axis_names)
     return np.broadcast_to(places[first], places.shape).ravel()
-
-
-def split_axes(sharding: NamedSharding) -> frozenset[str]:
-    return frozenset(axis for dim in sharding.spec if dim for axis in ([dim] if isinstance(dim, str) else dim))
 
 
 def rows_of(words: jax.Array) -> dict[int, bytes]:

@@ -138,7 +138,7 @@ class AnomalyConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """What happens at a step whose loss or gradient is not finite, or far above its course."""
 
     on_nonfinite: Literal["pause", "skip", "stop"] = "pause"
-    """`skip`: the step changes nothing but the number of steps, which costs a copy of the state in each step."""
+    """`skip`: the step changes nothing but the number of steps, for which each step reads the state once more."""
     on_spike: Literal["log", "pause", "stop"] = "log"
     """`log`: the spike is only an event, and a mark in the chart."""
 

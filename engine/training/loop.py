@@ -188,7 +188,7 @@ class Loop:
         if action not in ("pause", "stop"):
             return False
         self.boundary.pausing.pause(self.at, why)
-        self.boundary.is_stopping = action == "stop"
+        self.boundary.is_stopping |= action == "stop"
         return True
 
     def _pause_without_batch(self, error: UserError) -> None:

@@ -61,7 +61,6 @@ def apply(state: RunState, event: AnyEvent) -> None:
             state.marks.append((event.step - 1, "not finite"))
         case events.StepSkipped():
             state.marks.append((event.step - 1, "skipped"))
-            state.skipped = event.skipped
         case events.Spiked():
             state.marks.append((event.step - 1, "spike"))
         case events.Evaluated():

@@ -116,8 +116,6 @@ class RunState:
     switches: list[Switched] = field(default_factory=list[Switched])
     marks: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """Step and preset of each switch and of each restored checkpoint; step and words of each anomaly."""
-    skipped: int = 0
-    """Steps whose loss or gradient was not finite, and which the engine has skipped."""
     checkpoints: list[CheckpointInfo] = field(default_factory=list[CheckpointInfo])
     saving: int | None = None
     profiling: Profiling | ProfileWriting | None = None

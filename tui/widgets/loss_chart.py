@@ -54,7 +54,6 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         self.state = RunState()
         self.chosen = LOSS
         """Name of the curve that is drawn."""
-        self.losses = Losses()
         self.evaluations = Evaluations()
         self.others: list[Curve] = []
         self.marks: list[Mark] = []
@@ -68,7 +67,7 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         self.state = state
         if self.chosen not in state.curves:
             self.chosen = LOSS
-        self.losses, self.evaluations = self.drawn, state.evaluations
+        self.evaluations = state.evaluations
         self.marks = [(0, state.first_preset), *state.marks]
         self.unit = "" if state.watched else NATS
         self.goodput = state.goodput
@@ -80,7 +79,8 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         return f"{LOSS}{self.unit}" if self.losses is self.state.losses else self.chosen
 
     @property
-    def drawn(self) -> Losses:
+    def losses(self) -> Losses:
+        """The drawn curve."""
         return self.state.losses if self.is_under else self.state.curves.get(self.chosen, self.state.losses)
 
     @property
