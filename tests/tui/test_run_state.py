@@ -17,7 +17,7 @@ from shardtui.tui.widgets.headline import headline
 from shardtui.tui.widgets.panels import AboutPreset, ThisStep
 from shardtui.tui.widgets.status_bar import status_line
 
-from ..conftest import READY
+from ..conftest import READY, tiny_config
 from ..recorded import preset_info, restored, started, steps, switched
 
 DP = MeshInfo({"data": 8}, list(range(8)))
@@ -261,6 +261,16 @@ def test_the_headline_shows_steps_that_took_no_measurable_time() -> None:
     loss, rate, step = headline(state)
     assert (loss.value, step.value, step.unit) == ("1.000", "100", "ms")
     assert len(rate.course) == 2, "a step of 0 s has no rate"
+
+
+def test_the_headline_shows_the_gradients_norm_and_the_time_left() -> None:
+    state = after(started(config=tiny_config(steps=5000)), steps(1, 2.0, seconds=1.0, metrics={"grad_norm": [0.5]}))
+    assert [(figure.name, figure.value) for figure in headline(state)] == [
+        ("loss", "2.000"),
+        ("grad norm", "0.500"),
+        ("step", "1.0"),
+        ("left", "1:23:19"),
+    ]
 
 
 def test_the_status_line_shows_that_a_trace_is_recorded_and_written() -> None:

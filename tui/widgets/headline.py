@@ -54,8 +54,8 @@ def headline(state: RunState) -> list[Figure]:
     if used is not None:
         found.append(Figure("MFU", f"{used * 100:.0f}", "%"))
     if left := state.seconds_left:
-        value, unit = formatting.seconds(left).rsplit(" ", 1)
-        found.append(Figure("left", value, unit))
+        minutes, seconds = divmod(round(left), 60)
+        found.append(Figure("left", f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"))
     return found
 
 
