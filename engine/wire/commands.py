@@ -94,6 +94,10 @@ class SampleText(Command, frozen=True):
     sampling: Sampling
 
 
+class MeasureNumbers(Command, frozen=True):
+    """Measure the numbers in all arrays before the next step; the answer is `NumbersMeasured`."""
+
+
 class Stop(Command, frozen=True):
     """Finish the current step, save a checkpoint, and exit."""
 

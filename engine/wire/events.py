@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Union
 from .checkpoint_events import *
 from .engine_events import *
 from .event import *
+from .number_events import *
 from .preset_events import *
 from .profile_events import *
 from .step_events import *
