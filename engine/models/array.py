@@ -17,10 +17,15 @@ class Array:
     names: tuple[str, ...]
     """The array's name; then, for a moment, its parameter's, whose layout it shares unless an override names it."""
     kind: str
-    """`parameter`, `moment`, `variable`, `scalar`, `batch`, `gradient` or `activation`."""
+    """`parameter`, `moment`, `variable`, `scalar`, `batch`, `gradient`, `update` or `activation`."""
     shape: tuple[int, ...]
     dtype: Any
     logical_axes: LogicalAxes
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the array has all layers of the model, along its first dim."""
+        return bool(self.logical_axes) and self.logical_axes[0] == "layers"
 
 
 Scalars = dict[str, jax.Array]

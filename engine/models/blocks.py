@@ -72,8 +72,9 @@ class Mixture(nnx.Module):
     def __call__(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Maps [B, T, D] to [B, T, D], and returns the balance loss of each sequence, float32 [B]."""
         sharding = out_sharding((*x.shape[:2], self.config.experts), "batch", "seq", "router")
+        logits = observe(self.router(x, out_sharding=sharding), "batch", "seq", "router", name="blocks.mlp.router")
         probabilities = shard(
-            jax.nn.softmax(self.router(x, out_sharding=sharding)),
+            jax.nn.softmax(logits),
             *("batch", "keys", "router"),
             gradient=("batch", "seq", "router"),
             name="blocks.mlp.choices",

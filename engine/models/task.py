@@ -41,6 +41,16 @@ class TrainState(NamedTuple):
     variables: Tree = {}  # noqa: RUF012 (never mutated)
 
 
+class Changes(NamedTuple):
+    """What a step computes before it changes the parameters; the trees are like the parameters and moments."""
+
+    gradients: Tree
+    updates: Tree
+    opt_state: Tree
+    scalars: Scalars
+    variables: Tree
+
+
 class Task:
     """Initial state, step function and descriptions of all arrays, independent of mesh and devices."""
 
@@ -104,6 +114,23 @@ class Task:
     def train_step(self, state: TrainState, batch: Tree, gradient_shardings: Tree = None) -> tuple[TrainState, Scalars]:
         """Returns the state after one step, and its scalars. The loss is without the experts' balance loss; the norm of
         the gradient is before clipping."""
+        step = self.gradients_and_updates(state, batch, gradient_shardings)
+        with jax.named_scope("optimizer"):
+            params = optax.apply_updates(state.params, step.updates)
+        scalars = step.scalars
+        trees = {"grad_norm": step.gradients, "update_norm": step.updates, "param_norm": params}
+        with jax.named_scope("scalars"):
+            scalars |= global_norms(trees, gradient_shardings)
+            if (rate := self._rate(state.step, state.opt_state)) is not None:
+                scalars["learning_rate"] = rate.astype(jnp.float32)
+        after = TrainState(params, step.opt_state, state.step + 1, state.seed, step.variables)
+        if self.config.anomalies.on_nonfinite == "skip":
+            is_finite = jnp.isfinite(scalars["loss"]) & jnp.isfinite(scalars["grad_norm"])
+            after = jax.tree.map(lambda new, old: _unless_counted(is_finite, new, old), after, state)
+        return after, scalars
+
+    def gradients_and_updates(self, state: TrainState, batch: Tree, gradient_shardings: Tree = None) -> "Changes":
+        """Returns what a step computes before it changes the parameters."""
         key = jax.random.fold_in(jax.random.key(state.seed), state.step)
         gradients, scalars, variables = self._gradients(state, batch, key, gradient_shardings)
         gradients = jax.tree.map_with_path(
@@ -111,17 +138,7 @@ class Task:
         )
         with jax.named_scope("optimizer"):
             updates, opt_state = self._updates(gradients, state.opt_state, state.params)
-            params = optax.apply_updates(state.params, updates)
-        trees = {"grad_norm": gradients, "update_norm": updates, "param_norm": params}
-        with jax.named_scope("scalars"):
-            scalars |= global_norms(trees, gradient_shardings)
-            if (rate := self._rate(state.step, state.opt_state)) is not None:
-                scalars["learning_rate"] = rate.astype(jnp.float32)
-        after = TrainState(params, opt_state, state.step + 1, state.seed, variables)
-        if self.config.anomalies.on_nonfinite == "skip":
-            is_finite = jnp.isfinite(scalars["loss"]) & jnp.isfinite(scalars["grad_norm"])
-            after = jax.tree.map(lambda new, old: _unless_counted(is_finite, new, old), after, state)
-        return after, scalars
+        return Changes(gradients, updates, opt_state, scalars, variables)
 
     def _updates(self, gradients: Tree, opt_state: Tree, params: Tree) -> tuple[Tree, Tree]:
         """Returns the optimizer's updates and its new state. Muon's products have no `out_sharding`: the compiler lays
@@ -152,6 +169,13 @@ class Task:
             return of(state.variables, batch, key)
         zeros = _laid_out(jax.tree.map(jnp.zeros_like, state.params), shardings)
         return _accumulate(of_micro_batch, state.variables, batch, self.batch_arrays, zeros, count)
+
+    def first_micro_batch(self, batch: Tree) -> Tree:
+        """Returns the first micro-batch of a batch, which is all of it without accumulation."""
+        count = self.config.training.accumulate_steps
+        return jax.tree.map(
+            lambda array, x: _micro_batches(x, count, array.logical_axes[1:])[0], self.batch_arrays, batch
+        )
 
     def loss(self, params: Tree, batch: Tree, key: jax.Array | None) -> jax.Array:
         """Returns the loss of a batch, float32 [], for a model without variables. Without a key there is no dropout."""

@@ -18,6 +18,7 @@ from ..spec.preset_reader import load_preset, name_of, parse_preset
 from ..spec.preset_writer import write_preset
 from ..wire.descriptions import PresetInfo
 from ..wire.events import Phase, PresetInspected
+from .array_numbers import Numbers, compile_numbers
 from .compile_queue import CompileQueue, Urgency
 from .compiler_process import compiled_apart
 from .inspection import inspect_program
@@ -202,6 +203,17 @@ class Compiler:
             sampler = compile_sampler(self.task, program.placement)
         self._sampler = program.name, sampler
         return sampler, sampler.compile_seconds
+
+    def numbers(self, program: Program, on_done: Callable[[], None]) -> Future[Numbers]:
+        """Compiles the program that measures the arrays of a layout. `on_done` is called as for `first`."""
+
+        def compiled() -> Numbers:
+            with compiled_apart():
+                return compile_numbers(self.task, program.placement)
+
+        future = self._queue.submit(Urgency.INSPECT, compiled)
+        future.add_done_callback(lambda _: on_done())
+        return future
 
     def inspect(self, name: str, on_done: Callable[[], None]) -> Future[PresetInspected]:
         """Runs `inspect_program` for a preset. `on_done` is called as for `first`."""

@@ -142,7 +142,7 @@ def trace_step(task: Task, placement: Placement, observed: Observed | None = Non
     def train_step(arrays: TrainState, inputs: Tree) -> tuple[TrainState, Scalars]:
         return task.train_step(arrays, inputs, state.params)
 
-    with _rules_of(task, placement, observed):
+    with rules_of(task, placement, observed):
         return jax.jit(train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True).trace(
             placement.abstract_state(task), with_shardings(task.batch_arrays, batch)
         )
@@ -150,14 +150,14 @@ def trace_step(task: Task, placement: Placement, observed: Observed | None = Non
 
 def trace_held_out(task: Task, placement: Placement) -> Traced:
     """Traces the loss of a held-out batch: a program of its own, so that the step is the same with and without it."""
-    with _rules_of(task, placement):
+    with rules_of(task, placement):
         return jax.jit(task.held_out_loss).trace(
             placement.abstract_state(task), with_shardings(task.batch_arrays, placement.batch_shardings)
         )
 
 
 @contextlib.contextmanager
-def _rules_of(task: Task, placement: Placement, observed: Observed | None = None) -> Iterator[None]:
+def rules_of(task: Task, placement: Placement, observed: Observed | None = None) -> Iterator[None]:
     """Sets the mesh and the rules for activations, while a function is traced."""
     preset = placement.preset
     rules = flax_rules(preset, task.annotated - set(placement.mesh.shape))
@@ -215,3 +215,11 @@ def _unused_rules(task: Task, preset: Preset) -> list[str]:
         return []
     used = {logical for array in task.arrays for logical in of_parameter(array.logical_axes, preset.rules)}
     return [logical for logical, axes in preset.rules.items() if axes and logical not in task.annotated | used]
+
+
+@contextlib.contextmanager
+def named_activations(placement: Placement) -> Iterator[Observed]:
+    """Names activations while a forward pass is traced inside `rules_of`, without a pipeline: layer by layer."""
+    preset, observed = placement.preset, Observed(names_only=True)
+    with activation_rules(placement.mesh, preset.rules, observed, None, preset.alternatives):
+        yield observed

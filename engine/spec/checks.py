@@ -10,7 +10,7 @@ def problems_of(config: RunConfig) -> list[str]:
     """Returns the problems of the numbers in `config`, one line each."""
     model, training, memory = config.model, config.training, config.device_memory
     every, minutes = config.checkpoints.every_steps, config.checkpoints.every_minutes
-    between = config.check_devices
+    between, numbers = config.check_devices, config.anomalies.numbers_every
     checks = _model_checks(model, training) if isinstance(model, ModelConfig) else []
     checks += [*_number_checks(training), *_schedule_checks(training)]
     checks += _combination_checks(training, is_built_in=isinstance(model, ModelConfig))
@@ -24,6 +24,7 @@ def problems_of(config: RunConfig) -> list[str]:
         (minutes is None or minutes > 0, f"--checkpoint-minutes {minutes}: must be above 0, or 0 for never"),
         (config.checkpoints.keep >= 1, f"--keep {config.checkpoints.keep}: must be at least 1"),
         (between is None or between >= 1, f"--check-devices {between}: must be at least 1"),
+        (numbers is None or numbers >= 0, f"--numbers-every {numbers}: must be at least 1, or 0 for never"),
         (memory is None or memory >= 1, f"--device-memory {memory}: must be at least 1 byte"),
         (config.keep_programs >= 0, f"--keep-programs {config.keep_programs}: must be 0 bytes or more"),
         (

@@ -135,12 +135,14 @@ class EvaluationConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class AnomalyConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What happens at a step whose loss or gradient is not finite, or far above its course."""
+    """How a run is watched for what goes wrong, and what happens then."""
 
     on_nonfinite: Literal["pause", "skip", "stop"] = "pause"
     """`skip`: the step changes nothing but the number of steps, for which each step reads the state once more."""
     on_spike: Literal["log", "pause", "stop"] = "log"
     """`log`: the spike is only an event, and a mark in the chart."""
+    numbers_every: int | None = None
+    """Steps between measurements of all arrays; 0 for none. None: 100, or more to stay below 1 % of the time."""
 
 
 MOST_SAMPLED = 1024
@@ -196,7 +198,7 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     evaluation: EvaluationConfig | None = None
     """The held-out data and how often it is evaluated; None for no evaluation."""
     anomalies: AnomalyConfig = AnomalyConfig()
-    """What follows a step that went wrong."""
+    """How what goes wrong is found, and what follows."""
     checkpoints: CheckpointConfig = CheckpointConfig()
     """When and where checkpoints are saved."""
     check_devices: int | None = None
@@ -272,7 +274,7 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def training_words(about: RunConfig | WatchedRun) -> str:
-    """Returns words such as `lion, cosine to 10 % over 2,000 steps`; empty if all is as by default."""
+    """Returns words like `lion, cosine to 10 % over 2,000 steps`; empty if all is as by default."""
     return ", ".join(_settings(about)) if isinstance(about, RunConfig) else ""
 
 
@@ -280,7 +282,9 @@ def _settings(config: RunConfig) -> Iterator[str]:
     training = config.training
     if training.optimizer != "adamw":
         yield training.optimizer
-    yield from _schedule(training)
+    if training.schedule != "constant":
+        share = formatting.percent(training.final_share)
+        yield f"{training.schedule} to {share} over {training.decay_steps:,} steps"
     if training.moment_dtype != "auto":
         yield f"{training.moment_dtype} moments"
     if training.decay_mask == "matrices":
@@ -291,9 +295,3 @@ def _settings(config: RunConfig) -> Iterator[str]:
         yield "remat" if config.model.remat is True else f"remat {config.model.remat}"
     if training.accumulate_steps > 1:
         yield f"{training.accumulate_steps} micro-batches"
-
-
-def _schedule(training: TrainingConfig) -> Iterator[str]:
-    if training.schedule != "constant":
-        share = formatting.percent(training.final_share)
-        yield f"{training.schedule} to {share} over {training.decay_steps:,} steps"

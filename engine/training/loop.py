@@ -77,7 +77,7 @@ class Loop:
         self.tools = tools
         self._batches = DeviceBatches(batches, tools.cluster.count)
         self._evaluator = Evaluator(tools, held_out)
-        self.boundary = StepBoundary(tools)
+        self.boundary = StepBoundary(tools, self._batches)
 
     def run(self, origin: Manifest | None, profile: int | None = None) -> int:
         """Trains until the last step, or until a command stops it. Returns the number of steps done. `origin`: the

@@ -12,6 +12,7 @@ from ..wire.commands import (
     AnyCommand,
     CancelSwitch,
     InspectPreset,
+    MeasureNumbers,
     Pause,
     PreparePreset,
     ProfileSteps,
@@ -25,6 +26,8 @@ from ..wire.commands import (
 )
 from .background_compiles import BackgroundCompiles, Pending
 from .device_check import DeviceCheck
+from .inputs import DeviceBatches
+from .numbers import ArrayMeter
 from .profiler import PERIODIC_STEPS
 from .progress import Pausing, Progress
 from .sampling import TextSampler
@@ -50,7 +53,11 @@ class MeasureParts(Struct, frozen=True, tag=True):
     """Trace the next steps for the parts of a step: it is time."""
 
 
-StepCommand = AnyCommand | SwitchNow | ReadPreset | MeasureParts
+class NumbersNow(Struct, frozen=True, tag=True):
+    """Measure the arrays: process 0 has compiled the program that does it."""
+
+
+StepCommand = AnyCommand | SwitchNow | ReadPreset | MeasureParts | NumbersNow
 
 
 class StepCommands(Struct, frozen=True):
@@ -67,7 +74,7 @@ class StepBoundary:
     is_stopping = False
     """Whether all processes have agreed to stop before the next step."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Tools, batches: DeviceBatches) -> None:
         self.tools = tools
         publish, cluster, inbox = tools.publish, tools.cluster, tools.inbox
         self.compiles = BackgroundCompiles(tools.compiler, tools.config.switches, cluster, publish, inbox.wake)
@@ -76,6 +83,7 @@ class StepBoundary:
         self.pausing = Pausing(publish)
         self.check = DeviceCheck(tools, self.restorer, self.pausing)
         self._sampler = TextSampler(tools)
+        self._meter = ArrayMeter(tools, batches)
 
     def is_stopped_before(self, compiled: Future[Any]) -> bool:
         """Waits for a compilation or for a request to stop, and returns whether the request came first. A compilation
@@ -99,6 +107,8 @@ class StepBoundary:
             self.compiles.compile_scheduled(at.program)
         self.tools.saver.report(at.done)
         self._sampler.sample_if_due(at)
+        if self._meter.is_due(at) and not self.is_stopped_before(self._meter.request(at)):
+            self._meter.measure(at)
 
     def _run_commands(self, at: Progress) -> None:
         found = self.tools.cluster.broadcast(lambda: self._step_commands(at), StepCommands)
@@ -117,6 +127,10 @@ class StepBoundary:
             commands.append(SaveCheckpoint())
         if self.tools.profiler.is_overdue():
             commands.append(MeasureParts())
+        if self._meter.is_overdue(at):
+            commands.append(MeasureNumbers())
+        if self._meter.is_ready(at):
+            commands.append(NumbersNow())
         return StepCommands(commands, self.tools.cluster.stride(at.reports.step_seconds))
 
     def _for_all_processes(self, command: AnyCommand) -> StepCommand:
@@ -155,6 +169,10 @@ class StepBoundary:
                 self.tools.profiler.request(at.begun, steps)
             case SampleText():
                 self._sampler.sample(at, command)
+            case MeasureNumbers():
+                self._meter.request(at)
+            case NumbersNow():
+                self._meter.measure(at)
             case MeasureParts():
                 self.tools.profiler.request(at.begun, PERIODIC_STEPS, is_periodic=True)
             case RestoreCheckpoint(step):

@@ -60,8 +60,6 @@ class ExpertNumbers(Struct, frozen=True):
 class NumbersMeasured(Event, frozen=True):
     """Numbers of every array at a step: parameters and moments before it, its gradients, updates and activations."""
 
-    LEVEL = Level.UNLOGGED
-
     step: int
     """The step whose gradients these are; parameters are those after step `step` - 1."""
     preset: str
@@ -72,3 +70,13 @@ class NumbersMeasured(Event, frozen=True):
     """Numbers of each array, in the order of the state."""
     experts: ExpertNumbers | None = None
     """Load of the experts; null for models without."""
+    problem: str | None = None
+    """Why there are none; null if there are."""
+
+    @property
+    def level(self) -> Level:
+        return Level.WARNING if self.problem else Level.UNLOGGED
+
+    @property
+    def line(self) -> str:
+        return f"step {self.step:,}: no numbers of arrays: {self.problem}" if self.problem else ""

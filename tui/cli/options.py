@@ -91,6 +91,13 @@ def _add_anomaly_options(parser: argparse.ArgumentParser) -> None:
         choices=("log", "pause", "stop"),
         help=f"when the loss or the norm of the gradient is far above its course; default {config.on_spike}",
     )
+    add(
+        "--numbers-every",
+        type=int,
+        metavar="N",
+        help="measure each array, layer and expert every N steps, 0 for never; default 100, or more to stay below "
+        "1 %% of the time",
+    )
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,87 @@
+"""Measures the numbers in a run's arrays between two steps: on request, and from time to time."""
+
+import math
+import time
+from concurrent.futures import Future
+
+from ..base.advice import problems_in
+from ..program.array_numbers import Numbers
+from ..wire.events import NumbersMeasured
+from .inputs import DeviceBatches
+from .progress import Progress
+from .tools import Tools
+
+EVERY = 100
+"""Steps between measurements at least, unless the run's configuration says otherwise."""
+MAX_COST = 0.01
+"""Fraction of the time that they may take then."""
+
+
+class ArrayMeter:
+    """Compiles the program that measures in the background, at the first use under a preset. Only the training thread
+    uses it. Every process measures before the same step, when process 0 is ready."""
+
+    def __init__(self, tools: Tools, batches: DeviceBatches) -> None:
+        self.tools, self._batches = tools, batches
+        self._every = tools.config.anomalies.numbers_every
+        self._due = EVERY if self._every is None else self._every
+        """The step that is measured next by itself; 0 for none."""
+        self._compiled: tuple[str, Future[Numbers]] | None = None
+        """The last program that measures, and the preset that it is for."""
+        self._is_wanted = False
+
+    def request(self, at: Progress) -> Future[Numbers]:
+        """Compiles what is needed, to measure as soon as that is done."""
+        self._is_wanted = True
+        if self._compiled is None or self._compiled[0] != at.program.name:
+            self._compiled = at.program.name, self.tools.compiler.numbers(at.program, self.tools.inbox.wake)
+        else:
+            self.tools.inbox.wake()
+        return self._compiled[1]
+
+    def is_due(self, at: Progress) -> bool:
+        """Returns whether this is a step at which the run is told to measure: then it waits for the compiler."""
+        return self._every is not None and 0 < self._due <= at.begun + 1
+
+    def is_overdue(self, at: Progress) -> bool:
+        return self._every is None and 0 < self._due <= at.begun + 1 and not self._is_wanted
+
+    def is_ready(self, at: Progress) -> bool:
+        """Returns whether a measurement is wanted and its program is compiled in this process."""
+        if not self._is_wanted or self._compiled is None:
+            return False
+        if self._compiled[0] != at.program.name:  # a switch came first
+            self._is_wanted = False
+            return False
+        return self._compiled[1].done()
+
+    def measure(self, at: Progress) -> None:
+        """Measures the state and what the next step would do to it; the time this takes counts for no step."""
+        at.reports.flush()
+        began = time.perf_counter()
+        arrays, experts, problem, self._is_wanted = [], None, None, False
+        try:
+            assert self._compiled
+            numbers = self._compiled[1].result()
+            arrays, experts = numbers.measure(at.state, self._batches.batch(at.begun, at.program))
+        except Exception as error:  # training continues without it
+            problem = "; ".join(problems_in(error))
+        seconds = time.perf_counter() - began
+        self._put_off(at, seconds, is_over=problem is not None)
+        self.tools.publish(
+            NumbersMeasured(
+                step=at.done + 1,
+                preset=at.program.name,
+                seconds=round(seconds, 6),
+                arrays=arrays,
+                experts=experts,
+                problem=problem,
+            )
+        )
+        at.reports.restart_clock()
+
+    def _put_off(self, at: Progress, seconds: float, is_over: bool) -> None:
+        every = self._every
+        if every is None:
+            every = max(EVERY, math.ceil(seconds / MAX_COST / max(at.reports.step_seconds, 1e-6)))
+        self._due = 0 if is_over or not every else at.begun + 1 + every

@@ -1,0 +1,50 @@
+"""The numbers of all arrays in a run: at the steps that it is told, on request, and after a switch."""
+
+import math
+from pathlib import Path
+
+import pytest
+from shardtui.engine.models.array import gradient_name
+from shardtui.engine.models.task import Task
+from shardtui.engine.spec.config import AnomalyConfig, ScheduledSwitch
+from shardtui.engine.wire.commands import AnyCommand, MeasureNumbers, Pause, Resume
+from shardtui.engine.wire.events import Event, NumbersMeasured, Paused, StepsDone, TrainingStarted
+
+from ..programs import Programs
+from .test_loop import losses, run
+
+
+def measured(events: list[Event]) -> list[NumbersMeasured]:
+    return [event for event in events if isinstance(event, NumbersMeasured)]
+
+
+def gradient_norm(task: Task, event: NumbersMeasured) -> float:
+    """Returns the norm of the gradient from the root mean squares of its parts."""
+    elements = {gradient_name(array.names[0]): math.prod(array.shape) for array in task.arrays}
+    gradients = [array for array in event.arrays if array.kind == "gradient"]
+    return math.sqrt(sum(rms**2 * elements[each.name] / len(each.rms) for each in gradients for rms in each.rms))
+
+
+def test_arrays_are_measured_on_request_while_paused(task: Task, programs: Programs, tmp_path: Path) -> None:
+    answers = {TrainingStarted: Pause(), Paused: MeasureNumbers(), NumbersMeasured: Resume()}
+
+    def answer(event: Event) -> AnyCommand | None:
+        return answers.get(type(event))
+
+    events = run(task, programs, tmp_path, answer=answer)
+    (found,) = measured(events)
+    assert (found.step, found.preset, found.problem) == (1, "dp", None)
+    first = next(event for event in events if isinstance(event, StepsDone))
+    assert gradient_norm(task, found) == pytest.approx(first.metrics["grad_norm"][0], rel=1e-4)
+
+
+@pytest.mark.core
+def test_arrays_are_measured_at_the_given_steps_and_no_loss_changes(
+    task: Task, programs: Programs, tmp_path: Path
+) -> None:
+    switch = ScheduledSwitch(3, "fsdp-tp2")
+    plain = losses(run(task, programs, tmp_path / "plain", switch, anomalies=AnomalyConfig(numbers_every=0)))
+    events = run(task, programs, tmp_path / "measured", switch, anomalies=AnomalyConfig(numbers_every=2))
+    found = [(each.step, each.preset, each.problem) for each in measured(events)]
+    assert found == [(2, "dp", None), (4, "fsdp-tp2", None), (6, "fsdp-tp2", None)]
+    assert losses(events) == plain
