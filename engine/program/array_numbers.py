@@ -19,9 +19,9 @@ from ..models.array import Array, gradient_name
 from ..models.task import Task, TrainState
 from ..spec.config import UserModel
 from ..wire.number_events import ArrayNumbers, ExpertNumbers, ShardNumbers
-from .named_values import evaluate
 from .placement import Placement, Tree, with_shardings
 from .program import named_activations, rules_of
+from .recorded_trace import Loop, Operation, Recorder, loops
 
 STANDS_OUT = 10.0
 """Factor between a shard's root mean square and the median of its array's shards."""
@@ -98,10 +98,6 @@ def compile_numbers(task: Task, placement: Placement) -> Numbers:
     arrays, shardings = _measured(task, placement), placement.state_shardings
     sizes: dict[str, int] = {}
 
-    def reduce(name: str, x: jax.Array) -> Named:
-        sizes[name] = x.size
-        return Named(Sums.of(x, False), x.sum(axis=(0, 1, 2)) if name == ROUTED else None)
-
     def measure(state: TrainState, batch: Tree) -> tuple[Sums, dict[str, Named]]:
         step = task.gradients_and_updates(state, batch, shardings.params)
         trees = state.params, step.gradients, step.updates, state.opt_state, state.variables
@@ -111,13 +107,38 @@ def compile_numbers(task: Task, placement: Placement) -> Numbers:
             arguments = state.params, state.variables, task.first_micro_batch(batch), key
             traced = jax.make_jaxpr(lambda *arguments: task.outcome(*arguments)[0])(*arguments)
         names = None if isinstance(task.config.model, UserModel) else observed.activations.keys()
-        return _by_device(leaves, arrays), evaluate(traced, jax.tree.leaves(arguments), reduce, names)
+
+        def keep(operation: Operation, _: int, x: jax.Array) -> Named | None:
+            if (name := operation.given_name) is None or not (names is None or name in names):
+                return None
+            sizes[name] = x.size
+            return Named(Sums.of(x, False), x.sum(axis=(0, 1, 2)) if name == ROUTED else None)
+
+        recorder = Recorder(traced, keep)
+        return _by_device(leaves, arrays), _by_name(recorder, recorder.evaluate(jax.tree.leaves(arguments)))
 
     replicated = NamedSharding(placement.mesh, PartitionSpec())
     arguments = placement.abstract_state(task), with_shardings(task.batch_arrays, placement.batch_shardings)
     with rules_of(task, placement):
         compiled = jax.jit(measure, out_shardings=replicated, keep_unused=True).lower(*arguments).compile()
     return Numbers(compiled, arrays, sizes, _expert_parts(placement))
+
+
+def _by_name(recorder: Recorder, kept: Mapping[tuple[int, int], Named]) -> dict[str, Named]:
+    """Returns what is kept of each name, [layers, …]: turns of a loop after one another, each with its layers."""
+    found: dict[str, dict[Loop | None, list[Named]]] = {}
+    for operation in recorder.operations:
+        if (named := kept.get((operation.number, 0))) is not None:
+            found.setdefault(operation.given_name or "", {}).setdefault(operation.loop, []).append(named)
+
+    def rows(loop: Loop | None, each: list[Named]) -> Named:
+        dims = len(loops(loop))
+        return jax.tree.map(lambda *x: (s := jnp.stack(x, axis=dims)).reshape(-1, *s.shape[dims + 1 :]), *each)
+
+    return {
+        name: jax.tree.map(lambda *parts: jnp.concatenate(parts), *(rows(*each) for each in by_loop.items()))
+        for name, by_loop in found.items()
+    }
 
 
 def _expert_parts(placement: Placement) -> int:
