@@ -19,6 +19,8 @@ CALLS = ("jit", "pjit", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_c
 class Loop:
     """A `scan` that was evaluated."""
 
+    number: int
+    """Of the first operation in its body."""
     equation: Any
     outer: "Loop | None"
     """The loop around it."""
@@ -188,11 +190,10 @@ class Recorder:
 
     def _scan(self, scan: Any, inputs: list[Value], scope: str, outer: Loop | None, kept: Any) -> list[Value]:
         body, split = scan.params["jaxpr"], Split.of(scan, inputs)
-        loop = Loop(scan, outer, Split(*([each.origin for each in part] for part in split)))
-        first = len(self.operations)
+        loop = Loop(len(self.operations), scan, outer, Split(*([each.origin for each in part] for part in split)))
 
         def turn(carry: list[Any], xs: list[Any]) -> tuple[list[Any], tuple[list[Any], dict[tuple[int, int], Any]]]:
-            del self.operations[first:]  # jax may trace a body twice
+            del self.operations[loop.number :]  # jax may trace a body twice
             inside: dict[tuple[int, int], Any] = {}
             own = [Value(value, OfTurn(loop, True, index)) for index, value in enumerate(carry)]
             own += [Value(value, OfTurn(loop, False, index)) for index, value in enumerate(xs)]

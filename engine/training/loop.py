@@ -187,6 +187,8 @@ class Loop:
             return False
         if action not in ("pause", "stop"):
             return False
+        if action == "pause" and spike is None:
+            why = self.boundary.explainer.explain(self.at) or why
         self.boundary.pausing.pause(self.at, why)
         self.boundary.is_stopping |= action == "stop"
         return True

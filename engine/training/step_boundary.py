@@ -27,6 +27,7 @@ from ..wire.commands import (
 from .background_compiles import BackgroundCompiles, Pending
 from .device_check import DeviceCheck
 from .inputs import DeviceBatches
+from .nonfinite import NonfiniteExplainer
 from .numbers import ArrayMeter
 from .profiler import PERIODIC_STEPS
 from .progress import Pausing, Progress
@@ -84,6 +85,7 @@ class StepBoundary:
         self.check = DeviceCheck(tools, self.restorer, self.pausing)
         self._sampler = TextSampler(tools)
         self._meter = ArrayMeter(tools, batches)
+        self.explainer = NonfiniteExplainer(tools, self.restorer, batches)
 
     def is_stopped_before(self, compiled: Future[Any]) -> bool:
         """Waits for a compilation or for a request to stop, and returns whether the request came first. A compilation

@@ -38,6 +38,8 @@ class StepReports:
         """Loss of the last step; None before the first one and if it is not finite."""
         self.is_finite = True
         """Whether the state is known to be good: the last loss and gradient are finite, or their step was skipped."""
+        self.nonfinite_step: int | None = None
+        """The first step whose loss or gradient was not finite."""
         self._was_finite = True
         self._skips_nonfinite, self._skipped = skips_nonfinite, 0
         self._spikes, self._spike = Spikes(), None
@@ -142,6 +144,8 @@ class StepReports:
         """Looks for what is not finite, and for spikes."""
         scalars = metrics if loss is None else {"loss": loss, **metrics}
         self.is_finite = all(math.isfinite(scalars.get(name, 0.0)) for name in WATCHED)
+        if not self.is_finite:
+            self.nonfinite_step = self.nonfinite_step or self.done
         if self._skips_nonfinite and not self.is_finite:
             self.is_finite = True
             self._skipped += 1

@@ -1,7 +1,10 @@
 """Events of the numbers inside arrays: parameters, gradients, updates, moments, activations and experts."""
 
+import math
+
 from msgspec import Struct
 
+from ..base import formatting
 from .event import Event, Level
 
 
@@ -55,6 +58,106 @@ class ExpertNumbers(Struct, frozen=True):
     """Largest magnitude of each layer's router logits."""
     device_parts: int
     """Parts over which the active preset splits the experts, in order; 1 if every device has all."""
+
+
+MOST_INDICES = 8
+
+
+class NonfiniteOrigin(Struct, frozen=True, kw_only=True):
+    """Where the first value of a step that is not finite comes from: an operation, or an array before the step."""
+
+    what: str
+    """The scalar that is not finite: `loss`, `grad_norm` or `update_norm`."""
+    is_nan: bool
+    """Whether the value is NaN; else it is infinite."""
+    name: str
+    """The array; of an operation, the first value with a name that its result is part of, or empty."""
+    kind: str
+    """`activation` for an operation; else the kind of the array: `parameter`, `moment`, `variable` or `batch`."""
+    shape: list[int]
+    """Shape of the value."""
+    dims: list[str]
+    """Logical axis of each dim, empty where unknown."""
+    indices: list[list[int]]
+    """Indices of the elements along each dim, the first `MOST_INDICES`."""
+    elements: int
+    """How many elements are not finite; of an activation only NaN if it is."""
+    devices: list[int]
+    """Ids of the devices that hold them, of an operation by the rules; empty if unknown."""
+    operation: str = ""
+    """The primitive, such as `exp`; empty for an array."""
+    scope: str = ""
+    """Named scopes around the operation."""
+    is_backward: bool = False
+    """Whether it is in the backward pass."""
+    layer: int | None = None
+    """The layer, from 0; null outside the blocks."""
+    source: str = ""
+    """`file:line` of the operation, outside libraries."""
+    largest_input: float | None = None
+    """Largest finite magnitude of its inputs."""
+
+    @property
+    def line(self) -> str:
+        """The origin in words."""
+        value = "NaN" if self.is_nan else "infinite"
+        held = f" on device {', '.join(map(str, self.devices[:4]))}{' …' * (len(self.devices) > 4)}" * bool(
+            self.devices
+        )
+        where = "; ".join(map(_indices, self.dims, self.indices, self.shape))
+        elements = f"{self.elements:,} of {math.prod(self.shape):,} elements {value}{f' ({where})' * bool(where)}{held}"
+        if not self.operation:
+            return f"{self.kind} {self.name} before the step: {elements}"
+        layer = "" if self.layer is None else f", layer {self.layer}"
+        at = f" ({formatting.short_source(self.source)})" * bool(self.source)
+        way = f" on the way to {self.name}" * bool(self.name)
+        inputs = "" if self.largest_input is None else f"; largest finite input {self.largest_input:.3g}"
+        backward = ", backward pass" * self.is_backward
+        return f"`{self.operation}` in {self.scope}{at}{layer}{backward}{way}: {elements}{inputs}"
+
+
+def _indices(dim: str, indices: list[int], size: int) -> str:
+    if len(indices) == size or not indices:
+        return f"all of {dim}" if dim else "all"
+    first, *_, last = [indices[0], *indices]
+    listed = f"{first} to {last}" if last - first == len(indices) - 1 > 1 else ", ".join(map(str, indices))
+    return f"{dim} {listed}{' …' * (len(indices) == MOST_INDICES)}".strip()
+
+
+class Explaining(Event, frozen=True):
+    """A step whose loss or gradient is not finite is repeated from the state before it, to find where it comes from."""
+
+    step: int
+    """The step."""
+    from_step: int
+    """Steps done at the checkpoint from which it is repeated; 0 for a new state."""
+
+    LEVEL = Level.WARNING
+
+    @property
+    def line(self) -> str:
+        back = f"from step {self.from_step:,}" if self.from_step else "from the start"
+        return f"step {self.step:,} is not finite: repeating {back} to find where it comes from"
+
+
+class NonfiniteExplained(Event, frozen=True):
+    """Where the loss or gradient of a step became not finite. The run is as before that step."""
+
+    step: int
+    """The step; the run has done one step less."""
+    origin: NonfiniteOrigin | None
+    """The first value that is not finite; null with a problem."""
+    problem: str | None = None
+    """Why it is unknown; null if it is not."""
+    seconds: float = 0.0
+    """Seconds that it took."""
+
+    LEVEL = Level.WARNING
+
+    @property
+    def line(self) -> str:
+        found = self.origin.line if self.origin else f"unknown: {self.problem}"
+        return f"step {self.step:,}, first value that is not finite: {found}"
 
 
 class NumbersMeasured(Event, frozen=True):

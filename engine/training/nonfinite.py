@@ -1,0 +1,79 @@
+"""Explains a step whose loss or gradient is not finite: repeats it from the state before, and finds where it begins."""
+
+import time
+
+import jax
+
+from ..base import formatting
+from ..base.advice import problems_in
+from ..program.first_nonfinite import explain
+from ..wire.events import Explaining, NonfiniteExplained
+from .inputs import DeviceBatches
+from .progress import Progress
+from .switcher import Restorer
+from .tools import Tools
+
+MOST_REPEATED = 120.0
+"""Seconds of steps that are repeated at most."""
+
+
+class NonfiniteExplainer:
+    """Goes back to the newest checkpoint, or to the initial state, and trains up to the step again: steps are the same
+    each time. All processes do the same."""
+
+    def __init__(self, tools: Tools, restorer: Restorer, batches: DeviceBatches) -> None:
+        self.tools, self._restorer, self._batches = tools, restorer, batches
+
+    def explain(self, at: Progress) -> str | None:
+        """Explains the first step that was not finite. Returns why the run pauses; None if that is not known. With an
+        explanation, the run is as before that step."""
+        at.reports.flush()
+        step, began = at.reports.nonfinite_step, time.perf_counter()
+        assert step
+        back = max((each.step for each in self.tools.saver.kept() if each.step < step), default=0)
+        seconds = (step - 1 - back) * at.reports.step_seconds
+        if not back and at.origin:
+            problem = "the checkpoint from which the run was resumed is gone"
+        elif self.tools.cluster.broadcast(lambda: seconds > MOST_REPEATED, bool):
+            again = f"it takes {formatting.seconds(seconds)} to repeat {step - 1 - back:,} steps"
+            problem = f"{again}: save more often, with --checkpoint-every"
+        else:
+            return self._explained(at, step, back, began)
+        self.tools.publish(NonfiniteExplained(step=step, origin=None, problem=problem))
+        return None
+
+    def _explained(self, at: Progress, step: int, back: int, began: float) -> str | None:
+        self.tools.publish(Explaining(step=step, from_step=back))
+        origin, problem = None, None
+        try:
+            self._repeat(at, step - 1, back)
+            origin = explain(self.tools.compiler.task, at.program.placement, at.state, self._batch(at))
+            if origin is None:
+                problem = "the repeated step is finite: a device may be faulty: try --check-devices"
+        except Exception as error:  # the run pauses without it
+            problem = "; ".join(problems_in(error))
+        seconds = round(time.perf_counter() - began, 3)
+        self.tools.publish(NonfiniteExplained(step=step, origin=origin, problem=problem, seconds=seconds))
+        if at.done != step - 1:
+            return None
+        what = "the gradient" if origin and origin.what != "loss" else "the loss"
+        why = f", first in {origin.line}" if origin else ""
+        again = "with a smaller learning_rate or --on-nonfinite skip"
+        return f"{what} of step {step:,} is not finite{why}: the run is as before that step: save it (w), resume {again}"
+
+    def _repeat(self, at: Progress, done: int, back: int) -> None:
+        """Restores the checkpoint of `back` and trains until `done` steps are done."""
+        program = at.program
+        if back:
+            at.replace_with(self._restorer.restore(back, program))
+        else:
+            for leaf in jax.tree.leaves(at.state):
+                leaf.delete()
+            at.replace_with(self._restorer.first(program.name, program, None, None))
+        while at.begun < done:
+            at.state, scalars = program.step(at.state, self._batch(at))
+            at.reports.add(scalars, 0.0)
+        at.reports.flush()
+
+    def _batch(self, at: Progress) -> object:
+        return self._batches.batch(at.begun, at.program)
