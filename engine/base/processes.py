@@ -56,6 +56,11 @@ def is_stopped(pid: int) -> bool:
     return _status(pid)[0] == "T"
 
 
+def is_running(pid: int) -> bool:
+    """Whether there is such a process; one that has ended and that its parent has not waited for is none."""
+    return _status(pid)[0] not in "ZX"
+
+
 def _processor_time(pid: int) -> int:
     """Returns the hundredths of a second for which all threads of a process have run."""
     return sum(map(int, _status(pid)[11:13]))

@@ -164,6 +164,22 @@ class Sampling(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Steps between samples of a run; None for a sample by command."""
 
 
+DestinationKind = Literal["csv", "tensorboard", "wandb"]
+
+
+class Destination(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the curves of a run are written while it trains."""
+
+    kind: DestinationKind
+    """The form: a CSV file, event files of TensorBoard, or a run of Weights & Biases."""
+    place: str
+    """Absolute path of the file, or of the directory in which the run gets its own; or the name of the project."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.kind}:{self.place}"
+
+
 class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything the engine needs to start a run. Stored in the run directory as `run.json`."""
 
@@ -211,6 +227,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Seconds after a stop command until the run ends, even without its last checkpoint; None for no limit."""
     sampling: Sampling | None = None
     """Text to sample every so many steps; None for none."""
+    metrics_to: tuple[Destination, ...] = ()
+    """Where the curves are written while the run trains, `--to`."""
     device_memory: int | None = None
     """Bytes that a device may use; a preset whose predicted peak is higher is rejected. None for all it has."""
 

@@ -153,6 +153,21 @@ class EngineLost(Event, frozen=True):
         return f"engine lost: {self.reason}"
 
 
+class MetricsFailed(Event, frozen=True):
+    """The process that writes the curves elsewhere, `--to`, has ended with an error; training goes on. Not sent by an
+    engine: the viewer that started it concludes it."""
+
+    LEVEL = Level.WARNING
+    TOPIC = "curves"
+
+    problem: str
+    """Why the curves are not written, or no longer."""
+
+    @property
+    def line(self) -> str:
+        return f"curves are not written: {self.problem}"
+
+
 class HostsMeasured(Event, frozen=True):
     """Status of every process, every few seconds, if there are several."""
 

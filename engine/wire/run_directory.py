@@ -1,8 +1,8 @@
 """The directory of a run's files, its lock, and the path of its socket.
 
 `$XDG_STATE_HOME/shardtui/runs/RUN/` contains `run.json`, `events.jsonl`, `engine.log` and `lock`, and `checkpoints`,
-`profile`, `presets` and `step.json` if there are any. The socket is in `/tmp/shardtui-UID/`, because paths of Unix
-sockets must be short.
+`profile`, `presets`, `metrics.log` and `step.json` if there are any. The socket is in `/tmp/shardtui-UID/`, because
+paths of Unix sockets must be short.
 """
 
 import contextlib
@@ -60,6 +60,8 @@ class RunDirectory:
         self.shown_on = path / "shown-on.txt"
         """Has the name of the host of process 0; there is none on that host."""
         self.presets, self.profile = path / "presets", path / "profile"
+        self.metrics_log = path / "metrics.log"
+        """The output of the process that writes the curves elsewhere, `--to`."""
         self.step = path / "step.json"
         """The lowered step of an external loop."""
 

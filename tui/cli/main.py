@@ -51,6 +51,10 @@ COMMANDS = {
         "checkpoints",
     ),
     "verify": Command("check every checkpoint of a run; exit 1 if one is damaged", "nano-1", "checkpoints"),
+    "metrics": Command(
+        "write the curves of a run for other tools: CSV, TensorBoard, Weights & Biases",
+        "nano-1 --tensorboard logs --follow",
+    ),
     "presets": Command(
         "list the presets and whether each fits these devices; import MaxText's rules as one, or export them",
         "--model gpt2 --devices 16",

@@ -27,6 +27,7 @@ from ...engine.wire.events import (
     EngineStarted,
     EngineStopped,
     Failed,
+    MetricsFailed,
     StepsDone,
     Welcome,
 )
@@ -110,6 +111,17 @@ class EngineClient:
         engine = self._engine
         return engine is None or await _holds_in_time(lambda: engine.has_ended)
 
+    async def wait_for_metrics(self, is_enough: Callable[[], bool]) -> str:
+        """Waits until the curves are written elsewhere, if they are to be. Returns why they are not, or not yet."""
+        if self._engine is None or self._engine.metrics is None:
+            return ""
+        remark = await self._engine.metrics.wait(is_enough)
+        failure = self._metrics_failure()
+        return failure.line if failure else remark
+
+    def _metrics_failure(self) -> MetricsFailed | None:
+        return self._engine.metrics.new_failure() if self._engine and self._engine.metrics else None
+
     async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
         """Yields all events not yielded before, until the engine is known to have ended and why; an empty list ends the
         history.
@@ -170,6 +182,8 @@ class EngineClient:
         last: AnyEvent | None = None
         async for events in self._history_and_live(connection):
             last = events[-1] if events else last
+            if failure := self._metrics_failure():
+                yield [failure]
             yield ([event if isinstance(event, StepsDone) else clean(event) for event in events] if cleaned else events)
         connection.close()  # not in a `finally`: a viewer that stops reading may still send a command
         if end := await self._final_event(connection, last):

@@ -22,6 +22,7 @@ from ...engine.wire.event_log import LogReader, last_seq
 from ...engine.wire.events import AnyEvent, EngineLost, EngineStarted, Failed
 from ...engine.wire.run_directory import RunDirectory
 from .engine_process import exit_reason, last_log_line
+from .metrics_process import MetricsProcess
 from .stopping import POLL_SECONDS, exit_limit_seconds
 
 SUPERVISOR_SECONDS = 10.0
@@ -48,6 +49,8 @@ class StartedEngine:
         """Whether a supervisor starts it, and starts it again if a process is lost."""
         self._processes = _start(directory, restart, supervision)
         """The first one serves viewers, or is the supervisor."""
+        to = (restart.config or directory.config).metrics_to
+        self.metrics = MetricsProcess(directory, to, self.pid) if to else None
 
     @property
     def pid(self) -> int:

@@ -9,6 +9,7 @@ import msgspec
 from ...engine.wire import events
 from ...engine.wire.events import AnyEvent, EngineStarted, Level, StepsDone
 from .losses import Losses
+from .rewinds import kept_steps
 from .run_state import RECENT_STEPS, Phase, RunState
 
 
@@ -30,6 +31,9 @@ def apply(state: RunState, event: AnyEvent) -> None:
         state.stalled = None
     if not isinstance(event, StepsDone):
         state.wall_time.add(event)
+    if (kept := kept_steps(event)) is not None:
+        for curve in (state.losses, *state.curves.values(), state.evaluations):
+            curve.rewind_to(kept)
     match event:
         case EngineStarted():
             _start(state, event)
@@ -53,7 +57,6 @@ def apply(state: RunState, event: AnyEvent) -> None:
         case events.TrainingStarted():
             if not event.step:
                 _rewind(state, 0)
-            _rewind_curves(state, event.step)
             _train(state, event.preset)
         case StepsDone():
             _add_steps(state, [event])
@@ -153,15 +156,9 @@ def _start(state: RunState, event: EngineStarted) -> None:
         by_key.clear()
 
 
-def _rewind_curves(state: RunState, step: int) -> None:
-    for curve in (state.losses, *state.curves.values(), state.evaluations):
-        curve.rewind_to(step)
-
-
 def _rewind(state: RunState, step: int) -> None:
-    """Drops everything after that step."""
+    """Drops what is after that step, other than curves."""
     state.step = step
-    _rewind_curves(state, step)
     state.marks = [mark for mark in state.marks if mark[0] < step]
     state.recent = deque(maxlen=RECENT_STEPS)
     state.paused_by = None

@@ -241,11 +241,9 @@ class RunState:
     @property
     def flop_utilisation(self) -> float | None:
         """Model FLOP utilisation: the model's FLOP/s by formula ÷ the chips' peak in bfloat16; None if unknown."""
-        from ...engine.spec.topology import peak_flops  # the first frame does not wait for it
-
-        flops, ready = self.flops_per_second, self.ready
-        peak = peak_flops(ready.devices[0].kind) if ready and ready.devices else None
-        return flops / (peak * len(ready.devices)) if ready and flops and peak else None
+        flops = self.flops_per_second
+        peak = peak_flops_of(self.ready) if self.ready else None
+        return flops / peak if flops and peak else None
 
     @property
     def seconds_left(self) -> float | None:
@@ -262,6 +260,14 @@ class RunState:
 
     def preset_info(self, name: str) -> PresetInfo | None:
         return next((info for info in self.ready.presets if info.name == name), None) if self.ready else None
+
+
+def peak_flops_of(ready: EngineReady) -> float | None:
+    """Returns the peak FLOP/s of all devices in bfloat16; None if unknown."""
+    from ...engine.spec.topology import peak_flops  # the first frame does not wait for it
+
+    peak = peak_flops(ready.devices[0].kind) if ready.devices else None
+    return peak and peak * len(ready.devices)
 
 
 def _median(seconds: Iterable[float]) -> float:
