@@ -37,7 +37,7 @@ class WandbRun:
     def add(self, point: Point) -> None:
         if point.step >= self._run.starting_step:
             with self._errors():
-                self._run.log(point.scalars, step=point.step)
+                self._run.log({**point.scalars, "_timestamp": point.time}, step=point.step)
 
     def rewind(self, step: int) -> bool:
         return False
