@@ -1,6 +1,7 @@
 """Writes files, atomically: a reader finds the new content or the old one, even after a power failure."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -25,6 +26,14 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
             error.filename = str(path)  # not the temporary name, which differs each time
         raise
     sync_directory(path.parent)
+
+
+def require_in_place(path: Path, descriptor: int) -> None:
+    """Raises OSError if a file that is open for writing is no longer the one at `path`."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(path.stat(), os.fstat(descriptor)):
+            return
+    raise OSError(errno.ESTALE, "it was removed or replaced meanwhile", str(path))
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """The directory of a run's files, its lock, and the path of its socket.
 
 `$XDG_STATE_HOME/shardtui/runs/RUN/` contains `run.json`, `events.jsonl`, `engine.log` and `lock`, and `checkpoints`,
-`profile`, `presets`, `metrics.log` and `step.json` if there are any. The socket is in `/tmp/shardtui-UID/`, because
-paths of Unix sockets must be short.
+`profile`, `presets`, `metrics-KIND.log` and `step.json` if there are any. The socket is in `/tmp/shardtui-UID/`,
+because paths of Unix sockets must be short.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from ..base.directories import cache_directory, state_directory
 from ..base.encoding import exact_json
 from ..base.untrusted import read_struct, read_text
 from ..base.user_error import UserError, suggestion
-from ..spec.config import Membership, RunConfig, WatchedRun
+from ..spec.config import DestinationKind, Membership, RunConfig, WatchedRun
 from . import lock
 from .lock import Holder
 
@@ -60,8 +60,6 @@ class RunDirectory:
         self.shown_on = path / "shown-on.txt"
         """Has the name of the host of process 0; there is none on that host."""
         self.presets, self.profile = path / "presets", path / "profile"
-        self.metrics_log = path / "metrics.log"
-        """The output of the process that writes the curves elsewhere, `--to`."""
         self.step = path / "step.json"
         """The lowered step of an external loop."""
 
@@ -77,6 +75,10 @@ class RunDirectory:
 
     def log_of(self, process: int) -> Path:
         return self.path / f"engine-{process}.log" if process else self.log
+
+    def metrics_log(self, kind: DestinationKind) -> Path:
+        """Returns the file for the output of the process that writes the curves elsewhere, `--to`."""
+        return self.path / f"metrics-{kind}.log"
 
     def beat(self, process: int) -> Path:
         """Returns the file in which a supervised process shows its supervisor that it runs. Raises UserError."""

@@ -352,6 +352,24 @@ def test_a_link_to_the_file_stays_one(home: Path) -> None:
     assert losses(in_csv(home / "elsewhere" / "b.csv")) == [(1, 3.0)]
 
 
+@pytest.mark.parametrize("kind", ["csv", "tensorboard"])
+def test_a_file_that_is_removed_or_replaced_is_not_written_any_more(home: Path, kind: DestinationKind) -> None:
+    """As by another process for the same file, or by the user: what it would write nobody could read."""
+    directory = recorded(started(), trained(), steps(1, 3.0))
+    place = home / "place"
+    first, second = feed(directory, kind, place), feed(directory, kind, place)
+    first.carry()
+    second.carry()
+    if kind == "tensorboard":
+        shutil.rmtree(place)
+    append(directory, steps(2, 2.0))
+    with pytest.raises(UserError, match="cannot be written: it was removed or replaced meanwhile"):
+        first.carry()
+    if kind == "csv":
+        second.carry()
+        assert losses(in_csv(place)) == [(1, 3.0), (2, 2.0)]
+
+
 @contextmanager
 def full_disk(size: int) -> Iterator[None]:
     """A limit on the size of files makes writes fail as a full disk does."""
@@ -431,6 +449,8 @@ def test_a_run_keeps_its_destinations_and_a_resumed_one_may_have_others(
     (home / "a.csv").write_text("mine")
     with pytest.raises(UserError, match="is not a file of curves"):
         of_resumed()
+    twice = answered("train", "--steps=1", "--to=csv:a", "--to=csv:b")
+    assert (twice.returncode, f"--to csv:{home}/b: another one of this kind" in twice.stderr) == (2, True)
     result = answered("train", "--steps=1", "--to=csv")
     assert (result.returncode, "'csv' is not csv:FILE, tensorboard:DIR or wandb:PROJECT" in result.stderr) == (2, True)
 
@@ -445,7 +465,7 @@ def engine() -> Iterator[subprocess.Popen[bytes]]:
 def test_the_process_waits_for_an_engine_that_begins_and_ends_with_it(home: Path) -> None:
     directory = recorded(started(), trained(), steps(1, 3.0), STOPPED)
     with engine() as process:
-        metrics = MetricsProcess(directory, (Destination(kind="csv", place=str(home / "a.csv")),), process.pid)
+        metrics = MetricsProcess(directory, Destination(kind="csv", place=str(home / "a.csv")), process.pid)
         awaited((home / "a.csv").exists, "the file")
         append(directory, started(), trained(1), steps(2, 2.0))
         awaited(lambda: len(losses(in_csv(home / "a.csv"))) == 2, "the second step")
@@ -453,12 +473,12 @@ def test_the_process_waits_for_an_engine_that_begins_and_ends_with_it(home: Path
         assert "still writes the curves" in asyncio.run(metrics.wait(lambda: True))
     assert asyncio.run(metrics.wait(lambda: False)) == ""
     assert metrics.new_failure() is None
-    assert directory.metrics_log.read_text() == f"{home / 'a.csv'}: 3 curves up to step 2\n"
+    assert directory.metrics_log("csv").read_text() == f"{home / 'a.csv'}: 3 curves up to step 2\n"
 
 
 def test_a_process_that_fails_says_why_once(home: Path) -> None:
     directory = recorded(started(), trained(), steps(1, 3.0), STOPPED)
-    metrics = MetricsProcess(directory, (Destination(kind="tensorboard", place="/proc/a"),), os.getpid())
+    metrics = MetricsProcess(directory, Destination(kind="tensorboard", place="/proc/a"), os.getpid())
     assert asyncio.run(metrics.wait(lambda: False)) == ""
     failure = metrics.new_failure()
     assert isinstance(failure, MetricsFailed)

@@ -8,14 +8,14 @@ from typing import get_args
 
 from ...engine.base.output import note, say, show
 from ...engine.base.processes import is_running
-from ...engine.base.user_error import UserError
+from ...engine.base.user_error import UserError, refuse
 from ...engine.spec.config import Destination, DestinationKind
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
-from ..metrics.follower import Feed, follow, require_writable
+from ..metrics.follower import Feed, follow
 from ..terminal import FAILED, FINE
-from .options import add_run_argument, destination
-from .run_config import load_or_note
+from .destinations import destination, problems_of
+from .options import add_run_argument
 
 
 def metrics_options(parser: argparse.ArgumentParser) -> None:
@@ -55,11 +55,7 @@ def _destinations(options: argparse.Namespace, directory: RunDirectory) -> list[
     if not given:
         raise UserError("metrics: no destination: add --csv FILE, --tensorboard DIR or --wandb PROJECT")
     found = [destination(kind, place) for kind, place in given.items()]
-    problems: list[str] = []
-    for each in found:
-        load_or_note(problems, require_writable, each, directory)
-    if problems:
-        raise UserError(*problems)
+    refuse(problems_of(directory, found))
     return found
 
 

@@ -4,22 +4,13 @@ import argparse
 import contextlib
 import math
 from pathlib import Path
-from typing import get_args
 
-from ...engine.base.user_error import UserError
 from ...engine.spec.attempt import RESTARTS
-from ...engine.spec.config import (
-    KEEP_PROGRAMS,
-    MOST_PROFILED,
-    STOP_SECONDS,
-    AnomalyConfig,
-    Destination,
-    DestinationKind,
-    ScheduledSwitch,
-)
+from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, STOP_SECONDS, AnomalyConfig, ScheduledSwitch
 from ...engine.spec.preset import AXIS_NAME
 from ...engine.spec.preset_files import preset_files
 from ...engine.spec.preset_reader import is_file
+from .destinations import add_to_option
 
 MAX_DEVICES = 10**6
 """Largest product of the sizes in `--mesh`."""
@@ -57,15 +48,7 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes", type=int, metavar="N", help="split the simulated devices among N processes, as on N hosts"
     )
-    parser.add_argument(
-        "--to",
-        action="append",
-        type=_destination,
-        dest="metrics_to",
-        metavar="KIND:PLACE",
-        help="write the curves while the run trains, as `shardtui metrics` does: csv:FILE, tensorboard:DIR or "
-        "wandb:PROJECT; repeatable; `none` ends what a resumed run did",
-    )
+    add_to_option(parser)
     add_supervision_options(parser)
 
 
@@ -305,31 +288,6 @@ def _scheduled_switch(text: str) -> ScheduledSwitch:
     if not colon or not step.isdecimal() or not preset:
         raise argparse.ArgumentTypeError(f"{text!r} is not STEP:PRESET, such as 10:fsdp")
     return ScheduledSwitch(int(step), absolute(preset))
-
-
-def _destination(text: str) -> Destination | None:
-    kind, _, place = text.partition(":")
-    if text == "none":
-        return None
-    known = next((each for each in get_args(DestinationKind) if each == kind), None)
-    if not known or not place:
-        raise argparse.ArgumentTypeError(f"{text!r} is not csv:FILE, tensorboard:DIR or wandb:PROJECT")
-    return destination(known, place)
-
-
-def destination(kind: DestinationKind, place: str) -> Destination:
-    """Returns where curves go, with an absolute path, so that a run can resume from another directory. Raises UserError
-    if the place is not on this machine."""
-    if kind == "wandb":
-        return Destination(kind=kind, place=place)
-    if "://" in place:
-        raise UserError(
-            f"{kind}:{place}: curves are written to a path on this machine: give one, and copy it from there"
-        )
-    try:
-        return Destination(kind=kind, place=str(Path(place).expanduser().absolute()))
-    except RuntimeError as error:  # an unknown ~user
-        raise UserError(f"{kind}:{place}: {error}".rstrip(".")) from error
 
 
 def _listed_presets(text: str) -> tuple[str, ...]:

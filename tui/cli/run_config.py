@@ -14,7 +14,6 @@ from ...engine.spec.config import (
     MOST_PROMPTED,
     AnomalyConfig,
     CheckpointConfig,
-    Destination,
     EvaluationConfig,
     ModelConfig,
     Restart,
@@ -29,6 +28,7 @@ from ...engine.spec.preset_reader import is_file, load_preset, name_of
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from .data import tokenized
+from .destinations import chosen, problems_of_destinations
 from .options import absolute
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def new_config(options: argparse.Namespace) -> RunConfig:
             **run_settings(options),
         )
         problems += problems_of(config)
-        problems += _metrics_problems(RunDirectory(run_directory.state_home() / config.run), config)
+        problems += problems_of_destinations(RunDirectory(run_directory.state_home() / config.run), config)
     return tokenized(config, options)
 
 
@@ -81,7 +81,7 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
         model, training = _with_new_settings(config, settings_of_options(options))
         config = msgspec.structs.replace(config, model=model, training=training, **run_settings(options, config))
         problems += problems_of(config)
-        problems += _metrics_problems(directory, config)
+        problems += problems_of_destinations(directory, config)
     return restart_of(options, tokenized(config, options))
 
 
@@ -181,18 +181,6 @@ def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[st
     return problems
 
 
-def _metrics_problems(directory: RunDirectory, config: RunConfig) -> list[str]:
-    """Returns why the curves of a run, which need not exist, cannot be written where it asks for."""
-    if not config.metrics_to:
-        return []
-    from ..metrics.follower import require_writable
-
-    problems: list[str] = []
-    for destination in config.metrics_to:
-        load_or_note(problems, require_writable, destination, directory)
-    return problems
-
-
 def settings_of_options(options: argparse.Namespace) -> tuple[str, ...]:
     """Returns the settings of the model and the training that are given, as `--set` takes them."""
     given = {"batch_size": options.batch_size, "seq_len": options.seq_len}
@@ -215,7 +203,7 @@ def run_settings(options: argparse.Namespace, before: RunConfig | None = None) -
         data=options.data and str(Path(options.data).absolute()),
         sampling=_sampling(options, before.sampling if before else None),
         switches=tuple(option("switch", ())) or None,
-        metrics_to=_destinations(option("metrics_to")),
+        metrics_to=chosen(option("metrics_to")),
         evaluation=_evaluation(options, before.evaluation if before else None),
         anomalies=_anomalies(options, before.anomalies if before else AnomalyConfig()),
         checkpoints=_checkpoints(options, before.checkpoints if before else CheckpointConfig()),
@@ -223,11 +211,6 @@ def run_settings(options: argparse.Namespace, before: RunConfig | None = None) -
     )
     stop = option("stop_timeout")
     return changes if stop is None else changes | {"stop_seconds": stop or None}
-
-
-def _destinations(given: list[Destination | None] | None) -> tuple[Destination, ...] | None:
-    """Returns where curves go, without those of `none`; None if no option says it."""
-    return None if given is None else tuple(filter(None, given))
 
 
 def _sampling(options: argparse.Namespace, before: Sampling | None) -> Sampling | None:

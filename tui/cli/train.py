@@ -111,9 +111,9 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
                 await client.send(Stop())
     await client.wait_for_exit()  # the run can be resumed at once
     pressed = interrupts.count
-    if problem := await client.wait_for_metrics(lambda: audience.is_gone or interrupts.count > pressed):
-        with audience.reads():
-            say(problem)
+    problems = await client.wait_for_metrics(lambda: audience.is_gone or interrupts.count > pressed)
+    with audience.reads():
+        say(*problems)
     if audience.is_gone:
         return INTERRUPTED if interrupts.by_keyboard else FAILED
     with audience.reads():

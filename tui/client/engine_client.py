@@ -91,6 +91,8 @@ class EngineClient:
     def start_engine(self, restart: Restart | None = None) -> None:
         """Starts an engine. `restart`: how it resumes a run. Raises UserError if a file of the run cannot be used."""
         self._stop_requested = False
+        for each in self._engine.metrics if self._engine else []:
+            each.end()
         try:
             self._engine = StartedEngine(self.directory, restart or Restart(), self._supervision)
         except OSError as error:
@@ -111,16 +113,15 @@ class EngineClient:
         engine = self._engine
         return engine is None or await _holds_in_time(lambda: engine.has_ended)
 
-    async def wait_for_metrics(self, is_enough: Callable[[], bool]) -> str:
-        """Waits until the curves are written elsewhere, if they are to be. Returns why they are not, or not yet."""
-        if self._engine is None or self._engine.metrics is None:
-            return ""
-        remark = await self._engine.metrics.wait(is_enough)
-        failure = self._metrics_failure()
-        return failure.line if failure else remark
+    async def wait_for_metrics(self, is_enough: Callable[[], bool]) -> list[str]:
+        """Waits until the curves are written elsewhere, if they are to be. Returns why some are not, or not yet."""
+        metrics = self._engine.metrics if self._engine else []
+        remarks = [await each.wait(is_enough) for each in metrics]
+        return [*(failure.line for failure in self._metrics_failures()), *filter(None, remarks)]
 
-    def _metrics_failure(self) -> MetricsFailed | None:
-        return self._engine.metrics.new_failure() if self._engine and self._engine.metrics else None
+    def _metrics_failures(self) -> list[MetricsFailed]:
+        metrics = self._engine.metrics if self._engine else []
+        return [failure for each in metrics if (failure := each.new_failure())]
 
     async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
         """Yields all events not yielded before, until the engine is known to have ended and why; an empty list ends the
@@ -182,8 +183,8 @@ class EngineClient:
         last: AnyEvent | None = None
         async for events in self._history_and_live(connection):
             last = events[-1] if events else last
-            if failure := self._metrics_failure():
-                yield [failure]
+            if failures := self._metrics_failures():
+                yield [*failures]
             yield ([event if isinstance(event, StepsDone) else clean(event) for event in events] if cleaned else events)
         connection.close()  # not in a `finally`: a viewer that stops reading may still send a command
         if end := await self._final_event(connection, last):

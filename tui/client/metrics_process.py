@@ -1,4 +1,4 @@
-"""The process that writes the curves of a run elsewhere while it trains, `--to`. It is none of the run's: it outlives
+"""A process that writes the curves of a run elsewhere while it trains, `--to`. It is none of the run's: it outlives
 engines and viewers, and ends by itself after the run."""
 
 import asyncio
@@ -22,19 +22,18 @@ COMMAND = [sys.executable, "-P", "-m", "shardtui.tui", "metrics"]
 
 
 class MetricsProcess:
-    def __init__(self, directory: RunDirectory, to: tuple[Destination, ...], engine: int) -> None:
+    def __init__(self, directory: RunDirectory, to: Destination, engine: int) -> None:
         """`engine`: the process of the run, or its supervisor, which has just begun. A process that cannot be started
         has failed."""
-        self._log = directory.metrics_log
+        self._log = directory.metrics_log(to.kind)
         self._process: subprocess.Popen[bytes] | None = None
         self._problem = ""
         self._has_reported = False
-        places = [f"--{each.kind}={each.place}" for each in to]
         try:
             with append_regular(self._log) as file:
                 self._log_begin = self._log.stat().st_size
                 self._process = subprocess.Popen(
-                    [*COMMAND, directory.name, *places, "--follow", f"--engine={engine}"],
+                    [*COMMAND, directory.name, f"--{to.kind}={to.place}", "--follow", f"--engine={engine}"],
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
@@ -42,6 +41,11 @@ class MetricsProcess:
                 )
         except OSError as error:
             self._problem = f"{error.filename}: {error.strerror}"
+
+    def end(self) -> None:
+        """Ends it before the run has ended, as another process takes its place."""
+        if self._process:
+            self._process.terminate()
 
     def new_failure(self) -> MetricsFailed | None:
         """Returns how it has failed, once; None if it has not."""

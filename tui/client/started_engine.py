@@ -50,7 +50,7 @@ class StartedEngine:
         self._processes = _start(directory, restart, supervision)
         """The first one serves viewers, or is the supervisor."""
         to = (restart.config or directory.config).metrics_to
-        self.metrics = MetricsProcess(directory, to, self.pid) if to else None
+        self.metrics = [MetricsProcess(directory, each, self.pid) for each in to]
 
     @property
     def pid(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ...engine.base.atomic_write import writing
+from ...engine.base.atomic_write import require_in_place, writing
 from ...engine.base.output import printable
 from ...engine.base.regular_file import open_regular
 from ...engine.base.user_error import UserError
@@ -61,6 +61,7 @@ class CsvFile:
         with writing(self.where):
             self._write_row()
             self._opened.flush()
+            require_in_place(self._written_to, self._opened.fileno())
             if self._written_to != self._path:
                 self._written_to.replace(self._path)
                 self._written_to = self._path
@@ -95,6 +96,7 @@ class CsvFile:
         rows: Iterator[bytes] = iter(())
         if self._file:
             self._write_row()
+            require_in_place(self._written_to, self._file.fileno())
             self._file.close()
             rows = self._rows(last)
         path = self._path.with_name(f".{self._path.name}.{os.urandom(4).hex()}.new")

@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ...engine.base.atomic_write import writing
+from ...engine.base.atomic_write import require_in_place, writing
 from ...engine.base.user_error import UserError
 from .points import Point
 
@@ -29,7 +29,8 @@ class EventFile:
         number = 1 + max((int(path.name.rpartition(".")[2]) for path in earlier), default=0)
         with writing(self.where):
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = (directory / f"{_prefix(began)}{number:04d}").open("xb")
+            self._path = directory / f"{_prefix(began)}{number:04d}"
+            self._file = self._path.open("xb")
             self._records = records.RecordWriter(self._file)
             self._write(began, 0, file_version=VERSION)
             self._write(began, 0, session_log=self._start)
@@ -55,6 +56,7 @@ class EventFile:
     def flush(self) -> None:
         with writing(self.where):
             self._file.flush()
+            require_in_place(self._path, self._file.fileno())
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # it was flushed, or that has failed

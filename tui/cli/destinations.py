@@ -1,0 +1,71 @@
+"""Where the curves of a run are written: the option `--to`, and what is wrong with a destination before it is used."""
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import get_args
+
+from ...engine.base.user_error import UserError, noting
+from ...engine.spec.config import Destination, DestinationKind, RunConfig
+from ...engine.wire.run_directory import RunDirectory
+
+
+def add_to_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--to",
+        action="append",
+        type=_destination,
+        dest="metrics_to",
+        metavar="KIND:PLACE",
+        help="write the curves while the run trains, as `shardtui metrics` does: csv:FILE, tensorboard:DIR or "
+        "wandb:PROJECT; repeatable; `none` ends what a resumed run did",
+    )
+
+
+def _destination(text: str) -> Destination | None:
+    kind, _, place = text.partition(":")
+    if text == "none":
+        return None
+    known = next((each for each in get_args(DestinationKind) if each == kind), None)
+    if not known or not place:
+        raise argparse.ArgumentTypeError(f"{text!r} is not csv:FILE, tensorboard:DIR or wandb:PROJECT")
+    return destination(known, place)
+
+
+def destination(kind: DestinationKind, place: str) -> Destination:
+    """Returns where curves go, with an absolute path, so that a run can resume from another directory. Raises UserError
+    if the place is not on this machine."""
+    if kind == "wandb":
+        return Destination(kind=kind, place=place)
+    if "://" in place:
+        raise UserError(
+            f"{kind}:{place}: curves are written to a path on this machine: give one, and copy it from there"
+        )
+    try:
+        return Destination(kind=kind, place=str(Path(place).expanduser().absolute()))
+    except RuntimeError as error:  # an unknown ~user
+        raise UserError(f"{kind}:{place}: {error}".rstrip(".")) from error
+
+
+def chosen(given: list[Destination | None] | None) -> tuple[Destination, ...] | None:
+    """Returns the destinations that `--to` names, without those of `none`; None without the option."""
+    return None if given is None else tuple(filter(None, given))
+
+
+def problems_of_destinations(directory: RunDirectory, config: RunConfig) -> list[str]:
+    """Returns the problems of a run's destinations; the run need not exist."""
+    kinds = [each.kind for each in config.metrics_to]
+    repeated = [each for number, each in enumerate(config.metrics_to) if each.kind in kinds[:number]]
+    problems = [f"--to {each.words}: another one of this kind is given, too: keep one" for each in repeated]
+    return problems + problems_of(directory, config.metrics_to)
+
+
+def problems_of(directory: RunDirectory, destinations: Iterable[Destination]) -> list[str]:
+    """Returns why the curves of a run cannot be written there, as far as it is known before."""
+    problems: list[str] = []
+    for each in destinations:
+        from ..metrics.follower import require_writable  # runs without destinations do not wait for it
+
+        with noting(problems):
+            require_writable(each, directory)
+    return problems
