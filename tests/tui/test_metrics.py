@@ -396,6 +396,7 @@ def test_a_full_disk_ends_one_destination_and_keeps_what_was_there(home: Path) -
     ]
     assert path.read_text() == before
     assert sorted(entry.name for entry in home.iterdir()) == ["a.csv", "logs", "state"]
+    assert [*(home / "logs" / "tiny-1").iterdir()] == []
 
 
 @pytest.mark.parametrize(

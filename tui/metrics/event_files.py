@@ -32,6 +32,7 @@ class EventFile:
             self._path = directory / f"{_prefix(began)}{number:04d}"
             self._file = self._path.open("xb")
             self._records = records.RecordWriter(self._file)
+            self._is_complete = False
             self._write(began, 0, file_version=VERSION)
             self._write(began, 0, session_log=self._start)
             self._file.flush()
@@ -57,10 +58,15 @@ class EventFile:
         with writing(self.where):
             self._file.flush()
             require_in_place(self._path, self._file.fileno())
+            self._is_complete = True
 
     def close(self) -> None:
+        """Closes the file, and removes it if it never had as much as the run."""
         with contextlib.suppress(OSError):  # it was flushed, or that has failed
             self._file.close()
+        if not self._is_complete:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
 
     def _write(self, time: float, step: int, **content: Any) -> None:
         self._records.write(self._events.Event(wall_time=time, step=step, **content).SerializeToString())

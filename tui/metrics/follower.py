@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from ...engine.base.output import say
+from ...engine.base.output import note, say
 from ...engine.base.user_error import UserError
 from ...engine.spec.config import Destination
 from ...engine.wire.event_log import LogReader
@@ -18,6 +18,8 @@ from .points import Point, Points
 
 POLL_SECONDS = 0.5
 """As often as an engine reports steps."""
+PROGRESS_SECONDS = 2.0
+"""A history that takes longer is written with lines of progress, so far apart."""
 
 
 class Writer(Protocol):
@@ -106,14 +108,18 @@ class Feed:
         UserError if it cannot be read or written."""
         if self._points is None:
             self._points = Points(LogReader(self._directory.events).read())
-        for event in chain.from_iterable(self._reader.read()):
-            for point in self._points.of(event):
+        noted = time.monotonic()
+        for events in self._reader.read():
+            for point in chain.from_iterable(map(self._points.of, events)):
                 if isinstance(point, Point):
                     self._add(point, self._points.rewinds)
                 elif self._writer and not self._writer.rewind(point.step):
                     self.close()
                     self._begin()
                     return self.carry()
+            if time.monotonic() > noted + PROGRESS_SECONDS:
+                noted = time.monotonic()
+                note(f"{self._destination.words}: step {self._step:,}")
         if self._writer:
             self._writer.flush()
         return None
