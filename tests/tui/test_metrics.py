@@ -487,6 +487,19 @@ def test_a_process_that_fails_says_why_once(home: Path) -> None:
     assert metrics.new_failure() is None
 
 
+def test_a_process_that_is_ended_before_the_run_is_reported(home: Path) -> None:
+    directory = recorded(started(), trained(), steps(1, 3.0))
+    holder = directory.hold()
+    metrics = MetricsProcess(directory, Destination(kind="csv", place=str(home / "a.csv")), os.getpid())
+    awaited((home / "a.csv").exists, "the file")
+    metrics.end()
+    assert asyncio.run(metrics.wait(lambda: False)) == ""
+    failure = metrics.new_failure()
+    assert failure
+    assert failure.problem == "its process ended with status 130: no output"
+    holder.close()
+
+
 @pytest.mark.core
 def test_a_run_writes_its_curves_over_resumes_while_it_trains(home: Path) -> None:
     to = ["--to", f"csv:{home / 'a.csv'}", "--to", f"tensorboard:{home / 'logs'}"]

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable
 
 from ...engine.base.output import printable
-from ...engine.base.processes import exit_words
-from ...engine.base.regular_file import append_regular
+from ...engine.base.regular_file import append_regular, open_regular
 from ...engine.spec.config import Destination
 from ...engine.wire.events import MetricsFailed
 from ...engine.wire.run_directory import RunDirectory
-from .engine_process import MESSAGE_PREFIX, last_log_line
+from .engine_process import MAX_LOG_BYTES, Answer
 
 POLL_SECONDS = 0.05
 LAST_SECONDS = 30.0
@@ -53,8 +52,16 @@ class MetricsProcess:
         if self._has_reported or not (status or self._problem):
             return None
         self._has_reported = True
-        words = last_log_line(self._log, self._log_begin).removeprefix(MESSAGE_PREFIX) if self._process else ""
-        return MetricsFailed(problem=printable(self._problem or words or exit_words(status)), time=time.time())
+        problem = self._problem or "; ".join(Answer(status or 0, b"", self._printed()).problems)
+        return MetricsFailed(problem=printable(problem), time=time.time())
+
+    def _printed(self) -> list[str]:
+        try:
+            with open_regular(self._log) as file:
+                file.seek(self._log_begin)
+                return file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
+        except OSError:
+            return []
 
     async def wait(self, is_enough: Callable[[], bool]) -> str:
         """Waits until it has written everything, or it `is_enough`. Returns a remark if it has not in time."""
