@@ -22,6 +22,7 @@ from ..hlo.module import LIBRARIES
 from ..models.array import Array
 from ..models.task import Task, TrainState
 from ..parallel.observed import Activation, Observed
+from ..parallel.rules import by_rules
 from ..wire.number_events import MOST_INDICES, NonfiniteOrigin
 from .array_numbers import shard_ranges
 from .placement import Placement, Tree
@@ -171,7 +172,7 @@ def explain(task: Task, placement: Placement, state: TrainState, batch: Tree) ->
             is_backward="transpose(" in operation.scope,
             layer=_layer(operation, found.turns, task),
             source=_source(operation.equation),
-            **_elements(placement, counts, observed.activations.get(named)),
+            **_elements(task, placement, counts, observed.activations.get(named)),
         )
     return None
 
@@ -240,23 +241,30 @@ def _source(equation: Any) -> str:
     return next((f"{each.file_name}:{each.line_num}" for each in frames if not LIBRARIES.search(each.file_name)), "")
 
 
-def _elements(placement: Placement, counts: Sequence[np.ndarray], activation: Activation | None) -> dict[str, Any]:
-    """Returns where the elements are: their indices along each dim, and the devices that the rules give them to if the
-    value has the shape of the activation that it is part of."""
+def _elements(
+    task: Task, placement: Placement, counts: Sequence[np.ndarray], activation: Activation | None
+) -> dict[str, Any]:
+    """Returns where the elements are: their indices along each dim, and the devices that the rules give them to. Of a
+    value that has not the shape of the activation that it is part of, only the batch is known, by its size."""
     indices = [np.flatnonzero(each) for each in counts]
     shape = tuple(map(len, counts))
-    dims, devices = [""] * len(shape), list[int]()
     if activation and activation.shape == shape:
-        dims = [axis or "" for axis in activation.logical_axes]
-        sharding = NamedSharding(placement.mesh, activation.decision.spec)
-        devices = [
-            device
-            for device, ranges in shard_ranges(shape, sharding).items()
-            if all(np.any((each >= start) & (each < stop)) for each, (start, stop) in zip(indices, ranges, strict=True))
+        dims, spec = activation.logical_axes, activation.decision.spec
+    else:
+        dims = ("batch" if shape[:1] == (task.config.training.batch_size,) else None, *[None] * len(shape))[
+            : len(shape)
         ]
+        preset = placement.preset
+        spec = by_rules(shape, dims, preset.rules, dict(placement.mesh.shape), preset.alternatives).spec
+    ranges = shard_ranges(shape, NamedSharding(placement.mesh, spec)) if any(dims) else {}
+    devices = [
+        device
+        for device, box in ranges.items()
+        if all(np.any((each >= start) & (each < stop)) for each, (start, stop) in zip(indices, box, strict=True))
+    ]
     return {
         "shape": list(shape),
-        "dims": dims,
+        "dims": [axis or "" for axis in dims],
         "indices": [each[:MOST_INDICES].tolist() for each in indices],
         "elements": int(counts[0].sum()) if counts else 1,
         "devices": devices,

@@ -1,12 +1,10 @@
 """The config of a run: its model, its training and where it runs. No jax here: the UI process reads this too."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from ..base import formatting
 from .attempt import Attempt
 from .model_config import ModelConfig
 
@@ -289,27 +287,3 @@ class Restart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     def is_again(self) -> bool:
         """Whether a supervisor starts the run again: the preset may then be too large for the devices."""
         return self.attempt is not None and self.attempt.number > 1
-
-
-def training_words(about: RunConfig | WatchedRun) -> str:
-    """Returns words like `lion, cosine to 10 % over 2,000 steps`; empty if all is as by default."""
-    return ", ".join(_settings(about)) if isinstance(about, RunConfig) else ""
-
-
-def _settings(config: RunConfig) -> Iterator[str]:
-    training = config.training
-    if training.optimizer != "adamw":
-        yield training.optimizer
-    if training.schedule != "constant":
-        share = formatting.percent(training.final_share)
-        yield f"{training.schedule} to {share} over {training.decay_steps:,} steps"
-    if training.moment_dtype != "auto":
-        yield f"{training.moment_dtype} moments"
-    if training.decay_mask == "matrices":
-        yield "only matrices decay"
-    if training.z_loss:
-        yield f"z-loss {training.z_loss:g}"
-    if isinstance(config.model, ModelConfig) and config.model.remat:
-        yield "remat" if config.model.remat is True else f"remat {config.model.remat}"
-    if training.accumulate_steps > 1:
-        yield f"{training.accumulate_steps} micro-batches"

@@ -58,8 +58,8 @@ class NonfiniteExplainer:
             return None
         what = "the gradient" if origin and origin.what != "loss" else "the loss"
         why = f", first in {origin.line}" if origin else ""
-        again = "with a smaller learning_rate or --on-nonfinite skip"
-        return f"{what} of step {step:,} is not finite{why}: the run is as before that step: save it (w), resume {again}"
+        again = "resume it with a smaller learning_rate or --on-nonfinite skip"
+        return f"{what} of step {step:,} is not finite{why}: the run is as before that step: save it, and {again}"
 
     def _repeat(self, at: Progress, done: int, back: int) -> None:
         """Restores the checkpoint of `back` and trains until `done` steps are done."""

@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from ..base import formatting
 from ..spec.attempt import Attempt
-from ..spec.config import RunConfig, WatchedRun, training_words
+from ..spec.config import RunConfig, WatchedRun
+from ..spec.training_words import training_words
 from .descriptions import CorpusInfo, DeviceInfo, PresetInfo
 from .event import VERSION, Event, Level
 from .hosts import HostInfo, HostStatus

@@ -113,7 +113,8 @@ class NonfiniteOrigin(Struct, frozen=True, kw_only=True):
         way = f" on the way to {self.name}" * bool(self.name)
         inputs = "" if self.largest_input is None else f"; largest finite input {self.largest_input:.3g}"
         backward = ", backward pass" * self.is_backward
-        return f"`{self.operation}` in {self.scope}{at}{layer}{backward}{way}: {elements}{inputs}"
+        scope = f" in {self.scope}" * bool(self.scope)
+        return f"`{self.operation}`{scope}{at}{layer}{backward}{way}: {elements}{inputs}"
 
 
 def _indices(dim: str, indices: list[int], size: int) -> str:

@@ -16,8 +16,9 @@ from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.program.placement import argument_bytes, place
 from shardtui.engine.program.program import compile_initial_state, compile_program
 from shardtui.engine.spec.checks import problems_of
-from shardtui.engine.spec.config import RunConfig, TrainingConfig, training_words
+from shardtui.engine.spec.config import RunConfig, TrainingConfig
 from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.training_words import training_words
 
 from ..conftest import tiny_config, tiny_model
 

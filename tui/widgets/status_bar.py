@@ -3,7 +3,7 @@
 from textual.content import Content
 
 from ...engine.base import formatting
-from ...engine.spec.config import training_words
+from ...engine.spec.training_words import training_words
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
 from ..state.goodput import share_words
 from ..state.run_state import Phase, RunState

@@ -1,0 +1,31 @@
+"""A run's training in words: what differs from the default."""
+
+from collections.abc import Iterator
+
+from ..base import formatting
+from .config import RunConfig, WatchedRun
+from .model_config import ModelConfig
+
+
+def training_words(about: RunConfig | WatchedRun) -> str:
+    """Returns words like `lion, cosine to 10 % over 2,000 steps`; empty if all is as by default."""
+    return ", ".join(_settings(about)) if isinstance(about, RunConfig) else ""
+
+
+def _settings(config: RunConfig) -> Iterator[str]:
+    training = config.training
+    if training.optimizer != "adamw":
+        yield training.optimizer
+    if training.schedule != "constant":
+        share = formatting.percent(training.final_share)
+        yield f"{training.schedule} to {share} over {training.decay_steps:,} steps"
+    if training.moment_dtype != "auto":
+        yield f"{training.moment_dtype} moments"
+    if training.decay_mask == "matrices":
+        yield "only matrices decay"
+    if training.z_loss:
+        yield f"z-loss {training.z_loss:g}"
+    if isinstance(config.model, ModelConfig) and config.model.remat:
+        yield "remat" if config.model.remat is True else f"remat {config.model.remat}"
+    if training.accumulate_steps > 1:
+        yield f"{training.accumulate_steps} micro-batches"
