@@ -218,7 +218,7 @@ def shard_ranges(shape: Sequence[int], sharding: NamedSharding) -> dict[int, lis
 
 def _standing_out(
     shards: "Totals", place: int, start: int, usual: np.ndarray
-) -> Iterator[tuple[int, float, tuple[float, float, int]]]:
+) -> Iterator[tuple[int, float, tuple[float, float, int, float]]]:
     """Yields the layers in which a device's shard stands out, by what factor, and its numbers."""
     for row, (rms, largest, nonfinite) in enumerate(
         zip(shards.rms[place], shards.max[place], shards.nonfinite[place], strict=True)
@@ -226,7 +226,7 @@ def _standing_out(
         median = usual[start + row]
         ratio = max(rms / median, median / rms) if rms > 0 and median > 0 else 1.0
         if nonfinite or ratio >= STANDS_OUT:
-            values = digits(rms), digits(largest), int(nonfinite)
+            values = digits(rms), digits(largest), int(nonfinite), digits(median)
             yield start + row, math.inf if nonfinite else ratio, values
 
 

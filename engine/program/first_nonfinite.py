@@ -8,7 +8,7 @@ other branch of a `where`, is not on that way. A second program finds its elemen
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,11 @@ from ..models.array import Array
 from ..models.task import Task, TrainState
 from ..parallel.observed import Activation, Observed
 from ..parallel.rules import by_rules
+from ..spec.config import UserModel
 from ..wire.number_events import MOST_INDICES, NonfiniteOrigin
 from .array_numbers import shard_ranges
 from .placement import Placement, Tree
-from .program import rules_of, trace_step
+from .program import quick, rules_of, trace_step
 from .recorded_trace import Argument, Constant, OfLoop, OfTurn, Operation, Recorder, Reference, Result, loops
 
 SAME_ELEMENTS = ("name", "sharding_constraint", "reshard", "copy", "optimization_barrier", "neg", "abs")
@@ -88,10 +89,10 @@ class Findings:
 
     def _of(self, value: Reference, turns: Turns) -> np.ndarray | None:
         if isinstance(value, Argument):
-            return self._arguments[value.index]
+            return self._arguments[value.position]
         if not isinstance(value, Result):
             return None
-        reported = self._reported.get((value.operation.number, value.index))
+        reported = self._reported.get((value.operation.number, value.output))
         return None if reported is None else reported[turns]
 
     def _order(self, found: Found) -> tuple[int, ...]:
@@ -157,9 +158,10 @@ def explain(task: Task, placement: Placement, state: TrainState, batch: Tree) ->
         if found is None:
             continue
         if isinstance(found.value, Argument):
-            return _of_argument(task, what, found, arguments[found.value.index])
+            return _of_argument(task, what, found, arguments[found.value.position])
         counts = _counts(task, placement, traced.jaxpr, found, arguments)
-        named = _name_after(recorder, found.value)
+        names = None if isinstance(task.config.model, UserModel) else observed.activations
+        named = _name_after(recorder, found.value, names)
         operation = found.value.operation
         return NonfiniteOrigin(
             what=what,
@@ -194,13 +196,14 @@ def _run(task: Task, placement: Placement, recorder: Recorder, arguments: list[A
 
     replicated = NamedSharding(placement.mesh, PartitionSpec())
     with rules_of(task, placement):
-        return jax.device_get(jax.jit(run, out_shardings=replicated)(*arguments))
+        program = jax.jit(run, out_shardings=replicated).lower(*arguments).compile(compiler_options=quick(placement))
+        return jax.device_get(program(*arguments))
 
 
 def _counts(task: Task, placement: Placement, traced: Any, found: Found, arguments: list[Any]) -> list[np.ndarray]:
     """Returns how many elements of an operation's result are not finite, int [size] for each of its dims."""
     assert isinstance(found.value, Result)
-    wanted = found.value.operation.number, found.value.index
+    wanted = found.value.operation.number, found.value.output
 
     def count(operation: Operation, index: int, x: jax.Array) -> list[jax.Array] | None:
         if (operation.number, index) != wanted:
@@ -213,16 +216,16 @@ def _counts(task: Task, placement: Placement, traced: Any, found: Found, argumen
     return [each[found.turns] for each in kept[wanted]]
 
 
-def _name_after(recorder: Recorder, result: Result) -> str:
-    """Returns the name of the first named value that the result is part of, in the same turn of the same loop; empty
-    if there is none."""
+def _name_after(recorder: Recorder, result: Result, names: Collection[str] | None) -> str:
+    """Returns the first of these `names`, or of all, whose value the result is part of, in the same turn of the same
+    loop; empty if there is none."""
     reached = {result}
     for operation in recorder.operations[result.operation.number + 1 :]:
         if operation.loop is result.operation.loop and any(
             isinstance(each, Result) and each in reached for each in operation.inputs
         ):
-            if operation.given_name:
-                return operation.given_name
+            if (name := operation.given_name) and (names is None or name in names):
+                return name
             reached |= {Result(operation, index) for index in range(len(operation.equation.outvars))}
     return ""
 
@@ -274,7 +277,7 @@ def _elements(
 def _of_argument(task: Task, what: str, found: Found, value: jax.Array) -> NonfiniteOrigin:
     """Describes an array of the state or the batch, from its shards in this process."""
     assert isinstance(found.value, Argument)
-    array: Array = task.arrays[found.value.index]
+    array: Array = task.arrays[found.value.position]
     bad = {shard.device.id: ~np.isfinite(np.asarray(shard.data, np.float32)) for shard in value.addressable_shards}
     places = np.concatenate(
         [

@@ -28,7 +28,7 @@ from ..spec.preset_reader import load_preset
 from ..wire.descriptions import ArrayInfo, RematerializationInfo
 from ..wire.events import Inspection, PresetInspected
 from .placement import Placement, place
-from .program import compile_program, trace_step
+from .program import compile_program, quick, trace_step
 from .setup import devices_and_task
 
 REMATERIALIZATION = re.compile(
@@ -65,8 +65,7 @@ def inspect_program(task: Task, placement: Placement) -> PresetInspected:
     with compiler_output() as output:
         try:
             text = (
-                trace_step(task, placement, observed).lower().compile(compiler_options=_options(placement)).as_text()
-                or ""
+                trace_step(task, placement, observed).lower().compile(compiler_options=quick(placement)).as_text() or ""
             )
         except jax.errors.JaxRuntimeError as error:
             problem = _missing_layouts(str(error))
@@ -86,11 +85,6 @@ def _missing_layouts(error: str) -> str:
     return (
         f"some layouts are missing: jax has no spec for what the compiler chose{why}: add a sharding constraint there"
     )
-
-
-def _options(placement: Placement) -> dict[str, str | bool]:
-    """Returns options for a fast compilation: on CPU, half of the time optimizes machine code that never runs."""
-    return {"xla_backend_optimization_level": "0"} if placement.mesh.devices.flat[0].platform == "cpu" else {}
 
 
 def _gradients(task: Task, placement: Placement, observed: Observed) -> Iterator[ArrayInfo]:

@@ -217,6 +217,13 @@ def _unused_rules(task: Task, preset: Preset) -> list[str]:
     return [logical for logical, axes in preset.rules.items() if axes and logical not in task.annotated | used]
 
 
+def quick(placement: Placement) -> dict[str, str | bool]:
+    """Returns options for a fast compilation of a program that runs once or never: on CPU, most of the time optimizes
+    machine code."""
+    is_cpu = placement.mesh.devices.flat[0].platform == "cpu"
+    return {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True} if is_cpu else {}
+
+
 @contextlib.contextmanager
 def named_activations(placement: Placement) -> Iterator[Observed]:
     """Names activations while a forward pass is traced inside `rules_of`, without a pipeline: layer by layer."""

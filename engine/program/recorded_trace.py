@@ -71,13 +71,13 @@ class Result(NamedTuple):
     """An output of an operation."""
 
     operation: Operation
-    index: int
+    output: int
 
 
 class Argument(NamedTuple):
     """An argument of the function."""
 
-    index: int
+    position: int
 
 
 class OfTurn(NamedTuple):
@@ -85,15 +85,15 @@ class OfTurn(NamedTuple):
 
     loop: Loop
     is_carry: bool
-    index: int
-    """Of its carry, or of its sliced inputs."""
+    position: int
+    """In its carry, or in its sliced inputs."""
 
 
 class OfLoop(NamedTuple):
     """What a loop returns: the last turn's carry, or the stacked results of all turns."""
 
     loop: Loop
-    index: int
+    position: int
 
 
 class Constant(NamedTuple):
@@ -176,16 +176,16 @@ class Recorder:
             return self._evaluate(
                 getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs, scope, loop, kept
             )
-        with equation.ctx.manager:
+        operation = Operation(len(self.operations), equation, scope, [each.origin for each in inputs], loop)
+        self.operations.append(operation)
+        with equation.ctx.manager:  # the mesh, whose axis types may be others inside `auto_axes`
             found = equation.primitive.bind(
                 *(each.value for each in inputs), **equation.primitive.get_bind_params(parameters)
             )
-        values = found if equation.primitive.multiple_results else [found]
-        operation = Operation(len(self.operations), equation, scope, [each.origin for each in inputs], loop)
-        self.operations.append(operation)
-        for index, value in enumerate(values):
-            if (each := self._keep(operation, index, value)) is not None:
-                kept[operation.number, index] = each
+            values = found if equation.primitive.multiple_results else [found]
+            for index, value in enumerate(values):
+                if (each := self._keep(operation, index, value)) is not None:
+                    kept[operation.number, index] = each
         return [Value(value, Result(operation, index)) for index, value in enumerate(values)]
 
     def _scan(self, scan: Any, inputs: list[Value], scope: str, outer: Loop | None, kept: Any) -> list[Value]:

@@ -13,6 +13,8 @@ from .tools import Tools
 
 EVERY = 100
 """Steps between measurements at least, unless the run's configuration says otherwise."""
+SHARE = 0.01
+"""Fraction of the steps done that lies between them at least: so a long run's history of them stays short."""
 MAX_COST = 0.01
 """Fraction of the time that they may take then."""
 
@@ -83,5 +85,5 @@ class ArrayMeter:
     def _put_off(self, at: Progress, seconds: float, is_over: bool) -> None:
         every = self._every
         if every is None:
-            every = max(EVERY, math.ceil(seconds / MAX_COST / max(at.reports.step_seconds, 1e-6)))
+            every = math.ceil(max(EVERY, SHARE * at.done, seconds / MAX_COST / max(at.reports.step_seconds, 1e-6)))
         self._due = 0 if is_over or not every else at.begun + 1 + every

@@ -21,6 +21,8 @@ class ShardNumbers(Struct, frozen=True):
     """Largest magnitude of its finite elements."""
     nonfinite: int
     """Elements that are NaN or infinite."""
+    usual: float
+    """Median of the root mean squares of the array's shards, of this layer."""
 
 
 class ArrayNumbers(Struct, frozen=True):

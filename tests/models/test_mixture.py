@@ -87,8 +87,8 @@ def test_the_minimised_value_includes_the_balance_loss() -> None:
     tokens = jax.random.randint(jax.random.key(1), (2, 16), 0, 256)
 
     def balance_loss(params: Any) -> jax.Array:
-        minimised, (loss, _) = task.outcome(params, {}, Batch(tokens, tokens), None)
-        return (minimised - loss) / BALANCE
+        minimised, (scalars, _) = task.outcome(params, {}, Batch(tokens, tokens), None)
+        return (minimised - scalars["loss"]) / BALANCE
 
     balance, gradient = jax.jit(jax.value_and_grad(balance_loss))(params)
     assert 0.99 * TINY.layers < balance < 2 * TINY.layers
