@@ -30,6 +30,7 @@ from shardtui.tui.cli.explain import ExplanationDiff, WhyReport
 from shardtui.tui.cli.inspect_checkpoint import CheckpointDiff
 from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport, LintReport
 from shardtui.tui.cli.ls import RunListing
+from shardtui.tui.cli.numbers import NumbersReport
 from shardtui.tui.cli.plan_report import PlanReport
 from shardtui.tui.cli.profile_report import ProfileDiff, ProfileReport
 from shardtui.tui.cli.train import RunEnded, StepDone
@@ -51,6 +52,7 @@ PRINTED = {
     "compare": ("shardtui compare --json", CompareReport),
     "profile": ("shardtui profile RUN --json", ProfileReport),
     "profile-diff": ("shardtui profile RUN --diff OTHER --json", ProfileDiff),
+    "numbers": ("shardtui numbers RUN --json", NumbersReport),
     "presets": ("shardtui presets --json", PresetListing),
     "sample": ("shardtui sample RUN --json", Sampled),
     "ls": ("shardtui ls --json", RunListing),

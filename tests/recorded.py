@@ -12,6 +12,7 @@ from shardtui.engine.wire.descriptions import DeviceInfo, PresetInfo
 from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import Event
 from shardtui.engine.wire.framing import VERSION
+from shardtui.engine.wire.number_events import ArrayNumbers, ExpertNumbers, NumbersMeasured, ShardNumbers
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.state.losses import Losses
 
@@ -39,6 +40,25 @@ def switched(from_preset: str = "dp", to_preset: str = "tp", step: int = 3, **fi
 def restored(step: int, *rolled_back: int, preset: str = "tp", seconds: float = 0.5) -> wire.Restored:
     values = {"from_preset": "dp", "from_devices": 8, "arrays": 52, "seconds": seconds, "digests_equal": True}
     return wire.Restored(step=step, preset=preset, rolled_back=list(rolled_back), **values)
+
+
+def array_numbers(name: str, *rms: float, kind: str = "parameter", **fields: Any) -> ArrayNumbers:
+    """The numbers of an array, stacked if it has several values of rms."""
+    values: dict[str, Any] = {"is_stacked": len(rms) > 1, "rms": [*rms], "max": [4 * value for value in rms]}
+    values |= {"mean": [0.0] * len(rms), "zeros": [0.0] * len(rms), "nonfinite": [0] * len(rms)}
+    return ArrayNumbers(name=name, kind=kind, **values | fields)
+
+
+def numbers_measured(step: int, *arrays: ArrayNumbers, **fields: Any) -> NumbersMeasured:
+    return NumbersMeasured(step=step, arrays=[*arrays], **{"preset": "dp", "seconds": 0.25} | fields)
+
+
+SHARD = ShardNumbers(device=3, ranges=[[1, 2], [0, 64], [128, 256]], rms=32_000.0, max=1e6, nonfinite=12)
+"""A shard of layer 1 that stands out."""
+EXPERTS = ExpertNumbers(
+    load=[[1.0, 1.0, 1.0, 1.0], [0.0, 2.5, 1.0, 0.5]], dropped=[0.0, 0.125], logits_max=[3.0, 40.0], device_parts=2
+)
+"""Layer 0 even; of layer 1 an expert without tokens."""
 
 
 def preset_info(name: str, **fields: Any) -> PresetInfo:

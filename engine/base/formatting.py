@@ -36,6 +36,14 @@ def three_digits(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
+def number(value: float) -> str:
+    """Formats a number of any magnitude with three digits: `0.0213`, `1.2e-5`, `3.2e4`."""
+    if not value or 0.001 <= abs(value) < 999.5:
+        return f"{value:.3g}"
+    digits, _, exponent = f"{value:.2e}".partition("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
 def rate(value: float) -> str:
     """Formats a number with the prefix of the unit that the caller appends: `2.3 G` for `2.3 GFLOP/s`."""
     return _scaled(value, 1000, ("", "k", "M", "G", "T", "P"))

@@ -71,6 +71,10 @@ COMMANDS = {
     "profile": Command(
         "show where the time of a step goes, in a run or in any trace of the profiler", "nano-1 --steps 5"
     ),
+    "numbers": Command(
+        "show the numbers in a run's arrays as last measured: sizes, updates, NaN, and the load of experts",
+        "nano-1 --array blocks.mlp.up.kernel",
+    ),
     "lint": Command(
         "find likely mistakes in the layout of a preset; exit 1 if there are any", "--preset tp", "inspect"
     ),

@@ -34,6 +34,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
     if (kept := kept_steps(event)) is not None:
         for curve in (state.losses, *state.curves.values(), state.evaluations):
             curve.rewind_to(kept)
+        state.numbers.rewind_to(kept)
     match event:
         case EngineStarted():
             _start(state, event)
@@ -70,6 +71,8 @@ def apply(state: RunState, event: AnyEvent) -> None:
             state.evaluations.add(event.step, event.loss)
         case events.MemoryMeasured():
             state.memory = event
+        case events.NumbersMeasured():
+            state.numbers.add(event)
         case events.Sampled():
             state.sampled = event
         case events.Paused():

@@ -34,6 +34,7 @@ from ...engine.wire.hosts import HostStatus
 from .attempts import Attempts
 from .goodput import Goodput, WallTime
 from .losses import Evaluations, Losses
+from .numbers import Numbers
 
 if TYPE_CHECKING:  # the first frame does not wait for them
     from ...engine.hlo.finding import Finding
@@ -80,6 +81,8 @@ class RunState:
     curves: dict[str, Losses] = field(default_factory=dict[str, Losses])
     """Other scalars of the steps, by name."""
     evaluations: Evaluations = field(default_factory=Evaluations)
+    numbers: Numbers = field(default_factory=Numbers)
+    """The numbers inside arrays, as last measured."""
     wall_time: WallTime = field(default_factory=WallTime)
     """The time since the run's first event, divided into parts."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
@@ -132,7 +135,7 @@ class RunState:
     failed_switch: SwitchFailed | None = None
     problems: list[str] = field(default_factory=list[str])
     events: list[AnyEvent] = field(default_factory=list[AnyEvent])
-    """All events for the log: without steps, memory, hosts' progress and previews."""
+    """All events for the log: without steps, memory, numbers, hosts' progress and previews."""
 
     @property
     def config(self) -> RunConfig | None:

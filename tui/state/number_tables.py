@@ -1,0 +1,120 @@
+"""The columns of the numbers inside arrays, of one array's layers, and of shards that stand out."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from ...engine.base import formatting
+from ...engine.wire.number_events import ArrayNumbers, ShardNumbers
+from ..terminal.plain_table import Column, figure
+from .numbers import NumbersRow, outlier, whole
+from .tables import WIDE_FROM, WIDEST_FROM, share
+
+BARS_OF_COURSE = 8
+LEAST_SPAN = math.log(2)
+"""The height of a course is at least a factor of 2, so that small changes look small."""
+RMS, NONFINITE = "rms", "NaN, inf"
+UNKNOWN = "–"
+
+
+def numbers_columns() -> list[Column[NumbersRow]]:
+    """Returns the columns of arrays: of stacked ones figures of all layers together, and the range over them."""
+    return [
+        Column("array", lambda row: row.array.name),
+        figure(RMS, lambda row: formatting.number(whole(row.array.rms))),
+        Column("course", lambda row: course_bars(row.course), wide_from=WIDEST_FROM),
+        figure("update ratio", lambda row: ratio_words(row.update_ratio) if row.update_ratios else ""),
+        figure(NONFINITE, lambda row: nonfinite_words(row.array)),
+        figure("max", lambda row: formatting.number(max(row.array.max)), WIDE_FROM),
+        Column("rms by layer", lambda row: layers_words(row.array), wide_from=WIDE_FROM),
+        figure("mean", lambda row: formatting.number(sum(row.array.mean) / len(row.array.mean)), WIDE_FROM),
+        figure("zeros", lambda row: share(sum(row.array.zeros) / len(row.array.zeros) or None), WIDE_FROM),
+        Column("kind", lambda row: row.array.kind, style="dim", wide_from=WIDEST_FROM),
+    ]
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One layer of an array, or all of one that is not stacked."""
+
+    name: str
+    at: int
+    """Where its values stand in the lists."""
+    row: NumbersRow
+
+
+def layer_rows(row: NumbersRow) -> list[LayerRow]:
+    array = row.array
+    return [LayerRow(str(at) if array.is_stacked else "all", at, row) for at in range(len(array.rms))]
+
+
+LAYERS: Sequence[Column[LayerRow]] = (
+    figure("layer", lambda each: each.name),
+    figure(RMS, lambda each: formatting.number(each.row.array.rms[each.at])),
+    figure("max", lambda each: formatting.number(each.row.array.max[each.at])),
+    figure("mean", lambda each: formatting.number(each.row.array.mean[each.at])),
+    figure("zeros", lambda each: share(each.row.array.zeros[each.at] or None)),
+    figure(NONFINITE, lambda each: _count(each.row.array.nonfinite[each.at])),
+    figure("update ratio", lambda each: ratio_words(each.row.update_ratios[each.at]) if each.row.update_ratios else ""),
+)
+"""Of the layers of one array."""
+
+SHARDS: Sequence[Column[ShardNumbers]] = (
+    figure("device", lambda shard: str(shard.device)),
+    Column("holds", lambda shard: ranges_words(shard)),
+    figure(RMS, lambda shard: formatting.number(shard.rms)),
+    figure("max", lambda shard: formatting.number(shard.max)),
+    figure(NONFINITE, lambda shard: _count(shard.nonfinite)),
+)
+"""Of shards that stand out."""
+
+
+def course_bars(course: Sequence[float]) -> str:
+    """Returns a bar for each of the last measurements, by the logarithm of the value; empty for fewer than two."""
+    shown = [math.log(value) for value in course[-BARS_OF_COURSE:] if value > 0]
+    if len(shown) < 2:
+        return ""
+    margin = max(0.0, LEAST_SPAN - (max(shown) - min(shown))) / 2
+    return formatting.bars(shown, min(shown) - margin, max(shown) + margin)
+
+
+def layers_words(array: ArrayNumbers) -> str:
+    """Returns the range over the layers, and the layer that stands out if one does: `0.021…3.4 (layer 7)`."""
+    if not array.is_stacked:
+        return ""
+    low, high = min(array.rms), max(array.rms)
+    at = outlier(array.rms)
+    return f"{formatting.number(low)}…{formatting.number(high)}{'' if at is None else f' (layer {at})'}"
+
+
+def nonfinite_words(array: ArrayNumbers) -> Text:
+    """Returns how many elements are NaN or infinite, and in which layer most of them are."""
+    total, at = sum(array.nonfinite), array.nonfinite.index(max(array.nonfinite))
+    text = _count(total)
+    if total and array.is_stacked:
+        text.append(f" (layer {at})")
+    return text
+
+
+def ranges_words(shard: ShardNumbers) -> str:
+    return f"[{', '.join(f'{begin}:{end}' for begin, end in shard.ranges)}]"
+
+
+def shard_words(array: ArrayNumbers, shard: ShardNumbers) -> str:
+    """Returns a shard that stands out in words: `device 3 [0:64, 128:256]: rms 3.2e4, of the whole array 1.1e4`."""
+    layer = shard.ranges[0][0] if array.is_stacked and shard.ranges else 0
+    all_of_it = f"layer {layer}" if array.is_stacked else "the whole array"
+    known = array.rms[layer] if layer < len(array.rms) else whole(array.rms)
+    texts = [f"{shard.nonfinite:,} NaN or inf"] if shard.nonfinite else []
+    texts.append(f"rms {formatting.number(shard.rms)}, of {all_of_it} {formatting.number(known)}")
+    return f"device {shard.device} {ranges_words(shard)}: {', '.join(texts)}"
+
+
+def _count(nonfinite: int) -> Text:
+    return Text(f"{nonfinite:,}", "bold red" if nonfinite else "", justify="right")
+
+
+def ratio_words(ratio: float | None) -> str:
+    return UNKNOWN if ratio is None else formatting.number(ratio)
