@@ -19,6 +19,7 @@ from shardtui.tui.cli.main import COMMANDS, _parser
 from shardtui.tui.screens.arrays import ArraysScreen
 from shardtui.tui.screens.checkpoints import CheckpointsScreen
 from shardtui.tui.screens.compare import CompareScreen
+from shardtui.tui.screens.experts import ExpertsScreen
 from shardtui.tui.screens.lint import LintScreen
 from shardtui.tui.screens.log import LogScreen
 from shardtui.tui.screens.mesh import MeshScreen
@@ -52,6 +53,7 @@ VIEWS: dict[str, tuple[type, ...]] = {
     "Rules": (RulesScreen, RuleList),
     "Time": (TimeScreen, TimelineView, PartsHistory),
     "Log": (LogScreen,),
+    "Experts": (ExpertsScreen,),
 }
 """The parts of each view that have keys or a help text of their own."""
 

@@ -11,7 +11,7 @@ from textual.events import Key
 from textual.screen import Screen
 
 from ..engine.spec.config import Restart
-from ..engine.wire.commands import CancelSwitch, Pause, Resume, SaveCheckpoint, StepOnce, SwitchPreset
+from ..engine.wire.commands import CancelSwitch, MeasureNumbers, Pause, Resume, SaveCheckpoint, StepOnce, SwitchPreset
 from ..engine.wire.events import MemoryMeasured, StepsDone
 from ..engine.wire.run_directory import RunDirectory
 from .app_keys import ACTIONS, KEYS, VIEWS
@@ -111,7 +111,7 @@ class ShardtuiApp(BaseApp[None]):
             self.redraws.now()
 
     def show_keys(self) -> None:
-        enabled_actions = {action for action in RUN_ACTIONS if not why_not(action, self.state)}
+        enabled_actions = {action for action in (*RUN_ACTIONS, "experts") if not why_not(action, self.state)}
         if enabled_actions != self.enabled_actions:
             self.enabled_actions = enabled_actions
             self.screen.refresh_bindings()
@@ -198,6 +198,14 @@ class ShardtuiApp(BaseApp[None]):
 
     async def action_save(self) -> None:
         await self.client.send(SaveCheckpoint())
+
+    async def action_measure_numbers(self) -> None:
+        self.state.numbers.is_requested = True
+        self.redraws.now()
+        await self.client.send(MeasureNumbers())
+
+    async def action_experts(self) -> None:
+        await self.switch_mode("experts")
 
     async def action_profile(self) -> None:
         await self.lookups.profile()

@@ -28,6 +28,7 @@ KEYS: list[BindingType] = [
             ("d", "detach", "Detach"),
             Binding("q,ctrl+q", "detach", "Detach", show=False),
             ("x", "stop", "End run"),
+            ("E", "experts", "Experts"),
             Binding("e", "export", "Export", show=False),
             Binding("ctrl+n", "skip_lesson", "Next lesson", show=False, tooltip="Next lesson of a tour"),
             Binding("question_mark", "help", "Help", show=False),
@@ -41,7 +42,7 @@ ACTIONS = actions_by_key(KEYS)
 """Action by key."""
 
 
-NAMES = ("arrays", "mesh", "traffic", "lint", "compare", "plan", "rules", "time", "log")
+NAMES = ("arrays", "mesh", "traffic", "lint", "compare", "plan", "rules", "time", "log", "experts")
 
 
 def view(name: str) -> Screen[None]:

@@ -47,11 +47,12 @@ def test_updates_are_figures_of_their_parameter() -> None:
 
 
 def test_a_layer_that_stands_out_is_named() -> None:
-    assert layers_words(UP) == "0.03…3 (layer 2)"
+    assert layers_words(UP) == "0.03…3 (layer 1)", "with elements that are not finite"
+    assert layers_words(array_numbers("up", 0.03, 0.04, 3.0)) == "0.03…3 (layer 2)"
     assert layers_words(array_numbers("up", 0.03, 0.04)) == "0.03…0.04"
     assert layers_words(BIAS) == ""
     assert outlier([1.0, 0.0, 1.0]) == 1 and outlier([0.0, 0.0, 1.0]) is None and outlier([]) is None
-    assert shard_words(UP, SHARD) == "device 3 [1:2, 0:64, 128:256]: 12 NaN or inf, rms 3.2e4, of layer 1 0.04"
+    assert shard_words(UP, SHARD) == "device 3 [1:2, 0:64, 128:256]: 12 NaN or inf, rms 3.2e4 (layer 1: 0.04)"
 
 
 def test_small_changes_look_small() -> None:
@@ -93,9 +94,9 @@ def test_numbers_of_a_run_as_tables_and_as_json(home: Path, capsys: pytest.Captu
     name = recorded_run("tiny-1", first, STEP, wire.EngineStopped(step=4, reason="stopped")).name
     out = printed(capsys, name)
     assert f"{name}, step 4, under dp: 2 arrays, measured in 250 ms" in out
-    assert "up 1.73 0.01 12 (layer 1) 12 0.03…3 (layer 2) 0" in words(out)
+    assert "up 1.73 12 ▁█ 0.01 12 0.03…3 (layer 1) 0" in words(out)
     assert "update.up" not in out
-    assert "1 0.935 62 % 1 2.50 × fair: expert 1 12 % 40" in words(out)
+    assert "1 0.935 62 % 1 2.50 (expert 1) 12 % 40" in words(out)
     assert "device part 1 of 2 does 1.12 × the mean" in out
     out = printed(capsys, name, "--array", "up")
     assert "1 0.04 0.16 0 12 0" in words(out)

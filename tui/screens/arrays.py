@@ -12,13 +12,16 @@ from textual.widgets import DataTable
 from ...engine.base import formatting
 from ...engine.hlo.layout import is_same_layout, notation, replicas, shards_differ, used_axes, wasted_bytes
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
-from ..bindings import identified
-from ..messages import OriginRequested
+from ..bindings import identified, key_of
+from ..messages import OriginRequested, ViewShown
+from ..state.number_tables import numbers_columns
+from ..state.numbers import rows_of
 from ..state.origin_pages import ValuePage
-from ..state.run_state import RunState
+from ..state.run_state import Phase, RunState
 from ..state.tables import REDUNDANT, ArrayRow, array_columns, flat_rows, slice_column, tree_rows
 from ..terminal.plain_table import Column
 from ..widgets.lines import StyledText, Texts, set_titles
+from ..widgets.numbers_pane import NumbersPane
 from ..widgets.sharding_pane import ShardingPane
 from ..widgets.table import Cells, Table, cells_of, matches
 from .run_screen import RunScreen
@@ -37,12 +40,18 @@ All parameters, moments, gradients, activations and batch arrays under the activ
 **Enter** opens the origin of an array: the rule, the constraint or the value that each of its mesh axes comes from.
 **g** groups by module (**enter** folds one), **f** follows the device under the pane's cursor, **tab** moves into the
 pane.
+
+**n** shows the numbers in the arrays in place of their layout, as measured last: root mean square and its course, the
+update ÷ parameter, what is not finite. The pane compares the layers of an array with their median: orange is above it,
+blue below. **M** measures before the next step, `--numbers-every N` regularly.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = identified(
         "arrays",
         [
             ("f", "follow", "Follow"),
+            ("n", "numbers", "Numbers"),
+            ("M", "app.measure_numbers", "Measure"),
             Binding("slash", "filter", "Filter", show=False),
             Binding("escape", "no_filter", "No filter", show=False),
         ],
@@ -52,20 +61,25 @@ pane.
     def __init__(self) -> None:
         super().__init__()
         self.shown: tuple[object, ...] = ()
+        self.is_requested = False
+        """Whether a measurement was requested when the state was shown last."""
 
     def body(self) -> Iterable[Widget]:
         self.table = ArrayTable()
         yield self.table
-        yield Horizontal(ShardingPane(), Reasons(), id="detail")
+        yield Horizontal(ShardingPane(), Reasons(), NumbersPane(), id="detail")
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        shown = (state.layout, state.inspection, state.previous, state.followed)
-        if state.layout and (not self.shown or any(a is not b for a, b in zip(shown, self.shown, strict=True))):
+        if state.numbers.is_requested and not self.is_requested:
+            self.show_numbers(True)
+        self.is_requested = state.numbers.is_requested
+        shown = (state.layout, state.inspection, state.previous, state.followed, state.numbers.newest)
+        if not self.shown or any(a is not b for a, b in zip(shown, self.shown, strict=True)):
             self.shown = shown
             self.table.show_arrays(state)
             self.show_array()
-        self.table.show_titles(_inspection_status(state))
+        self.table.show_titles(_numbers_status(state) if self.table.has_numbers else _inspection_status(state))
 
     @on(DataTable.RowHighlighted)
     @on(Table.Refilled)
@@ -76,6 +90,9 @@ pane.
             platform = ready.devices[0].platform if ready else ""
             self.query_one(ShardingPane).show_array(array, layout.mesh, platform, self.state.followed)
             self.query_one(Reasons).show_texts(reasons_of(array, layout.mesh))
+        if self.table.has_numbers:
+            key = key_of(self, "app.measure_numbers")
+            self.query_one(NumbersPane).show_numbers(self.state.numbers.newest, self.table.selected or "", key)
 
     @on(DataTable.RowSelected)
     def show_origin(self, event: DataTable.RowSelected) -> None:
@@ -92,11 +109,25 @@ pane.
     def select(self, name: str) -> None:
         self.table.select(name)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "follow" or not self.has_class("-numbers")
+
     def action_filter(self) -> None:
         self.table.action_filter()
 
     def action_no_filter(self) -> None:
         self.table.action_no_filter()
+
+    def action_numbers(self) -> None:
+        self.show_numbers(not self.table.has_numbers)
+        self.post_message(ViewShown())
+
+    def show_numbers(self, is_shown: bool) -> None:
+        """Shows the numbers in the arrays, or their layout."""
+        self.shown = ()
+        self.set_class(is_shown, "-numbers")
+        self.table.show_numbers(is_shown)
+        self.refresh_bindings()
 
     def action_follow(self) -> None:
         subject = self.query_one(ShardingPane).subject
@@ -110,6 +141,14 @@ def _inspection_status(state: RunState) -> str:
     if state.inspection:
         return f"gradients and activations unknown: {state.inspection.problem}" if state.inspection.problem else ""
     return "compiling for gradients and activations …" if state.is_live else ""
+
+
+def _numbers_status(state: RunState) -> str:
+    """Returns when the numbers were measured, or that they are being measured."""
+    newest = state.numbers.newest
+    if state.numbers.is_requested:
+        return "measuring at the next step: the run is paused" if state.phase is Phase.PAUSED else "measuring …"
+    return f"step {newest.step:,}, measured in {formatting.seconds(newest.seconds)}" if newest else "none measured yet"
 
 
 class Reasons(Texts):
@@ -153,7 +192,9 @@ class ArrayTable(Table):
     def __init__(self) -> None:
         super().__init__(sorted_by=REDUNDANT)
         self.state = RunState()
-        self.is_grouped = False
+        self.is_grouped = self.has_numbers = False
+        self.other_order: tuple[str | None, bool] = (None, False)
+        """The order of the rows in the mode that is not shown: the column, and whether it is reversed."""
         self.status = ""
         self.folded: set[str] = set()
         """Keys of the modules whose arrays are hidden."""
@@ -164,13 +205,26 @@ class ArrayTable(Table):
         self.columns: list[Column[ArrayRow]] = []
 
     def show_arrays(self, state: RunState) -> None:
-        if state.layout is None:
-            return
-        self.state, self.changed, mesh = state, changed_arrays(state), state.layout.mesh
+        self.state = state
+        self.found = {row.key: row for row in flat_rows(state.arrays)}  # arrays that share a name share a row
+        if self.has_numbers:
+            rows = {row.array.name: row for row in rows_of(state.numbers)}
+            self.show_columns(numbers_columns(), rows)
+        elif state.layout:
+            self.show_layout(state, state.layout.mesh)
+
+    def show_layout(self, state: RunState, mesh: MeshInfo) -> None:
+        self.changed = changed_arrays(state)
         self.columns = array_columns(mesh, self.mark)
         self.columns[1:1] = [] if state.followed is None else [slice_column(state.followed, mesh)]
-        self.found = {row.key: row for row in flat_rows(state.arrays)}  # arrays that share a name share a row
         self.show_columns(self.columns, self.found)
+
+    def show_numbers(self, is_shown: bool) -> None:
+        """Makes the next rows those of the numbers in the arrays, or of their layout, in the order chosen there."""
+        if is_shown is not self.has_numbers:
+            self.has_numbers = is_shown
+            order = (self.sorted_by, self.is_reversed)
+            (self.sorted_by, self.is_reversed), self.other_order = self.other_order, order
 
     def refresh_rows(self) -> None:
         super().refresh_rows()
@@ -181,18 +235,23 @@ class ArrayTable(Table):
         self.status = status
         shown, count = sum(key in self.all_rows for key in self.keys), len(self.all_rows)
         set_titles(
-            self.rows, f"{count} arrays" if shown == count or self.is_grouped else f"{shown} of {count} arrays", status
+            self.rows, f"{count} arrays" if shown == count or self.is_tree else f"{shown} of {count} arrays", status
         )
 
     def matching(self) -> Mapping[str, Cells]:
         """Returns the rows of the matching arrays, sorted; grouped by module, the most redundant first."""
-        if not self.is_grouped or self.state.layout is None:
+        if not self.is_tree or self.state.layout is None:
             return super().matching()
         patterns = self.patterns()
         arrays = [self.found[key].arrays[0] for key, cells in self.all_rows.items() if matches(cells, patterns)]
         rows = {row.key: row for row in tree_rows(arrays, self.state.layout.mesh, self.folded)}
         self.found |= rows
         return {key: cells_of(self.columns, row) for key, row in rows.items()}
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether the rows are grouped by module, which those of numbers never are."""
+        return self.is_grouped and not self.has_numbers
 
     @property
     def selected_row(self) -> ArrayRow | None:
@@ -209,6 +268,9 @@ class ArrayTable(Table):
         if row and row.is_module:
             self.folded ^= {row.key}
             self.refresh_rows()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return super().check_action(action, parameters) if action != "group" else not self.has_numbers
 
     def action_group(self) -> None:
         self.is_grouped = not self.is_grouped

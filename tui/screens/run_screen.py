@@ -26,7 +26,10 @@ T = TypeVar("T")
 
 def actions_by_key(bindings: Iterable[BindingType]) -> dict[str, str]:
     """Returns the name of each key's action, without arguments: `{"f": "follow"}`."""
-    return {key: same[0].action.partition("(")[0] for key, same in BindingsMap(bindings).key_to_bindings.items()}
+    return {
+        key: same[0].action.removeprefix("app.").partition("(")[0]
+        for key, same in BindingsMap(bindings).key_to_bindings.items()
+    }
 
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15

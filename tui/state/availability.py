@@ -2,7 +2,7 @@
 
 from .run_state import Phase, RunState
 
-ENGINE_ACTIONS = ("pause", "step", "save", "profile", "stop", "switch", "measure", "apply")
+ENGINE_ACTIONS = ("pause", "step", "save", "profile", "stop", "switch", "measure", "measure_numbers", "apply")
 """Actions that need a live engine."""
 RUN_ACTIONS = (*ENGINE_ACTIONS, "checkpoints", "restart", "resume", "edit_rules")
 
@@ -15,6 +15,8 @@ def why_not(action: str, state: RunState) -> str:
         return "" if state.playback else "only a replay has a speed"
     if action == "skip_lesson":
         return "" if state.tour and state.tour.lesson else "only `shardtui tour` has lessons"
+    if action == "experts":
+        return "" if state.has_experts else "this model has no experts"
     if state.playback and action in RUN_ACTIONS:
         return "this is a replay: it sends no commands"
     if state.watched and action in RUN_ACTIONS:

@@ -73,6 +73,8 @@ def apply(state: RunState, event: AnyEvent) -> None:
             state.memory = event
         case events.NumbersMeasured():
             state.numbers.add(event)
+        case events.CommandRefused():
+            state.numbers.is_requested = False
         case events.Sampled():
             state.sampled = event
         case events.Paused():
@@ -184,7 +186,7 @@ def _end_compiling(state: RunState) -> None:
 
 
 def _end(state: RunState, phase: Phase, problems: list[str]) -> None:
-    state.phase, state.problems = phase, problems
+    state.phase, state.problems, state.numbers.is_requested = phase, problems, False
     state.compiling = state.saving = state.profiling = None
 
 

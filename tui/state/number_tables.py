@@ -24,9 +24,9 @@ def numbers_columns() -> list[Column[NumbersRow]]:
     return [
         Column("array", lambda row: row.array.name),
         figure(RMS, lambda row: formatting.number(whole(row.array.rms))),
-        Column("course", lambda row: course_bars(row.course), wide_from=WIDEST_FROM),
+        figure(NONFINITE, lambda row: _count(sum(row.array.nonfinite))),
+        Column("course", lambda row: course_bars(row.course), wide_from=WIDE_FROM),
         figure("update ratio", lambda row: ratio_words(row.update_ratio) if row.update_ratios else ""),
-        figure(NONFINITE, lambda row: nonfinite_words(row.array)),
         figure("max", lambda row: formatting.number(max(row.array.max)), WIDE_FROM),
         Column("rms by layer", lambda row: layers_words(row.array), wide_from=WIDE_FROM),
         figure("mean", lambda row: formatting.number(sum(row.array.mean) / len(row.array.mean)), WIDE_FROM),
@@ -81,21 +81,14 @@ def course_bars(course: Sequence[float]) -> str:
 
 
 def layers_words(array: ArrayNumbers) -> str:
-    """Returns the range over the layers, and the layer that stands out if one does: `0.021…3.4 (layer 7)`."""
+    """Returns the range over the layers, and the one with most elements that are not finite or else the one that stands
+    out: `0.021…3.4 (layer 7)`."""
     if not array.is_stacked:
         return ""
-    low, high = min(array.rms), max(array.rms)
-    at = outlier(array.rms)
-    return f"{formatting.number(low)}…{formatting.number(high)}{'' if at is None else f' (layer {at})'}"
-
-
-def nonfinite_words(array: ArrayNumbers) -> Text:
-    """Returns how many elements are NaN or infinite, and in which layer most of them are."""
-    total, at = sum(array.nonfinite), array.nonfinite.index(max(array.nonfinite))
-    text = _count(total)
-    if total and array.is_stacked:
-        text.append(f" (layer {at})")
-    return text
+    worst = max(array.nonfinite)
+    at = array.nonfinite.index(worst) if worst else outlier(array.rms)
+    words = f"{formatting.number(min(array.rms))}…{formatting.number(max(array.rms))}"
+    return words if at is None else f"{words} (layer {at})"
 
 
 def ranges_words(shard: ShardNumbers) -> str:
@@ -103,12 +96,12 @@ def ranges_words(shard: ShardNumbers) -> str:
 
 
 def shard_words(array: ArrayNumbers, shard: ShardNumbers) -> str:
-    """Returns a shard that stands out in words: `device 3 [0:64, 128:256]: rms 3.2e4, of the whole array 1.1e4`."""
+    """Returns a shard that stands out in words: `device 3 [0:64, 128:256]: rms 3.2e4 (array: 1.1e4)`."""
     layer = shard.ranges[0][0] if array.is_stacked and shard.ranges else 0
-    all_of_it = f"layer {layer}" if array.is_stacked else "the whole array"
+    all_of_it = f"layer {layer}" if array.is_stacked else "array"
     known = array.rms[layer] if layer < len(array.rms) else whole(array.rms)
     texts = [f"{shard.nonfinite:,} NaN or inf"] if shard.nonfinite else []
-    texts.append(f"rms {formatting.number(shard.rms)}, of {all_of_it} {formatting.number(known)}")
+    texts.append(f"rms {formatting.number(shard.rms)} ({all_of_it}: {formatting.number(known)})")
     return f"device {shard.device} {ranges_words(shard)}: {', '.join(texts)}"
 
 

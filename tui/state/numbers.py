@@ -25,11 +25,13 @@ class Numbers:
     newest: NumbersMeasured | None = None
     courses: dict[str, Course] = field(default_factory=dict[str, Course])
     """By name of the array."""
+    is_requested: bool = False
+    """Whether the user has requested a measurement that is not there yet."""
 
     def add(self, event: NumbersMeasured) -> None:
         """Adds a measurement. It replaces earlier ones of the same step and of later ones."""
         self.rewind_to(event.step - 1)
-        self.newest = event
+        self.newest, self.is_requested = event, False
         for array in event.arrays:
             self.courses.setdefault(array.name, deque(maxlen=KEPT)).append((event.step, whole(array.rms)))
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ...engine.spec.attempt import Attempt
-from ...engine.spec.config import RunConfig, WatchedRun
+from ...engine.spec.config import ModelConfig, RunConfig, WatchedRun
 from ...engine.wire.checkpoints import CheckpointInfo
 from ...engine.wire.descriptions import ArrayInfo, PresetInfo
 from ...engine.wire.events import (
@@ -145,6 +145,12 @@ class RunState:
     def watched(self) -> WatchedRun | None:
         """The external loop that trains the run and takes no commands; None for an engine of its own."""
         return self.about if isinstance(self.about, WatchedRun) else None
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the model is known to have experts."""
+        model, newest = self.config.model if self.config else None, self.numbers.newest
+        return (isinstance(model, ModelConfig) and model.experts > 0) or bool(newest and newest.experts)
 
     @property
     def is_over(self) -> bool:

@@ -40,7 +40,9 @@ SCALES = {
     "%": 1.0,
 }
 """Factor of each unit that `engine.base.formatting` writes."""
-FIGURE = re.compile(r"[≈ ]*(?P<sign>[−+-]?)(?P<number>\d[\d,]*(?:\.\d+)?)(?:…[\d.]+)? ?(?P<unit>[a-zA-Zµ%]*)(?![\w.])")
+FIGURE = re.compile(
+    r"[≈ ]*(?P<sign>[−+-]?)(?P<number>\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)(?:…[\d.e-]+)? ?(?P<unit>[a-zA-Zµ%]*)(?![\w.])"
+)
 SHAPE = re.compile(r"\d+(?: ?× ?\d+)+")
 
 SortValue = tuple[int, float, str]

@@ -1,0 +1,134 @@
+"""Rows of values as a heat map: how far each value is from the row's reference, by colour, and by figures or bars."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from textual.content import Content
+
+from ...engine.base.formatting import BARS
+from ..state.numbers import STANDS_OUT
+
+FAINT = "$foreground 60%"
+PADDING = 2
+"""Cells around a figure, of which the right one may be a mark."""
+MAX_CELL_WIDTH, MAX_BAR_WIDTH = 9, 3
+TALL = 2
+"""Lines of a row where there is room."""
+MARK = "!"
+"""Beside or in place of a value that has elements that are not finite."""
+LEAST_TINT = 0.08
+"""Deviations that are smaller, as a part of the largest that is told apart, have no colour."""
+
+
+@dataclass(frozen=True)
+class HeatRow:
+    """One row: a value in each column, and what they are compared with."""
+
+    name: str
+    values: Sequence[float]
+    reference: float
+    wrong: frozenset[int] = field(default_factory=frozenset[int])
+    """Columns whose value leaves out elements that are not finite."""
+    is_chosen: bool = False
+
+    def deviation(self, at: int) -> float:
+        """Returns from -1 to 1: the logarithm of value ÷ reference; ±1 if it stands out."""
+        value = self.values[at]
+        if not self.reference:
+            return 0.0
+        if value <= 0:
+            return -1.0
+        return max(-1.0, min(1.0, math.log(value / self.reference) / math.log(STANDS_OUT)))
+
+    def strangest(self, columns: range) -> int:
+        """Returns the column that deviates most."""
+        return max(columns, key=lambda at: (at in self.wrong, abs(self.deviation(at))))
+
+
+def draw_heat_map(title: str, rows: Sequence[HeatRow], width: int, height: int = 0) -> list[Content]:
+    """Returns lines of `width` cells: the numbers of the columns, then the rows, two lines each if they fit `height`.
+
+    `title`: what a column is. Columns that do not fit are folded: a cell then shows the strangest of its values.
+    """
+    if not rows:
+        return []
+    names = max(len(title), *(len(row.name) for row in rows)) + 1
+    count, room = len(rows[0].values), max(1, width - names)
+    cell = max(len(short(value)) for row in rows for value in row.values) + PADDING
+    has_figures = cell * count <= room
+    if has_figures:
+        cell, fold = min(MAX_CELL_WIDTH, room // count), 1
+    else:
+        fold = -(-count // room)
+        cell = max(1, min(MAX_BAR_WIDTH, room // -(-count // fold)))
+    columns = [range(at, min(at + fold, count)) for at in range(0, count, fold)]
+    heading = "".join(f"{at:>{cell - 1}} " for at in range(count)) if has_figures else _ticks(columns, cell)
+    draw = _figure if has_figures else _bar
+    lines = [Content.styled(f"{title:<{names}}{heading}", FAINT)]
+    is_tall = has_figures and 1 + TALL * len(rows) <= height
+    for row in rows:
+        places = [row.strangest(each) for each in columns]
+        styles = [_style(row, at, has_figures) for at in places]
+        cells = zip((draw(row, at, cell) for at in places), styles, strict=True)
+        lines.append(Content.assemble((f"{row.name:<{names}}", "bold" if row.is_chosen else FAINT), *cells))
+        if is_tall:
+            lines.append(Content.assemble(" " * names, *((" " * cell, style) for style in styles)))
+    return lines
+
+
+def folded(rows: Sequence[HeatRow], most: int) -> list[HeatRow]:
+    """Returns at most `most` rows, each of which has the strangest value of several in each column."""
+    fold = max(1, -(-len(rows) // max(1, most)))
+    groups = [rows[begin : begin + fold] for begin in range(0, len(rows), fold)]
+    return [_strangest_of(group) if len(group) > 1 else group[0] for group in groups]
+
+
+def _strangest_of(rows: Sequence[HeatRow]) -> HeatRow:
+    count = len(rows[0].values)
+    found = [max(rows, key=lambda row: (at in row.wrong, abs(row.deviation(at)))) for at in range(count)]
+    return HeatRow(
+        f"{rows[0].name}…{rows[-1].name.rpartition(' ')[2]}",
+        [row.values[at] for at, row in enumerate(found)],
+        rows[0].reference,
+        frozenset(at for at, row in enumerate(found) if at in row.wrong),
+    )
+
+
+def _figure(row: HeatRow, at: int, width: int) -> str:
+    return f"{short(row.values[at]):>{width - 1}}{MARK if at in row.wrong else ' '}"
+
+
+def short(value: float) -> str:
+    """Formats a value with two digits: `0.021`, `3.1e-4`."""
+    if not value or 0.001 <= abs(value) < 99.5:
+        return f"{value:.2g}"
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+
+
+def _bar(row: HeatRow, at: int, width: int) -> str:
+    bar = BARS[round((row.deviation(at) + 1) / 2 * (len(BARS) - 1))] if row.values[at] else "0"
+    return (MARK if at in row.wrong else bar) * width
+
+
+def _style(row: HeatRow, at: int, is_figure: bool) -> str:
+    """Returns the style of a cell: the background of a figure, or the colour of a bar, says how far it deviates."""
+    if at in row.wrong:
+        return "bold reverse $error"
+    deviation = row.deviation(at)
+    if abs(deviation) < LEAST_TINT:
+        return "" if is_figure else FAINT
+    colour = "$warning" if deviation > 0 else "$primary"
+    share = round(abs(deviation) * 100)
+    return f"on {colour} {round(share * 0.6)}%" if is_figure else f"{colour} {max(60, share)}%"
+
+
+def _ticks(columns: Sequence[range], cell: int) -> str:
+    """Returns the numbers of some columns, each where its cell begins."""
+    line = ""
+    for place, column in enumerate(columns):
+        at, text = place * cell, str(column[0])
+        if (not line or at >= len(line) + 4) and at + len(text) <= len(columns) * cell:
+            line = f"{line:<{at}}{text}"
+    return line
