@@ -1,5 +1,6 @@
 """Numbers, shapes and names formatted for people."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -36,12 +37,12 @@ def three_digits(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
-def number(value: float) -> str:
-    """Formats a number of any magnitude with three digits: `0.0213`, `1.2e-5`, `3.2e4`."""
-    if not value or 0.001 <= abs(value) < 999.5:
-        return f"{value:.3g}"
-    digits, _, exponent = f"{value:.2e}".partition("e")
-    return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+def number(value: float, digits: int = 3) -> str:
+    """Formats a number of any magnitude, rounded to some digits: `0.0213`, `1.2e-5`, `3.2e4`, `nan`."""
+    if not value or 0.001 <= abs(value) < 10**digits - 0.5 or not math.isfinite(value):
+        return f"{value:.{digits}g}"
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
 
 
 def rate(value: float) -> str:

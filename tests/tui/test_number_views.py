@@ -1,18 +1,21 @@
 """The numbers inside arrays in the views: columns and pane of Arrays, and Experts, over runs that have ended."""
 
+import math
 from pathlib import Path
 
 import msgspec
 import pytest
+from shardtui.engine.base import formatting
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.number_events import ArrayNumbers, NumbersMeasured
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.messages import EventsArrived
+from shardtui.tui.state.number_tables import course_bars
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.heat_map import HeatRow, draw_heat_map, folded, short
+from shardtui.tui.widgets.heat_map import HeatRow, draw_heat_map, folded
 from shardtui.tui.widgets.numbers_pane import family
 from shardtui.tui.widgets.table import sort_value
 
@@ -129,7 +132,7 @@ async def test_experts_is_there_for_models_with_experts_and_follows_events(home:
         await see(app, "tokens ÷ fair share, step 8")
         await see(app, "layer 1 0 2.5 1 0.5")
         assert "device part 1 of 2 does 1.12 × the mean" in screen_text(app)
-        assert cells(app, "1") == ["1", "0.935", "62 %", "1", "2.50 (expert 1)", "12 %", "40"]
+        assert cells(app, "1") == ["1", "0.935", "62 %", "1", "2.5 (expert 1)", "12 %", "40"]
         even = msgspec.structs.replace(EXPERTS, load=[[1.0] * 4, [1.0] * 4])
         app.post_message(EventsArrived([measured(9, experts=even)]))
         await see(app, "layer 1 1 1 1 1")
@@ -151,12 +154,21 @@ def test_a_heat_map_has_figures_where_they_fit_else_bars() -> None:
     row = HeatRow("rms", [1.0, 10.0, 0.1, 0.0, 1.0], 1.0, frozenset([4]))
     assert plain(row, width=40) == ["layer     0     1     2     3     4 ", "rms       1    10   0.1     0     1!"]
     assert [len(line) for line in plain(row, width=40, height=3)] == [36] * 3
-    assert plain(row, width=20)[1] == "rms   ▅▅██▁▁00!!"
+    assert plain(row, width=20)[1] == "rms   ▄▄██▁▁00!!"
     assert plain(row, width=9)[1] == "rms   █0!", "the strangest of two"
+    (line,) = draw_heat_map("layer", [row], 30, reference="median")[1:]
+    assert line.plain == "rms   ▄▄▄███▁▁▁000!!!        1", "what bars are compared with"
     many = HeatRow("rms", [1.0] * 63 + [9.0] + [1.0] * 32, 1.0)
     line = plain(many, width=54)[1]
-    assert len(line) == 54 and line.count("█") == 1
+    assert len(line) == 54 and line.count("▇") == 1
     assert draw_heat_map("layer", [], 40) == []
+
+
+def test_a_value_that_overflowed_is_drawn() -> None:
+    row = HeatRow("rms", [1.0, math.inf, math.nan], 1.0)
+    assert plain(row, width=40)[1].split() == ["rms", "1", "inf", "nan"]
+    assert len(plain(row, width=8)[1]) <= 8
+    assert course_bars([1.0, math.inf, 2.0, math.nan]) == "▁█"
 
 
 def test_a_heat_map_is_folded_to_the_strangest_rows() -> None:
@@ -180,6 +192,11 @@ def test_a_family_is_that_of_the_parameter() -> None:
 
 
 def test_figures_are_sorted_by_their_size() -> None:
-    assert [*map(short, (0.0213, 3.14e-4, 32_000.0, 0.0))] == ["0.021", "3.1e-4", "3.2e4", "0"]
+    assert [formatting.number(value, 2) for value in (0.0213, 3.14e-4, 32_000.0, 0.0)] == [
+        "0.021",
+        "3.1e-4",
+        "3.2e4",
+        "0",
+    ]
     texts = ["3.2e4", "12", "0.02…3e2 (layer 1)", "1.2e-5…0.3", "-1e-3"]
     assert [sort_value(text)[:2] for text in texts] == [(0, 3.2e4), (0, 12.0), (0, 0.02), (0, 1.2e-5), (0, -1e-3)]

@@ -96,7 +96,7 @@ def test_numbers_of_a_run_as_tables_and_as_json(home: Path, capsys: pytest.Captu
     assert f"{name}, step 4, under dp: 2 arrays, measured in 250 ms" in out
     assert "up 1.73 12 ▁█ 0.01 12 0.03…3 (layer 1) 0" in words(out)
     assert "update.up" not in out
-    assert "1 0.935 62 % 1 2.50 (expert 1) 12 % 40" in words(out)
+    assert "1 0.935 62 % 1 2.5 (expert 1) 12 % 40" in words(out)
     assert "device part 1 of 2 does 1.12 × the mean" in out
     out = printed(capsys, name, "--array", "up")
     assert "1 0.04 0.16 0 12 0" in words(out)

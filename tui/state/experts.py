@@ -61,9 +61,9 @@ LOADS: Sequence[Column[LayerLoad]] = (
     figure("variation", lambda each: formatting.number(each.variation)),
     figure("effective", lambda each: formatting.percent(each.used)),
     figure("dead", lambda each: str(each.dead)),
-    figure("most loaded", lambda each: f"{each.load[each.busiest]:.2f} (expert {each.busiest})"),
+    figure("most loaded", lambda each: f"{formatting.number(each.load[each.busiest])} (expert {each.busiest})"),
     figure("dropped", lambda each: "–" if each.dropped is None else formatting.percent(each.dropped)),
-    figure("router logits", lambda each: formatting.number(each.logits_max)),
+    figure("max logit", lambda each: formatting.number(each.logits_max)),
 )
 """Of the load of a layer's experts."""
 

@@ -73,7 +73,7 @@ SHARDS: Sequence[Column[ShardNumbers]] = (
 
 def course_bars(course: Sequence[float]) -> str:
     """Returns a bar for each of the last measurements, by the logarithm of the value; empty for fewer than two."""
-    shown = [math.log(value) for value in course[-BARS_OF_COURSE:] if value > 0]
+    shown = [math.log(value) for value in course[-BARS_OF_COURSE:] if 0 < value < math.inf]
     if len(shown) < 2:
         return ""
     margin = max(0.0, LEAST_SPAN - (max(shown) - min(shown))) / 2

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 
 from textual.content import Content
 
-from ...engine.base.formatting import BARS
+from ...engine.base.formatting import BARS, number
 from ..state.numbers import STANDS_OUT
 
 FAINT = "$foreground 60%"
+DIGITS = 2
 PADDING = 2
 """Cells around a figure, of which the right one may be a mark."""
 MAX_CELL_WIDTH, MAX_BAR_WIDTH = 9, 3
+REFERENCE_WIDTH = 9
 TALL = 2
 """Lines of a row where there is room."""
 MARK = "!"
@@ -46,35 +48,63 @@ class HeatRow:
         return max(columns, key=lambda at: (at in self.wrong, abs(self.deviation(at))))
 
 
-def draw_heat_map(title: str, rows: Sequence[HeatRow], width: int, height: int = 0) -> list[Content]:
+@dataclass(frozen=True)
+class _Frame:
+    """How a map is divided among the cells of its width."""
+
+    names: int
+    """Cells of the rows' names."""
+    columns: Sequence[range]
+    """The columns in each cell of the map."""
+    cell: int
+    """Its width."""
+    has_figures: bool
+
+    @property
+    def heading(self) -> str:
+        if self.has_figures:
+            return "".join(f"{column[0]:>{self.cell - 1}} " for column in self.columns)
+        return _ticks(self.columns, self.cell)
+
+
+def draw_heat_map(
+    title: str, rows: Sequence[HeatRow], width: int, height: int = 0, reference: str = ""
+) -> list[Content]:
     """Returns lines of `width` cells: the numbers of the columns, then the rows, two lines each if they fit `height`.
 
     `title`: what a column is. Columns that do not fit are folded: a cell then shows the strangest of its values.
+    `reference`: name of what values are compared with, to show it beside bars; empty if it is clear.
     """
     if not rows:
         return []
+    frame = _frame(title, rows, width, REFERENCE_WIDTH * bool(reference))
+    shows_reference = bool(reference) and not frame.has_figures
+    heading = frame.heading + (f"{reference:>{REFERENCE_WIDTH}}" if shows_reference else "")
+    lines = [Content.styled(f"{title:<{frame.names}}{heading}", FAINT)]
+    is_tall = frame.has_figures and 1 + TALL * len(rows) <= height
+    draw = _figure if frame.has_figures else _bar
+    for row in rows:
+        places = [row.strangest(each) for each in frame.columns]
+        cells = [(draw(row, at, frame.cell), _style(row, at, frame.has_figures)) for at in places]
+        figure = f"{number(row.reference):>{REFERENCE_WIDTH}}" if shows_reference else ""
+        name = f"{row.name:<{frame.names}}"
+        lines.append(Content.assemble((name, "bold" if row.is_chosen else FAINT), *cells, figure))
+        if is_tall:
+            lines.append(Content.assemble(" " * frame.names, *((" " * frame.cell, style) for _, style in cells)))
+    return lines
+
+
+def _frame(title: str, rows: Sequence[HeatRow], width: int, reserved: int) -> _Frame:
+    """`reserved`: cells that bars leave free at the right."""
     names = max(len(title), *(len(row.name) for row in rows)) + 1
     count, room = len(rows[0].values), max(1, width - names)
-    cell = max(len(short(value)) for row in rows for value in row.values) + PADDING
-    has_figures = cell * count <= room
-    if has_figures:
-        cell, fold = min(MAX_CELL_WIDTH, room // count), 1
-    else:
-        fold = -(-count // room)
-        cell = max(1, min(MAX_BAR_WIDTH, room // -(-count // fold)))
+    cell = max(len(number(value, DIGITS)) for row in rows for value in row.values) + PADDING
+    if cell * count <= room:
+        return _Frame(names, [range(at, at + 1) for at in range(count)], min(MAX_CELL_WIDTH, room // count), True)
+    room = max(1, room - reserved)
+    fold = -(-count // room)
     columns = [range(at, min(at + fold, count)) for at in range(0, count, fold)]
-    heading = "".join(f"{at:>{cell - 1}} " for at in range(count)) if has_figures else _ticks(columns, cell)
-    draw = _figure if has_figures else _bar
-    lines = [Content.styled(f"{title:<{names}}{heading}", FAINT)]
-    is_tall = has_figures and 1 + TALL * len(rows) <= height
-    for row in rows:
-        places = [row.strangest(each) for each in columns]
-        styles = [_style(row, at, has_figures) for at in places]
-        cells = zip((draw(row, at, cell) for at in places), styles, strict=True)
-        lines.append(Content.assemble((f"{row.name:<{names}}", "bold" if row.is_chosen else FAINT), *cells))
-        if is_tall:
-            lines.append(Content.assemble(" " * names, *((" " * cell, style) for style in styles)))
-    return lines
+    return _Frame(names, columns, max(1, min(MAX_BAR_WIDTH, room // len(columns))), False)
 
 
 def folded(rows: Sequence[HeatRow], most: int) -> list[HeatRow]:
@@ -96,19 +126,13 @@ def _strangest_of(rows: Sequence[HeatRow]) -> HeatRow:
 
 
 def _figure(row: HeatRow, at: int, width: int) -> str:
-    return f"{short(row.values[at]):>{width - 1}}{MARK if at in row.wrong else ' '}"
-
-
-def short(value: float) -> str:
-    """Formats a value with two digits: `0.021`, `3.1e-4`."""
-    if not value or 0.001 <= abs(value) < 99.5:
-        return f"{value:.2g}"
-    digits, _, exponent = f"{value:.1e}".partition("e")
-    return f"{digits.removesuffix('.0')}e{int(exponent)}"
+    return f"{number(row.values[at], DIGITS):>{width - 1}}{MARK if at in row.wrong else ' '}"
 
 
 def _bar(row: HeatRow, at: int, width: int) -> str:
-    bar = BARS[round((row.deviation(at) + 1) / 2 * (len(BARS) - 1))] if row.values[at] else "0"
+    """Returns a bar: the middle one near the reference, the highest for a value that stands out."""
+    deviation, middle = row.deviation(at), (len(BARS) - 1) // 2
+    bar = BARS[round(middle * (deviation + 1)) if deviation < 1 else -1] if row.values[at] else "0"
     return (MARK if at in row.wrong else bar) * width
 
 
@@ -131,4 +155,4 @@ def _ticks(columns: Sequence[range], cell: int) -> str:
         at, text = place * cell, str(column[0])
         if (not line or at >= len(line) + 4) and at + len(text) <= len(columns) * cell:
             line = f"{line:<{at}}{text}"
-    return line
+    return f"{line:<{len(columns) * cell}}"

@@ -43,7 +43,7 @@ class NumbersPane(Lines):
         words = [(shard_words(array, shard), "$error" if shard.nonfinite else "$warning") for shard in array.shards]
         texts = wrapped(words, width, "  ")[: max(2, height // 3)]
         heat = (
-            draw_heat_map("layer", heat_rows(array, by_name), width)
+            draw_heat_map("layer", heat_rows(array, by_name), width, reference="median")
             if array.is_stacked
             else figure_lines(array, by_name)
         )
