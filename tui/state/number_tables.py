@@ -12,7 +12,7 @@ from ..terminal.plain_table import Column, figure
 from .numbers import NumbersRow, outlier, whole
 from .tables import WIDE_FROM, WIDEST_FROM, share
 
-BARS_OF_COURSE = 8
+BARS_OF_COURSE = 7
 LEAST_SPAN = math.log(2)
 """The height of a course is at least a factor of 2, so that small changes look small."""
 RMS, NONFINITE = "rms", "NaN, inf"
@@ -25,11 +25,11 @@ def numbers_columns() -> list[Column[NumbersRow]]:
         Column("array", lambda row: row.array.name),
         figure(RMS, lambda row: formatting.number(whole(row.array.rms))),
         figure(NONFINITE, lambda row: _count(sum(row.array.nonfinite))),
-        Column("course", lambda row: course_bars(row.course), wide_from=WIDE_FROM),
+        Column("course", lambda row: course_bars(row.course), style="dim", wide_from=WIDE_FROM),
         figure("update ratio", lambda row: ratio_words(row.update_ratio) if row.update_ratios else ""),
         figure("max", lambda row: formatting.number(max(row.array.max)), WIDE_FROM),
         Column("rms by layer", lambda row: layers_words(row.array), wide_from=WIDE_FROM),
-        figure("mean", lambda row: formatting.number(sum(row.array.mean) / len(row.array.mean)), WIDE_FROM),
+        figure("mean", lambda row: formatting.number(sum(row.array.mean) / len(row.array.mean), 2), WIDE_FROM),
         figure("zeros", lambda row: share(sum(row.array.zeros) / len(row.array.zeros) or None), WIDE_FROM),
         Column("kind", lambda row: row.array.kind, style="dim", wide_from=WIDEST_FROM),
     ]
@@ -87,7 +87,7 @@ def layers_words(array: ArrayNumbers) -> str:
         return ""
     worst = max(array.nonfinite)
     at = array.nonfinite.index(worst) if worst else outlier(array.rms)
-    words = f"{formatting.number(min(array.rms))}…{formatting.number(max(array.rms))}"
+    words = f"{formatting.number(min(array.rms), 2)}…{formatting.number(max(array.rms), 2)}"
     return words if at is None else f"{words} (layer {at})"
 
 

@@ -19,8 +19,8 @@ TALL = 2
 """Lines of a row where there is room."""
 MARK = "!"
 """Beside or in place of a value that has elements that are not finite."""
-LEAST_TINT = 0.08
-"""Deviations that are smaller, as a part of the largest that is told apart, have no colour."""
+LEAST_TINT = 1 / 6
+"""Deviations that are smaller, as a part of the largest that is told apart, have no colour, and the middle bar."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,10 @@ def _style(row: HeatRow, at: int, is_figure: bool) -> str:
         return "bold reverse $error"
     deviation = row.deviation(at)
     if abs(deviation) < LEAST_TINT:
-        return "" if is_figure else FAINT
+        return "" if is_figure else "$foreground 40%"
     colour = "$warning" if deviation > 0 else "$primary"
-    share = round(abs(deviation) * 100)
-    return f"on {colour} {round(share * 0.6)}%" if is_figure else f"{colour} {max(60, share)}%"
+    share = 100 * abs(deviation)
+    return f"on {colour} {0.6 * share:.0f}%" if is_figure else f"{colour} {40 + 0.6 * share:.0f}%"
 
 
 def _ticks(columns: Sequence[range], cell: int) -> str:
