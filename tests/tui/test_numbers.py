@@ -112,6 +112,7 @@ def test_numbers_of_a_run_as_tables_and_as_json(home: Path, capsys: pytest.Captu
     ("arguments", "says"),
     [
         (["--array", "upp"], "--array upp: no such array among the 4 of step 4: did you mean up?"),
+        (["--array", "zz"], "--array zz: no such array among the 4 of step 4: see `shardtui numbers tiny-1`"),
         (["--step", "3"], "--step 3: run tiny-1 has numbers of steps 4: choose one of them"),
     ],
 )

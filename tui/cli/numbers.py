@@ -55,7 +55,7 @@ def numbers_command(options: argparse.Namespace) -> int:
     measured = _measured(directory, state)
     last = _chosen(measured, options.step, directory.name)
     if name is not None:
-        refuse_unknown(name, measured[last])
+        refuse_unknown(name, measured[last], directory.name)
         measured = [of_array(name, event) for event in measured]
     if options.json:
         shown = [event for event in measured if options.step in (None, event.step)]
@@ -101,12 +101,13 @@ def _chosen(measured: Sequence[NumbersMeasured], step: int | None, run: str) -> 
     return found[-1]
 
 
-def refuse_unknown(name: str, event: NumbersMeasured) -> None:
+def refuse_unknown(name: str, event: NumbersMeasured, run: str) -> None:
     """Raises UserError if there is no array of that name."""
     names = [array.name for array in event.arrays]
     if name not in names:
         maybe = suggestion(name, names)
-        raise UserError(f"--array {name}: no such array among the {len(names)} of step {event.step:,}: {maybe}")
+        among = f"no such array among the {len(names)} of step {event.step:,}"
+        raise UserError(f"--array {name}: {among}: {maybe}see `shardtui numbers {run}`")
 
 
 def of_array(name: str, event: NumbersMeasured) -> NumbersMeasured:

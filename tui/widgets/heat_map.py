@@ -15,7 +15,7 @@ PADDING = 2
 """Cells around a figure, of which the right one may be a mark."""
 MAX_CELL_WIDTH, MAX_BAR_WIDTH = 9, 3
 REFERENCE_WIDTH = 9
-TALL = 2
+MAX_LINES = 3
 """Lines of a row where there is room."""
 MARK = "!"
 """Beside or in place of a value that has elements that are not finite."""
@@ -70,7 +70,7 @@ class _Frame:
 def draw_heat_map(
     title: str, rows: Sequence[HeatRow], width: int, height: int = 0, reference: str = ""
 ) -> list[Content]:
-    """Returns lines of `width` cells: the numbers of the columns, then the rows, two lines each if they fit `height`.
+    """Returns lines of `width` cells: the numbers of the columns, then the rows, as high as fits `height`.
 
     `title`: what a column is. Columns that do not fit are folded: a cell then shows the strangest of its values.
     `reference`: name of what values are compared with, to show it beside bars; empty if it is clear.
@@ -81,16 +81,16 @@ def draw_heat_map(
     shows_reference = bool(reference) and not frame.has_figures
     heading = frame.heading + (f"{reference:>{REFERENCE_WIDTH}}" if shows_reference else "")
     lines = [Content.styled(f"{title:<{frame.names}}{heading}", FAINT)]
-    is_tall = frame.has_figures and 1 + TALL * len(rows) <= height
+    each = max(1, min(MAX_LINES, (height - 1) // len(rows))) if frame.has_figures else 1
     draw = _figure if frame.has_figures else _bar
     for row in rows:
-        places = [row.strangest(each) for each in frame.columns]
+        places = [row.strangest(columns) for columns in frame.columns]
         cells = [(draw(row, at, frame.cell), _style(row, at, frame.has_figures)) for at in places]
         figure = f"{number(row.reference):>{REFERENCE_WIDTH}}" if shows_reference else ""
         name = f"{row.name:<{frame.names}}"
-        lines.append(Content.assemble((name, "bold" if row.is_chosen else FAINT), *cells, figure))
-        if is_tall:
-            lines.append(Content.assemble(" " * frame.names, *((" " * frame.cell, style) for _, style in cells)))
+        text = Content.assemble((name, "bold" if row.is_chosen else FAINT), *cells, figure)
+        blank = Content.assemble(" " * frame.names, *((" " * frame.cell, style) for _, style in cells))
+        lines += [text if line == (each - 1) // 2 else blank for line in range(each)]
     return lines
 
 

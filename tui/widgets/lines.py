@@ -15,10 +15,9 @@ from textual.widget import Widget
 from ..state.run_state import RunState
 
 UNIT = r"(?:[kMGTP]?B|[kMGTP]?FLOP(?:/s)?|µs|ms|s|min|h|%|[kMGBTP]|ops?)(?!\w)"
-NUMBER = re.compile(
-    rf"(?<![\w.])[+−-]?\d[\d.,:]*(?:e-?\d+)?(?: ?(?:×|÷|…|of) ?\d[\d.,:]*)*(?: {UNIT})?(?:/s)?(?: \d+ {UNIT})*"
-)
-"""Matches a number with its unit: `1,204`, `4.72 MB`, `3 min 20 s`, `4 × 128`, `12 of 64`, `205…230 ms`."""
+DIGITS = r"\d[\d.,:]*(?:e-?\d+)?"
+NUMBER = re.compile(rf"(?<![\w.])[+−-]?{DIGITS}(?: ?(?:×|÷|…|of) ?{DIGITS})*(?: {UNIT})?(?:/s)?(?: \d+ {UNIT})*")
+"""Matches a number with its unit: `1,204`, `4.72 MB`, `3 min 20 s`, `4 × 128`, `12 of 64`, `205…230 ms`, `3.2e-4`."""
 ELLIPSIS = "…"
 
 
