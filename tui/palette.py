@@ -80,7 +80,7 @@ COMMANDS = (
     ("save", "Save now", "Write a checkpoint while training continues"),
     ("profile", "Profile", f"Trace the next {PROFILE_STEPS} steps and show where their time goes"),
     ("measure", "Compare presets", "Measure each preset that fits, in this run"),
-    ("measure_numbers", "Measure numbers", "Measure what is in each array, before the next step: Arrays shows it"),
+    ("measure_numbers", "Measure numbers", "Measure what is in each array: Arrays shows it"),
     ("experts", "Experts", "Show how evenly the tokens are spread over the experts"),
     ("edit_rules", "Edit rules", "Change a preset, preview the result, apply it to the run"),
     ("checkpoints", "Checkpoints", "List them, and go back to one"),

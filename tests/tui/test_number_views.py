@@ -91,7 +91,7 @@ async def test_arrays_without_layers_and_before_a_measurement(home: Path) -> Non
     async with finished(run_with()) as (app, pilot):
         await press(pilot, "2", "n")
         assert names(app) == [] and "none measured yet" in screen_text(app)
-        assert "No numbers were measured: M does so before the next step" in screen_text(app)
+        assert "No numbers were measured: M measures now" in screen_text(app)
         app.post_message(EventsArrived([measured(8)]))
         await until(lambda: len(names(app)) == 5, "the numbers")
         app.screen.select("norm.scale")
@@ -108,13 +108,14 @@ async def test_m_measures_and_shows_so_at_once(home: Path) -> None:
         await until(lambda: app.state.phase is Phase.TRAINING, "a run that trains")
         await press(pilot, "M")
         assert app.screen.has_class("-numbers") and "measuring …" in screen_text(app)
-        app.post_message(EventsArrived([wire.Paused(step=8)]))
-        await until(lambda: "measuring at the next step: the run is paused" in screen_text(app), "the reason")
         app.post_message(EventsArrived([measured(9)]))
         await until(lambda: "step 9, measured in" in screen_text(app), "the answer")
         await press(pilot, "M")
         app.post_message(EventsArrived([wire.CommandRefused(problem="no")]))
         await until(lambda: "measuring" not in screen_text(app), "the refusal")
+        app.post_message(EventsArrived([numbers_measured(11, problem="no memory")]))
+        await until(lambda: "not measured: no memory" in screen_text(app), "the problem")
+        assert len(names(app)) == 5, "those of step 9"
 
 
 async def see(app: ShardtuiApp, text: str) -> None:
@@ -143,7 +144,7 @@ async def test_experts_is_there_for_models_with_experts_and_follows_events(home:
 async def test_experts_before_a_measurement(home: Path) -> None:
     async with finished(recorded_run()) as (app, _):
         await app.switch_mode("experts")
-        await see(app, "The load of the experts was not measured: M does so before the next step")
+        await see(app, "The load of the experts was not measured: M measures now")
 
 
 def plain(*rows: HeatRow, width: int, height: int = 0) -> list[str]:

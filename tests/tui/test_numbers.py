@@ -36,6 +36,7 @@ def test_courses_are_kept_and_a_restored_checkpoint_drops_later_measurements() -
     numbers = kept(*each[:3], restored(2), again := numbers_measured(3, array_numbers("up", 7.0)))
     assert numbers.newest is again and [*numbers.courses["up"]][-1] == (3, 7.0)
     assert kept(*each[:3], wire.TrainingStarted(preset="dp", step=3)).newest is each[2]
+    assert kept(each[0], numbers_measured(2, problem="no memory")).newest is each[0]
     assert [*kept(each[0], numbers_measured(1, array_numbers("up", 9.0))).courses["up"]] == [(1, 9.0)]
 
 
@@ -126,4 +127,6 @@ def test_mistakes_get_a_message(
 def test_a_run_without_numbers_says_how_to_get_some(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded_run("tiny-1")
     assert "`shardtui train --resume tiny-1 --numbers-every 100` trains on" in printed(capsys, "tiny-1", code=2)
+    recorded_run("tiny-2", numbers_measured(5, problem="no memory"))
+    assert "run tiny-2 has no numbers: no memory" in printed(capsys, "tiny-2", code=2)
     assert "run tiny-7: no such run" in printed(capsys, "tiny-7", code=2)

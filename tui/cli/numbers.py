@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 
 from ...engine.base import formatting
-from ...engine.base.output import show
+from ...engine.base.output import printable, show
 from ...engine.base.user_error import UserError, suggestion
 from ...engine.wire import run_directory
 from ...engine.wire.event_log import LogReader
@@ -75,11 +75,13 @@ def _measured(directory: RunDirectory, state: RunState) -> list[NumbersMeasured]
     with suppress(FileNotFoundError):  # it has just begun
         for events in LogReader(directory.events).read():
             apply_all(state, events)
-            found += [event for event in events if isinstance(event, NumbersMeasured)]
+            found += [event for event in events if isinstance(event, NumbersMeasured) and not event.problem]
     if found:
         return found
     if watched := directory.watched:
         raise UserError(f"run {directory.name} has no numbers: {watched.refusal}")
+    if problem := state.numbers.problem:
+        raise UserError(f"run {directory.name} has no numbers: {printable(problem)}")
     holder = directory.holder()
     way = (
         f"press M in Arrays of `shardtui attach {directory.name}`, or train with --numbers-every 100"

@@ -15,7 +15,7 @@ from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..bindings import identified, key_of
 from ..messages import OriginRequested, ViewShown
 from ..state.origin_pages import ValuePage
-from ..state.run_state import Phase, RunState
+from ..state.run_state import RunState
 from ..widgets.array_table import ArrayTable
 from ..widgets.lines import StyledText, Texts
 from ..widgets.numbers_pane import NumbersPane
@@ -40,7 +40,7 @@ pane.
 
 **n** shows the numbers in the arrays in place of their layout, as measured last: root mean square and its course, the
 update ÷ parameter, what is not finite. The pane compares the layers of an array with their median: orange is above it,
-blue below. **M** measures before the next step, `--numbers-every N` regularly.
+blue below. **M** measures now, `--numbers-every N` every N steps.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = identified(
@@ -142,10 +142,13 @@ def _inspection_status(state: RunState) -> str:
 
 
 def _numbers_status(state: RunState) -> str:
-    """Returns when the numbers were measured, or that they are being measured."""
-    newest = state.numbers.newest
-    if state.numbers.is_requested:
-        return "measuring at the next step: the run is paused" if state.phase is Phase.PAUSED else "measuring …"
+    """Returns when the numbers were measured, that they are being measured, or why they were not."""
+    numbers = state.numbers
+    if numbers.is_requested:
+        return "measuring …"
+    if numbers.problem:
+        return f"not measured: {numbers.problem}"
+    newest = numbers.newest
     return f"step {newest.step:,}, measured in {formatting.seconds(newest.seconds)}" if newest else "none measured yet"
 
 

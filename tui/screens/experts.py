@@ -15,7 +15,7 @@ from ..widgets.lines import StateLines, set_titles, wrapped
 from ..widgets.table import Table
 from .run_screen import RunScreen
 
-NO_LOADS = "The load of the experts was not measured: {key} does so before the next step, --numbers-every N regularly."
+NO_LOADS = "The load of the experts was not measured: {key} measures now, --numbers-every N every N steps."
 
 
 class ExpertsScreen(RunScreen):
@@ -28,7 +28,7 @@ Of models with experts: a row for each layer, a column for each expert, as measu
 the expert ÷ their fair share: orange has more, blue has fewer, `0` has none; where several share a cell it shows the
 strangest. The lower border says how much more than the mean the busiest part of the devices computes. Below, of each
 layer: *variation* is standard deviation ÷ mean of the loads, *effective* exp(entropy) ÷ number of experts, *dead* are
-those without a token. **M** measures before the next step, `--numbers-every N` regularly; **escape** returns to Watch.
+those without a token. **M** measures now, `--numbers-every N` every N steps; **escape** returns to Watch.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = identified(

@@ -106,6 +106,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
             state.phase = Phase.SWITCHING
         case events.Switched():
             state.switches.append(event)
+            state.numbers.is_requested = False  # what measures belongs to the preset before
             state.marks.append((event.step, event.to_preset))
             _train(state, event.to_preset)
         case events.SwitchFailed():

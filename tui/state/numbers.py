@@ -27,11 +27,16 @@ class Numbers:
     """By name of the array."""
     is_requested: bool = False
     """Whether the user has requested a measurement that is not there yet."""
+    problem: str | None = None
+    """Why the last attempt gave no numbers; None if it gave some."""
 
     def add(self, event: NumbersMeasured) -> None:
         """Adds a measurement. It replaces earlier ones of the same step and of later ones."""
+        self.is_requested, self.problem = False, event.problem
+        if event.problem:
+            return
         self.rewind_to(event.step - 1)
-        self.newest, self.is_requested = event, False
+        self.newest = event
         for array in event.arrays:
             self.courses.setdefault(array.name, deque(maxlen=KEPT)).append((event.step, whole(array.rms)))
 
@@ -104,5 +109,5 @@ def outlier(values: Sequence[float]) -> int | None:
 
 
 def median(values: Sequence[float]) -> float:
-    """Returns the upper median; 0 for none."""
-    return sorted(values)[len(values) // 2] if values else 0.0
+    """Returns the lower median; 0 for none."""
+    return sorted(values)[(len(values) - 1) // 2] if values else 0.0

@@ -11,7 +11,7 @@ from ..state.numbers import UPDATE, median, update_ratios
 from .heat_map import FAINT, HeatRow, draw_heat_map
 from .lines import Lines, set_titles, wrapped
 
-NO_NUMBERS = "No numbers were measured: {key} does so before the next step, --numbers-every N regularly."
+NO_NUMBERS = "No numbers were measured: {key} measures now, --numbers-every N every N steps."
 QUANTITIES = {"grad": "gradient", "update": "update"}
 """Names of the rows by the prefix of the array's name; others, such as `mu` of Adam, stand for themselves."""
 
