@@ -47,7 +47,7 @@ those without a token. **M** measures now, `--numbers-every N` every N steps; **
             rows = {str(each.layer): each for each in layer_loads(newest.experts)}
             table = self.query_one(Table)
             table.show_columns(LOADS, rows)
-            set_titles(table.rows, f"{len(rows)} layers")
+            set_titles(table.rows, f"{len(rows)} layer{'s' * (len(rows) != 1)}")
 
 
 class LoadMap(StateLines):
