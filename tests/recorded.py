@@ -53,7 +53,7 @@ def numbers_measured(step: int, *arrays: ArrayNumbers, **fields: Any) -> Numbers
     return NumbersMeasured(step=step, arrays=[*arrays], **{"preset": "dp", "seconds": 0.25} | fields)
 
 
-SHARD = ShardNumbers(device=3, ranges=[[1, 2], [0, 64], [128, 256]], rms=32_000.0, max=1e6, nonfinite=12)
+SHARD = ShardNumbers(device=3, ranges=[[1, 2], [0, 64], [128, 256]], rms=32_000.0, max=1e6, nonfinite=12, usual=800.0)
 """A shard of layer 1 that stands out."""
 EXPERTS = ExpertNumbers(
     load=[[1.0, 1.0, 1.0, 1.0], [0.0, 2.5, 1.0, 0.5]], dropped=[0.0, 0.125], logits_max=[3.0, 40.0], device_parts=2

@@ -79,7 +79,7 @@ async def test_n_shows_the_numbers_in_the_arrays(home: Path, size: tuple[int, in
         text = shown_words(app)
         assert "step 8, measured in 250 ms" in text and f"─ {UP} ─" in text, "the same array is selected"
         assert "parameter 0.04 1.6!" in text and "update ratio 5e-4 5e-4" in text
-        assert "device 3 [1:2, 0:64, 128:256]: 12 NaN or inf, rms 3.2e4 (layer 1: 1.6)" in text
+        assert "device 3 [1:2, 0:64, 128:256]: 12 NaN or inf, rms 3.2e4, 40 × the others" in text
         await press(pilot, "o", "o")
         assert app.screen.query_one("ArrayTable").sorted_by == "rms" and names(app)[0] == "a.value.that.no.layout.has"
         assert "Group" not in screen_text(app).splitlines()[-1]

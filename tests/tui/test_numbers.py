@@ -53,7 +53,7 @@ def test_a_layer_that_stands_out_is_named() -> None:
     assert layers_words(array_numbers("up", 0.03, 0.04)) == "0.03…0.04"
     assert layers_words(BIAS) == ""
     assert outlier([1.0, 0.0, 1.0]) == 1 and outlier([0.0, 0.0, 1.0]) is None and outlier([]) is None
-    assert shard_words(UP, SHARD) == "device 3 [1:2, 0:64, 128:256]: 12 NaN or inf, rms 3.2e4 (layer 1: 0.04)"
+    assert shard_words(SHARD) == "device 3 [1:2, 0:64, 128:256]: 12 NaN or inf, rms 3.2e4, 40 × the others"
 
 
 def test_small_changes_look_small() -> None:

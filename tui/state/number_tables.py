@@ -95,13 +95,11 @@ def ranges_words(shard: ShardNumbers) -> str:
     return f"[{', '.join(f'{begin}:{end}' for begin, end in shard.ranges)}]"
 
 
-def shard_words(array: ArrayNumbers, shard: ShardNumbers) -> str:
-    """Returns a shard that stands out in words: `device 3 [0:64, 128:256]: rms 3.2e4 (array: 1.1e4)`."""
-    layer = shard.ranges[0][0] if array.is_stacked and shard.ranges else 0
-    all_of_it = f"layer {layer}" if array.is_stacked else "array"
-    known = array.rms[layer] if layer < len(array.rms) else whole(array.rms)
+def shard_words(shard: ShardNumbers) -> str:
+    """Returns a shard that stands out in words: `device 3 [0:64, 128:256]: rms 3.2e4, 40 × the others`."""
     texts = [f"{shard.nonfinite:,} NaN or inf"] if shard.nonfinite else []
-    texts.append(f"rms {formatting.number(shard.rms)} ({all_of_it}: {formatting.number(known)})")
+    ratio = f", {formatting.number(shard.rms / shard.usual)} × the others" if shard.usual else ""
+    texts.append(f"rms {formatting.number(shard.rms)}{ratio}")
     return f"device {shard.device} {ranges_words(shard)}: {', '.join(texts)}"
 
 

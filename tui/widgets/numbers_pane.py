@@ -40,7 +40,7 @@ class NumbersPane(Lines):
 
     def lines_of(self, array: ArrayNumbers, by_name: Mapping[str, ArrayNumbers]) -> list[Content]:
         width, height = self.size.width, self.size.height
-        words = [(shard_words(array, shard), "$error" if shard.nonfinite else "$warning") for shard in array.shards]
+        words = [(shard_words(shard), "$error" if shard.nonfinite else "$warning") for shard in array.shards]
         texts = wrapped(words, width, "  ")[: max(2, height // 3)]
         heat = (
             draw_heat_map("layer", heat_rows(array, by_name), width, reference="median")
