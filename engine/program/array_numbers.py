@@ -20,7 +20,7 @@ from ..models.task import Task, TrainState
 from ..spec.config import UserModel
 from ..wire.number_events import ArrayNumbers, ExpertNumbers, ShardNumbers
 from .placement import Placement, Tree, with_shardings
-from .program import named_activations, rules_of
+from .program import named_activations, quick, rules_of
 from .recorded_trace import Loop, Operation, Recorder, loops
 
 STANDS_OUT = 10.0
@@ -120,7 +120,11 @@ def compile_numbers(task: Task, placement: Placement) -> Numbers:
     replicated = NamedSharding(placement.mesh, PartitionSpec())
     arguments = placement.abstract_state(task), with_shardings(task.batch_arrays, placement.batch_shardings)
     with rules_of(task, placement):
-        compiled = jax.jit(measure, out_shardings=replicated, keep_unused=True).lower(*arguments).compile()
+        compiled = (
+            jax.jit(measure, out_shardings=replicated, keep_unused=True)
+            .lower(*arguments)
+            .compile(compiler_options=quick(placement))
+        )
     return Numbers(compiled, arrays, sizes, _expert_parts(placement))
 
 

@@ -18,7 +18,20 @@ from tests.suite import arguments, machine, modules, versions
 from tests.table import Table, python
 
 NAMES = (
-    *("watching", "own_loop", "hosts", "step", "breakdown", "origins", "switch", "digest", "memory", "depth", "start"),
+    *(
+        "watching",
+        "own_loop",
+        "hosts",
+        "step",
+        "breakdown",
+        "origins",
+        "switch",
+        "digest",
+        "numbers",
+        "memory",
+        "depth",
+        "start",
+    ),
     *("terminal", "history", "data", "weights", "planning", "maxtext"),
 )
 

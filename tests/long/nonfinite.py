@@ -10,7 +10,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
