@@ -23,6 +23,8 @@ class NonfiniteExplainer:
 
     def __init__(self, tools: Tools, restorer: Restorer, batches: DeviceBatches) -> None:
         self.tools, self._restorer, self._batches = tools, restorer, batches
+        self._last: int | None = None
+        """The step that was explained last: if it is not finite again, the run was resumed nevertheless."""
 
     def explain(self, at: Progress) -> str | None:
         """Explains the first step that was not finite. Returns why the run pauses; None if that is not known. With an
@@ -30,6 +32,9 @@ class NonfiniteExplainer:
         at.reports.flush()
         step, began = at.reports.nonfinite_step, time.perf_counter()
         assert step
+        if step == self._last:
+            return None
+        self._last = step
         back = max((each.step for each in self.tools.saver.kept() if each.step < step), default=0)
         seconds = (step - 1 - back) * at.reports.step_seconds
         if not back and at.origin:

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "engine/wire/lock.py": "/proc",
     "tui/client/stopping.py": "/proc",
     "engine/planning/compilers.py": "the package's own sources",
+    "tui/metrics/csv_file.py": "what it has written, and the first lines of a file that it may replace",
     "engine/program/compilation_cache.py": "sources that this process has imported",
     "engine/supervision/engine.py": "the beat of an own child",
     "engine/distributed/seal.py": "the run's secret, on storage that may be remote",

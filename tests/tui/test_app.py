@@ -181,10 +181,12 @@ async def test_a_loss_that_is_not_finite_pauses_the_run(home: Path) -> None:
     directory = run_directory.create(msgspec.structs.replace(config, training=training))
     async with shown(directory, True) as (app, pilot):
         await until(lambda: app.state.phase is Phase.PAUSED, "the pause")
-        assert "the loss is not finite" in str(app.state.paused_by)
+        assert "is not finite, first in" in str(app.state.paused_by)
         reason = app.screen.query_one("LastSwitch")
         await until(lambda: "not finite" in " ".join(line.plain for line in reason.lines), "the reason")
         paused_at = app.state.step
+        await pilot.press("space")  # repeats the step
+        await until(lambda: "the loss is not finite" in str(app.state.paused_by), "a second pause")
         await pilot.press("space")
         await until(lambda: app.state.step > paused_at + 3, "more steps once the user resumes")
         await stop(app)
