@@ -138,8 +138,9 @@ class Findings:
 
 
 def _is_infinite_constant(source: tuple[Reference, Turns]) -> bool:
-    value = source[0]
-    return isinstance(value, Constant) and bool(np.isinf(np.asarray(value.value, np.float64)).any())
+    value = source[0].value if isinstance(source[0], Constant) else None
+    is_number = jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.floating)
+    return is_number and bool(np.isinf(np.asarray(value, np.float64)).any())
 
 
 def explain(task: Task, placement: Placement, state: TrainState, batch: Tree) -> NonfiniteOrigin | None:
@@ -254,9 +255,8 @@ def _elements(
     if activation and activation.shape == shape:
         dims, spec = activation.logical_axes, activation.decision.spec
     else:
-        dims = ("batch" if shape[:1] == (task.config.training.batch_size,) else None, *[None] * len(shape))[
-            : len(shape)
-        ]
+        is_batch = shape[:1] == (task.config.training.batch_size,)
+        dims = ("batch", *[None] * (len(shape) - 1)) if is_batch else (None,) * len(shape)
         preset = placement.preset
         spec = by_rules(shape, dims, preset.rules, dict(placement.mesh.shape), preset.alternatives).spec
     ranges = shard_ranges(shape, NamedSharding(placement.mesh, spec)) if any(dims) else {}
