@@ -28,7 +28,7 @@ from ..wire.number_events import MOST_INDICES, NonfiniteOrigin
 from .array_numbers import shard_ranges
 from .placement import Placement, Tree
 from .program import quick, rules_of, trace_step
-from .recorded_trace import Argument, Constant, OfLoop, OfTurn, Operation, Recorder, Reference, Result, loops
+from .recorded_trace import Argument, Constant, OfLoop, OfTurn, Operation, Recorder, Reference, Result, depth, loops
 
 SAME_ELEMENTS = ("name", "sharding_constraint", "reshard", "copy", "optimization_barrier", "neg", "abs")
 REARRANGED = ("reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "rev", "split")
@@ -109,11 +109,12 @@ class Findings:
         waiting: list[tuple[Reference, Turns, int | None]] = [(each, turns, None) for each in values]
         seen = set[tuple[Reference, Turns, int | None]]()
         while waiting:
-            value, turns, part = each = waiting.pop()
+            value, turns, part = waiting.pop()
             if isinstance(value, Constant):
-                yield value, turns
+                yield value, ()
                 continue
-            if each in seen:
+            turns = turns[: depth(value)]  # a loop's body may take values from outside of it
+            if (each := (value, turns, part)) in seen:
                 continue
             seen.add(each)
             match value:
@@ -159,7 +160,8 @@ def explain(task: Task, placement: Placement, state: TrainState, batch: Tree) ->
         if found is None:
             continue
         if isinstance(found.value, Argument):
-            return _of_argument(task, what, found, arguments[found.value.position])
+            array = task.arrays[found.value.position]
+            return _of_argument(array, what, found, arguments[found.value.position])
         counts = _counts(task, placement, traced.jaxpr, found, arguments)
         names = None if isinstance(task.config.model, UserModel) else observed.activations
         named = _name_after(recorder, found.value, names)
@@ -274,10 +276,8 @@ def _elements(
     }
 
 
-def _of_argument(task: Task, what: str, found: Found, value: jax.Array) -> NonfiniteOrigin:
+def _of_argument(array: Array, what: str, found: Found, value: jax.Array) -> NonfiniteOrigin:
     """Describes an array of the state or the batch, from its shards in this process."""
-    assert isinstance(found.value, Argument)
-    array: Array = task.arrays[found.value.position]
     bad = {shard.device.id: ~np.isfinite(np.asarray(shard.data, np.float32)) for shard in value.addressable_shards}
     places = np.concatenate(
         [

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import ClosedJaxpr, Literal
 
-CALLS = ("jit", "pjit", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call")
+CALLS = ("jit", "pjit", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "closed_call")
 """Primitives that call a jaxpr once with their inputs."""
 
 
@@ -101,6 +101,21 @@ class Constant(NamedTuple):
 
 
 Reference = Result | Argument | OfTurn | OfLoop | Constant
+
+
+def depth(value: Reference) -> int:
+    """Returns the number of loops around the place where a value is known."""
+    match value:
+        case Result(operation):
+            return len(loops(operation.loop))
+        case OfTurn(loop):
+            return len(loops(loop))
+        case OfLoop(loop):
+            return len(loops(loop.outer))
+        case _:
+            return 0
+
+
 Keep = Callable[[Operation, int, jax.Array], Any]
 """Maps an operation, the index of an output and its value to what is kept, a pytree of arrays, or to None."""
 

@@ -35,6 +35,7 @@ class NonfiniteExplainer:
         if step == self._last:
             return None
         self._last = step
+        self.tools.saver.finish()
         back = max((each.step for each in self.tools.saver.kept() if each.step < step), default=0)
         seconds = (step - 1 - back) * at.reports.step_seconds
         if not back and at.origin:

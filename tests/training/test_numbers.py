@@ -25,6 +25,7 @@ def gradient_norm(task: Task, event: NumbersMeasured) -> float:
     return math.sqrt(sum(rms**2 * elements[each.name] / len(each.rms) for each in gradients for rms in each.rms))
 
 
+@pytest.mark.core
 def test_arrays_are_measured_on_request_while_paused(task: Task, programs: Programs, tmp_path: Path) -> None:
     answers = {TrainingStarted: Pause(), Paused: MeasureNumbers(), NumbersMeasured: Resume()}
 
