@@ -128,9 +128,15 @@ def overflows(scenes: Iterator[Scene]) -> Iterator[Fault]:
     for number, scene in zip(range(10), scenes, strict=False):
         kernel, value = list(OVERFLOWS.items())[number % len(OVERFLOWS)]
         layer = number % LAYERS
-        state = scene.with_parameter(kernel, lambda leaf, layer=layer: jax.jit(lambda x: x.at[layer].set(3e38))(leaf))
+        state = scene.with_parameter(kernel, partial(enlarged, layer=layer))
         expected = {"name": value, "layer": layer, "operation": "dot_general", "is_backward": False, "what": "loss"}
         yield Fault(state, scene.batch, expected)
+
+
+def enlarged(leaf: jax.Array, layer: int) -> jax.Array:
+    values = np.array(leaf)
+    values[layer] = 3e38
+    return jax.device_put(values, leaf.sharding)
 
 
 def corrupted_shards(scenes: Iterator[Scene]) -> Iterator[Fault]:
