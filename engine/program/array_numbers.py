@@ -18,13 +18,11 @@ from jax.stages import Compiled
 from ..models.array import Array, gradient_name
 from ..models.task import Task, TrainState
 from ..spec.config import UserModel
-from ..wire.number_events import ArrayNumbers, ExpertNumbers, ShardNumbers
+from ..wire.number_events import STANDS_OUT, UPDATE, ArrayNumbers, ExpertNumbers, ShardNumbers
 from .placement import Placement, Tree, with_shardings
 from .program import named_activations, quick, rules_of
 from .recorded_trace import Loop, Operation, Recorder, loops
 
-STANDS_OUT = 10.0
-"""Factor between a shard's root mean square and the median of its array's shards."""
 MOST_SHARDS = 8
 ROUTED, SENT, ROUTER_LOGITS = "blocks.mlp.masks", "blocks.mlp.dispatch", "blocks.mlp.router"
 """Names of the experts of each token, one-hot [B, T, K, E]; of their slots [B, T, E, C]; of the router's logits."""
@@ -168,7 +166,7 @@ def _measured(task: Task, placement: Placement) -> list[tuple[Array, NamedShardi
 
 
 def update_name(parameter: str) -> str:
-    return f"update.{parameter}"
+    return f"{UPDATE}{parameter}"
 
 
 def _rows(array: Array, sharding: NamedSharding) -> int:

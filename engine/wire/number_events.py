@@ -7,6 +7,11 @@ from msgspec import Struct
 from ..base import formatting
 from .event import Event, Level
 
+UPDATE = "update."
+"""Begins the name of an array of updates; the name of their parameter follows."""
+STANDS_OUT = 10.0
+"""A value stands out if it is this many times the others' median, or less than one part in as many."""
+
 
 class ShardNumbers(Struct, frozen=True):
     """What one device holds of an array, where it stands out."""

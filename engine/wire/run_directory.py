@@ -169,6 +169,12 @@ class RunDirectory:
     def holder(self) -> Holder | None:
         return lock.holder(self.lock)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether an engine, or an external loop, holds the run."""
+        holder = self.holder()
+        return holder is not None and holder.is_alive
+
     def discard(self) -> None:
         shutil.rmtree(self.path)
 
@@ -219,7 +225,7 @@ def find(name: str | None) -> RunDirectory:
             maybe = suggestion(name, (run.name for run in all_runs()))
             raise UserError(f"run {name}: no such run in {state_home()}: {maybe}see `shardtui ls`")
         return directory
-    living = [directory for directory in all_runs() if (holder := directory.holder()) and holder.is_alive]
+    living = [directory for directory in all_runs() if directory.is_alive]
     if not living:
         raise UserError("no run is training: start one with `shardtui`, or name an ended one: see `shardtui ls`")
     return living[-1]

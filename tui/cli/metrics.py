@@ -61,7 +61,7 @@ def _destinations(options: argparse.Namespace, directory: RunDirectory) -> list[
 
 def _is_live(directory: RunDirectory, engine: int) -> bool:
     """Whether the run may still record steps. `engine`: a process that may not have taken its lock yet."""
-    holder = None
+    is_alive = False
     with suppress(UserError):
-        holder = directory.holder()
-    return directory.is_supervised or (holder is not None and holder.is_alive) or is_running(engine)
+        is_alive = directory.is_alive
+    return directory.is_supervised or is_alive or is_running(engine)

@@ -13,12 +13,12 @@ from ...engine.base.output import printable, show
 from ...engine.base.user_error import UserError, suggestion
 from ...engine.wire import run_directory
 from ...engine.wire.event_log import LogReader
-from ...engine.wire.number_events import NumbersMeasured
+from ...engine.wire.number_events import UPDATE, NumbersMeasured
 from ...engine.wire.run_directory import RunDirectory
 from ..state.experts import LOADS, expert_axes, layer_loads, part_words
 from ..state.interpreter import apply_all
 from ..state.number_tables import LAYERS, SHARDS, layer_rows, numbers_columns
-from ..state.numbers import UPDATE, Numbers, NumbersRow, rows_of
+from ..state.numbers import Numbers, NumbersRow, rows_of
 from ..state.run_state import RunState
 from ..terminal import FINE
 from ..terminal.clean import clean, json_line
@@ -82,10 +82,9 @@ def _measured(directory: RunDirectory, state: RunState) -> list[NumbersMeasured]
         raise UserError(f"run {directory.name} has no numbers: {watched.refusal}")
     if problem := state.numbers.problem:
         raise UserError(f"run {directory.name} has no numbers: {printable(problem)}")
-    holder = directory.holder()
     way = (
         f"press M in Arrays of `shardtui attach {directory.name}`, or train with --numbers-every 100"
-        if holder is not None and holder.is_alive
+        if directory.is_alive
         else f"`shardtui train --resume {directory.name} --numbers-every 100` trains on and measures"
     )
     raise UserError(f"run {directory.name} has no numbers: none were measured: {way}")

@@ -85,10 +85,10 @@ def _breakdown(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown
         raise UserError(f"{given}: only for files, but {subject} is a run, which knows its own program")
     if watched := directory.watched:
         raise UserError(watched.refusal)
-    holder = directory.holder()
     state = RunState()
-    is_alive = holder is not None and holder.is_alive
-    event = asyncio.run(_requested(directory, options.profiled, state)) if is_alive else _newest(directory, state)
+    event = (
+        asyncio.run(_requested(directory, options.profiled, state)) if directory.is_alive else _newest(directory, state)
+    )
     if event.breakdown is None:
         raise UserError(f"run {subject}: no breakdown of its profile: {event.problem}")
     tried = alternative(state, event.preset)

@@ -34,8 +34,7 @@ class Connection:
     def is_engine_alive(self) -> bool:
         if self.engine is not None:
             return self.engine.is_alive
-        holder = self._directory.holder()
-        return holder is not None and holder.is_alive
+        return self._directory.is_alive
 
     async def open(self) -> None:
         """Connects as soon as the engine listens. Stays closed if the engine ends first or is unreachable."""

@@ -5,14 +5,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...engine.wire.number_events import ArrayNumbers, NumbersMeasured
+from ...engine.wire.number_events import STANDS_OUT, UPDATE, ArrayNumbers, NumbersMeasured
 
 KEPT = 32
 """Measurements in the course of an array."""
-STANDS_OUT = 10.0
-"""A value stands out if it is this many times the others' median, or less than one part in as many."""
-UPDATE = "update."
-"""Begins the name of an array of updates; the name of their parameter follows."""
 
 Course = deque[tuple[int, float]]
 """Steps, and the root mean square of the whole array at each."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from textual.content import Content
 
 from ...engine.base.formatting import BARS, number
-from ..state.numbers import STANDS_OUT
+from ...engine.wire.number_events import STANDS_OUT
 
 FAINT = "$foreground 60%"
 DIGITS = 2

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from textual.content import Content
 
 from ...engine.base import formatting
-from ...engine.wire.number_events import ArrayNumbers, NumbersMeasured
+from ...engine.wire.number_events import UPDATE, ArrayNumbers, NumbersMeasured
 from ..state.number_tables import shard_words
-from ..state.numbers import UPDATE, median, update_ratios
+from ..state.numbers import median, update_ratios
 from .heat_map import FAINT, HeatRow, draw_heat_map
 from .lines import Lines, set_titles, wrapped
 
