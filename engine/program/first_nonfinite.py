@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -76,9 +77,8 @@ class Findings:
 
     def largest_input(self, found: Found) -> float | None:
         """Returns the largest finite magnitude of an operation's inputs; None without floating-point inputs."""
-        if isinstance(found.value, Argument):
-            return None
-        known = [self._of(each, turns) for each, turns in self._sources(found.value.operation.inputs, found.turns)]
+        inputs = [] if isinstance(found.value, Argument) else found.value.operation.inputs
+        known = [self._of(each, turns) for each, turns in self._sources(inputs, found.turns)]
         return max((float(each[2]) for each in known if each is not None), default=None)
 
     def _bad(self, sources: Iterator[tuple[Reference, Turns]] | Sequence[tuple[Reference, Turns]]) -> Iterator[Found]:
@@ -151,8 +151,7 @@ def explain(task: Task, placement: Placement, state: TrainState, batch: Tree) ->
     traced = trace_step(task, placement, observed)
     arguments = jax.tree.leaves((state, batch))
     recorder = Recorder(traced.jaxpr, lambda _, index, x: _report(x))
-    reported, given = _run(task, placement, recorder, arguments)
-    findings = Findings(recorder, reported, np.stack(given))
+    findings = Findings(recorder, *_run(task, placement, recorder, arguments))
     _, scalars = traced.out_info
     names, first = sorted(scalars), len(recorder.outputs) - len(scalars)
     for what in ("loss", "grad_norm", "update_norm"):
@@ -191,16 +190,18 @@ def _report(x: jax.Array) -> Any:
 
 
 def _run(task: Task, placement: Placement, recorder: Recorder, arguments: list[Any]) -> Any:
-    """Returns what is kept of results, and the reports of the arguments."""
+    """Returns what is kept of results, and the reports of the arguments: of each copy on a device, the largest."""
+    mesh, whole = placement.mesh, PartitionSpec()
+    largest = partial(jax.lax.pmax, axis_name=mesh.axis_names)
 
     def run(*arguments: Any) -> Any:
-        reports = (_report(each) for each in arguments)
-        return recorder.evaluate(arguments), [jnp.zeros(3) if each is None else each for each in reports]
+        reports = jnp.stack([jnp.zeros(3) if (each := _report(x)) is None else each for x in arguments])
+        return recorder.evaluate(arguments), reports
 
-    replicated = NamedSharding(placement.mesh, PartitionSpec())
     with rules_of(task, placement):
-        program = jax.jit(run, out_shardings=replicated).lower(*arguments).compile(compiler_options=quick(placement))
-        return jax.device_get(program(*arguments))
+        lowered = jax.jit(run, out_shardings=NamedSharding(mesh, whole)).lower(*arguments)
+        found = lowered.compile(compiler_options=quick(placement))(*arguments)
+    return jax.device_get(jax.jit(jax.shard_map(largest, mesh=mesh, in_specs=whole, out_specs=whole))(found))
 
 
 def _counts(task: Task, placement: Placement, traced: Any, found: Found, arguments: list[Any]) -> list[np.ndarray]:
@@ -242,8 +243,7 @@ def _layer(operation: Operation, turns: Turns, task: Task) -> int | None:
 
 def _source(equation: Any) -> str:
     """Returns the innermost `file:line` outside libraries; empty if there is none."""
-    known = equation.source_info.traceback
-    frames = known.frames if known else []
+    frames = getattr(equation.source_info.traceback, "frames", ())
     return next((f"{each.file_name}:{each.line_num}" for each in frames if not LIBRARIES.search(each.file_name)), "")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
@@ -90,7 +91,8 @@ def main() -> None:
         "logarithm of zero": (user, partial(of_input, "probability", 0.0, "log", "jnp.log")),
         "NaN in the data's weights": (user, partial(of_input, "weight", np.nan, "", "")),
     }
-    with Table("long/nonfinite", COLUMNS, options.record) as table:
+    with TemporaryDirectory() as cache, Table("long/nonfinite", COLUMNS, options.record) as table:
+        jax.config.update("jax_compilation_cache_dir", cache)  # faults under one preset share a program
         for kind, (scene, faults) in kinds.items():
             scenes = [scene(preset) for preset in PRESETS]
             found = [is_right(kind, *each) for each in zip(cycle(scenes), faults(cycle(scenes)), strict=False)]
