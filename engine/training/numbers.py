@@ -35,10 +35,13 @@ class ArrayMeter:
     def request(self, at: Progress) -> Future[Numbers]:
         """Compiles what is needed, to measure as soon as that is done."""
         self._is_wanted = True
+        self.tools.inbox.wake()
+        return self._program(at)
+
+    def _program(self, at: Progress) -> Future[Numbers]:
+        """Returns the program that measures under the active preset; compiles it if it is the first there."""
         if self._compiled is None or self._compiled[0] != at.program.name:
             self._compiled = at.program.name, self.tools.compiler.numbers(at.program, self.tools.inbox.wake)
-        else:
-            self.tools.inbox.wake()
         return self._compiled[1]
 
     def is_due(self, at: Progress) -> bool:
@@ -50,12 +53,7 @@ class ArrayMeter:
 
     def is_ready(self, at: Progress) -> bool:
         """Returns whether a measurement is wanted and its program is compiled in this process."""
-        if not self._is_wanted or self._compiled is None:
-            return False
-        if self._compiled[0] != at.program.name:  # a switch came first
-            self._is_wanted = False
-            return False
-        return self._compiled[1].done()
+        return self._is_wanted and self._program(at).done()
 
     def measure(self, at: Progress) -> None:
         """Measures the state and what the next step would do to it; the time this takes counts for no step."""
@@ -63,9 +61,7 @@ class ArrayMeter:
         began = time.perf_counter()
         arrays, experts, problem, self._is_wanted = [], None, None, False
         try:
-            assert self._compiled
-            numbers = self._compiled[1].result()
-            arrays, experts = numbers.measure(at.state, self._batches.batch(at.begun, at.program))
+            arrays, experts = self._program(at).result().measure(at.state, self._batches.batch(at.begun, at.program))
         except Exception as error:  # training continues without it
             problem = "; ".join(problems_in(error))
         seconds = time.perf_counter() - began

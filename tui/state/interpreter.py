@@ -63,6 +63,8 @@ def apply(state: RunState, event: AnyEvent) -> None:
             _add_steps(state, [event])
         case events.LossNotFinite():
             state.marks.append((event.step - 1, "not finite"))
+        case events.NonfiniteExplained():
+            state.nonfinite = event
         case events.StepSkipped():
             state.marks.append((event.step - 1, "skipped"))
         case events.Spiked():
@@ -106,7 +108,6 @@ def apply(state: RunState, event: AnyEvent) -> None:
             state.phase = Phase.SWITCHING
         case events.Switched():
             state.switches.append(event)
-            state.numbers.is_requested = False  # what measures belongs to the preset before
             state.marks.append((event.step, event.to_preset))
             _train(state, event.to_preset)
         case events.SwitchFailed():
