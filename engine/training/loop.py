@@ -180,16 +180,15 @@ class Loop:
         Returns whether it did."""
         config, spike = self.tools.config.anomalies, self.at.reports.new_spike()
         if self.at.reports.became_nonfinite():
-            action, why = config.on_nonfinite, self._nonfinite_loss_hint()
+            hint = self._nonfinite_loss_hint()
+            action, words = config.on_nonfinite, lambda: self.boundary.explainer.explain(self.at) or hint
         elif spike:
-            action, why = config.on_spike, spike.line
+            action, words = config.on_spike, lambda: spike.line
         else:
             return False
         if action not in ("pause", "stop"):
             return False
-        if action == "pause" and spike is None:
-            why = self.boundary.explainer.explain(self.at) or why
-        self.boundary.pausing.pause(self.at, why)
+        self.boundary.pausing.pause(self.at, words())
         self.boundary.is_stopping |= action == "stop"
         return True
 

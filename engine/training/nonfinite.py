@@ -80,6 +80,7 @@ class NonfiniteExplainer:
             at.state, scalars = program.step(at.state, self._batch(at))
             at.reports.add(scalars, 0.0)
         at.reports.flush()
+        at.reports.new_spike()  # known already
 
     def _batch(self, at: Progress) -> object:
         return self._batches.batch(at.begun, at.program)

@@ -8,30 +8,35 @@ from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import CheckpointSaved, Explaining, NonfiniteExplained, Paused
 from shardtui.engine.wire.run_directory import find
 
-from .. import nonfinite_model
 from ..command import answered
 
-SOURCE = Path(nonfinite_model.__file__).read_text()
+GOES_WRONG = Path(__file__).parents[2] / "docs/examples/goes_wrong.py"
 
 
 @pytest.mark.parametrize(
     ("options", "start"),
-    [((), "from the start"), pytest.param(("--checkpoint-every=2",), "from step 2", marks=pytest.mark.core)],
+    [((), "from the start"), pytest.param(("--checkpoint-every=100",), "from step 200", marks=pytest.mark.core)],
 )
-def test_the_run_pauses_before_the_step_and_says_why(
-    home: Path, tmp_path: Path, options: tuple[str, ...], start: str
-) -> None:
-    bad = tmp_path / "bad.py"
-    zero = "np.where((np.arange(batch_size) == 5) & (step == 3), np.float32(0), ones)"
-    bad.write_text(SOURCE.replace('"probability": ones', f'"probability": {zero}'))
-    result = answered("train", f"--model={bad}:build", "--batch-size=16", "--steps=6", "--run=bad", *options)
+def test_the_run_pauses_before_the_step_and_says_why(home: Path, options: tuple[str, ...], start: str) -> None:
+    model = f"--model={GOES_WRONG}:Regression"
+    result = answered("train", model, "--batch-size=16", "--steps=300", "--run=bad", *options)
     assert result.returncode == 1
-    assert f"step 4 is not finite: repeating {start} to find where it comes from" in result.stderr
-    assert "paused at step 3: the loss of step 4 is not finite, first in `log` (bad.py:" in result.stderr
+    assert "step 150: loss 278" in result.stderr, "the spike"
+    assert f"step 250 is not finite: repeating {start} to find where it comes from" in result.stderr
+    where = "first in `div` (goes_wrong.py:25): 1 of 16 elements NaN (batch 5) on device 2"
+    assert f"paused at step 249: the loss of step 250 is not finite, {where}" in result.stderr
     events = [*chain.from_iterable(LogReader(find("bad").events).read())]
     assert [type(event) for event in events if isinstance(event, Explaining | NonfiniteExplained | Paused)] == [
         Explaining,
         NonfiniteExplained,
         Paused,
     ]
-    assert max(event.step for event in events if isinstance(event, CheckpointSaved)) == 3, "the state before is kept"
+    assert max(event.step for event in events if isinstance(event, CheckpointSaved)) == 249, "the state before is kept"
+
+
+@pytest.mark.core
+def test_a_run_that_stops_keeps_the_state_before_the_step(home: Path) -> None:
+    model = f"--model={GOES_WRONG}:Regression"
+    result = answered("train", model, "--batch-size=16", "--steps=300", "--run=bad", "--on-nonfinite=stop")
+    assert "first in `div` (goes_wrong.py:25)" in result.stderr
+    assert "checkpoint of step 249" in result.stderr
