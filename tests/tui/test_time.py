@@ -20,6 +20,7 @@ from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.messages import EventsArrived
 from shardtui.tui.state.alternative import alternative
 from shardtui.tui.state.bottleneck import suggestion
+from shardtui.tui.state.experts import wait_words
 from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.terminal.export import screen_text
@@ -29,9 +30,9 @@ from textual.pilot import Pilot
 from ..command import answered
 from ..conftest import SETTINGS, killed_after
 from ..profiling.xspaces import Space
-from ..recorded import events_in, recorded_run
+from ..recorded import EXPERTS, events_in, numbers_measured, recorded_run
 from ..schemas import checked
-from .recordings import EVENTS, recorded
+from .recordings import EVENTS, described, recorded
 from .test_app import finished, until
 from .test_cli import run, started
 from .test_views import press
@@ -258,3 +259,18 @@ def test_the_preset_to_try_fits_and_sends_less_as_compiled_or_by_formula(state: 
     assert alternative(state, least) is None, "it sends nothing, by formula"
     state.ready = msgspec.structs.replace(state.ready, memory_limit=1)
     assert alternative(state, most) is None, "nothing fits"
+
+
+def test_the_wait_for_the_most_loaded_experts_is_said_beside_their_load() -> None:
+    state = RunState()
+    found = breakdown(waiting=0.2, exposed=0.1)
+    assert wait_words(state, found, "fsdp-tp2") == "", "nothing was measured"
+    compiled = described("fsdp-tp2")[0].compiled
+    kernel = msgspec.structs.replace(compiled.arrays[0], logical_axes=["experts"], compiled_spec=[["expert"]])
+    compiled = msgspec.structs.replace(compiled, arrays=[kernel])
+    apply_all(state, [compiled, numbers_measured(8, preset="fsdp-tp2", experts=EXPERTS)])
+    of_experts = msgspec.structs.replace(found.collectives[0], axes=["expert"])
+    found = msgspec.structs.replace(found, collectives=[*found.collectives, of_experts])
+    words = "`expert` part 1 of 2 does 1.12 × the mean of the experts' tokens: collectives over it wait 200 ms, 20 %"
+    assert wait_words(state, found, "fsdp-tp2").startswith(words), "the wait over model is none for experts"
+    assert wait_words(state, found, "dp") == "", "measured under another preset"

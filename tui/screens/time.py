@@ -16,6 +16,7 @@ from ...engine.wire.step_breakdown import OperationTime, StepBreakdown
 from ..bindings import identified, key_of
 from ..messages import RowChosen
 from ..state.alternative import Alternative, alternative
+from ..state.experts import wait_words
 from ..state.run_state import RunState
 from ..state.tables import WIDE_FROM, operation_columns
 from ..terminal.plain_table import UNLIMITED
@@ -56,7 +57,7 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
 
     def __init__(self) -> None:
         super().__init__()
-        self.shown: tuple[Profiled, bool, Alternative | None] | None = None
+        self.shown: tuple[Profiled, bool, Alternative | None, str] | None = None
         self.known = -1
         """Breakdowns in the history."""
 
@@ -80,10 +81,11 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
             return
         self.needs_estimates = True  # for the preset to try
         other = alternative(state, state.profiled.preset)
-        shown = (state.profiled, self.size.width >= WIDE_FROM, other)
+        experts = wait_words(state, state.profiled.breakdown, state.profiled.preset)
+        shown = (state.profiled, self.size.width >= WIDE_FROM, other, experts)
         if shown != self.shown:
             self.shown = shown
-            self.query_one(StepBar).show_profile(state.profiled, other)
+            self.query_one(StepBar).show_profile(state.profiled, other, experts)
             hint = f"{key_of(self, 'timeline')}: timeline"
             show_operations(self.table, state.profiled.breakdown, self.size.width >= WIDE_FROM, hint)
             self.timeline.show_breakdown(state.profiled.breakdown)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from ...engine.base import formatting
 from ...engine.wire.descriptions import ArrayInfo
 from ...engine.wire.number_events import ExpertNumbers
+from ...engine.wire.step_breakdown import StepBreakdown
 from ..terminal.plain_table import Column, figure
+from .bottleneck import flow_times
+from .run_state import RunState
 
 EXPERTS = "experts"
 """The logical axis of the experts."""
@@ -77,6 +80,23 @@ def part_words(experts: ExpertNumbers, axes: Sequence[str]) -> str:
     at = max(range(len(parts)), key=parts.__getitem__)
     name = f"`{formatting.over(axes)}`" if axes else "device"
     return f"{name} part {at + 1} of {len(parts)} does {parts[at]:.2f} × the mean"
+
+
+def wait_words(state: RunState, breakdown: StepBreakdown, preset: str) -> str:
+    """Says how much more than the mean the most loaded part of the devices computes, and how long collectives over the
+    axes of the experts wait for it; empty without a measurement under that preset, or if each device has all."""
+    newest = state.numbers.newest
+    if newest is None or newest.experts is None or newest.preset != preset:
+        return ""
+    axes = expert_axes(state.arrays_of(preset))
+    flows = [flow for flow in flow_times(breakdown) if not set(axes).isdisjoint(flow.axes)]
+    if not (words := part_words(newest.experts, axes)) or not flows:
+        return words
+    waiting = sum(flow.waiting_seconds for flow in flows)
+    share = formatting.percent(waiting / breakdown.step_seconds)
+    return (
+        f"{words} of the experts' tokens: collectives over it wait {formatting.seconds(waiting)}, {share} of the step."
+    )
 
 
 def part_loads(experts: ExpertNumbers) -> list[float]:

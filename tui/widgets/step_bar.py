@@ -9,7 +9,7 @@ from ...engine.wire.events import Profiled
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.alternative import Alternative
 from ..state.bottleneck import suggestion
-from .lines import Lines, set_titles, wrapped
+from .lines import Lines, StyledText, set_titles, wrapped
 
 PARTS = {
     "products": ("█", "$success"),
@@ -39,17 +39,24 @@ class StepBar(Lines):
         self.breakdown: StepBreakdown | None = None
         self.titles = ("where the time of a step goes", "")
         self.hint = ""
-        self.alternative: Alternative | None = None
+        self.texts: list[StyledText] = []
 
-    def show_profile(self, profiled: Profiled, alternative: Alternative | None) -> None:
+    def show_profile(self, profiled: Profiled, alternative: Alternative | None, experts: str) -> None:
+        """`experts`: what is to be said of them; empty for nothing."""
         assert profiled.breakdown is not None
-        first = profiled.step - profiled.steps + 1
-        self.show_breakdown(profiled.breakdown, profiled.preset, f"steps {first:,} to {profiled.step:,}", alternative)
+        first, texts = profiled.step - profiled.steps + 1, [(experts, "")] if experts else []
+        steps = f"steps {first:,} to {profiled.step:,}"
+        self.show_breakdown(profiled.breakdown, profiled.preset, steps, alternative, texts)
 
     def show_breakdown(
-        self, breakdown: StepBreakdown, preset: str, subtitle: str, alternative: Alternative | None = None
+        self,
+        breakdown: StepBreakdown,
+        preset: str,
+        subtitle: str,
+        alternative: Alternative | None = None,
+        more: Sequence[StyledText] = (),
     ) -> None:
-        self.breakdown, self.alternative = breakdown, alternative
+        self.breakdown, self.texts = breakdown, [(suggestion(breakdown, alternative), "bold"), *more]
         self.titles = (title(preset, breakdown), subtitle)
         self.draw()
 
@@ -64,7 +71,7 @@ class StepBar(Lines):
             lines = wrapped([(self.hint, "")], self.size.width)
         else:
             rows = TALL_ROWS if self.app.size.height >= TALL else SHORT_ROWS  # pyright: ignore[reportUnknownMemberType]
-            lines = bar_lines(self.breakdown, self.size.width, rows, self.alternative)
+            lines = bar_lines(self.breakdown, self.size.width, rows, self.texts)
         self.styles.height = len(lines) + self.gutter.height
         self.show(lines)
 
@@ -79,8 +86,8 @@ def title(preset: str, breakdown: StepBreakdown) -> str:
     return f"{preset}: a step of {formatting.seconds(breakdown.step_seconds)}{clock}"
 
 
-def bar_lines(breakdown: StepBreakdown, width: int, rows: int, alternative: Alternative | None = None) -> list[Content]:
-    """Returns the bars, their key and the suggestion, wrapped at `width`."""
+def bar_lines(breakdown: StepBreakdown, width: int, rows: int, texts: Sequence[StyledText] = ()) -> list[Content]:
+    """Returns the bars, their key and the texts, wrapped at `width`."""
     room = max(8, width - LABEL_WIDTH)
     names = [part.name for part in breakdown.parts]
     mean = sums_of(names, [part.seconds for part in breakdown.parts])
@@ -88,7 +95,7 @@ def bar_lines(breakdown: StepBreakdown, width: int, rows: int, alternative: Alte
     if len(breakdown.devices) > 1:
         lines += [bar(name, times, breakdown.step_seconds, room) for name, times in device_rows(breakdown, rows)]
     lines += _key(mean, breakdown.step_seconds, width)
-    return [*lines, *wrapped([(suggestion(breakdown, alternative), "bold")], width)]
+    return [*lines, *wrapped(texts, width)]
 
 
 def device_rows(breakdown: StepBreakdown, rows: int) -> list[tuple[str, Mapping[str, float]]]:
