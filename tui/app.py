@@ -35,7 +35,7 @@ from .notices import Notices, Window
 from .palette import palette_commands
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
-from .state.availability import RUN_ACTIONS, why_not
+from .state.availability import OPTIONAL_ACTIONS, RUN_ACTIONS, why_not
 from .state.interpreter import apply_all
 from .state.run_state import Phase, RunState
 from .terminal.driver import Redraws
@@ -111,7 +111,7 @@ class ShardtuiApp(BaseApp[None]):
             self.redraws.now()
 
     def show_keys(self) -> None:
-        enabled_actions = {action for action in (*RUN_ACTIONS, "experts") if not why_not(action, self.state)}
+        enabled_actions = {action for action in (*RUN_ACTIONS, *OPTIONAL_ACTIONS) if not why_not(action, self.state)}
         if enabled_actions != self.enabled_actions:
             self.enabled_actions = enabled_actions
             self.screen.refresh_bindings()
@@ -206,6 +206,15 @@ class ShardtuiApp(BaseApp[None]):
 
     async def action_experts(self) -> None:
         await self.switch_mode("experts")
+
+    @work
+    async def action_nonfinite(self) -> None:
+        from .screens.nonfinite import NonfiniteScreen
+
+        if self.state.nonfinite and isinstance(self.screen, RunScreen):
+            chosen = await self.screen.ask(NonfiniteScreen(self.state.nonfinite, self.state))
+            if chosen:
+                self.post_message(chosen)
 
     async def action_profile(self) -> None:
         await self.lookups.profile()

@@ -28,6 +28,7 @@ KEYS: list[BindingType] = [
             ("d", "detach", "Detach"),
             Binding("q,ctrl+q", "detach", "Detach", show=False),
             ("E", "experts", "Experts"),
+            ("N", "nonfinite", "First NaN"),
             ("x", "stop", "End run"),
             Binding("e", "export", "Export", show=False),
             Binding("ctrl+n", "skip_lesson", "Next lesson", show=False, tooltip="Next lesson of a tour"),

@@ -107,21 +107,27 @@ class NonfiniteOrigin(Struct, frozen=True, kw_only=True):
     @property
     def line(self) -> str:
         """The origin in words."""
-        value = "NaN" if self.is_nan else "infinite"
-        held = f" on device {', '.join(map(str, self.devices[:4]))}{' …' * (len(self.devices) > 4)}" * bool(
-            self.devices
-        )
-        where = "; ".join(map(_indices, self.dims, self.indices, self.shape))
-        elements = f"{self.elements:,} of {math.prod(self.shape):,} elements {value}{f' ({where})' * bool(where)}{held}"
+        held = f" on device {self.device_words}" * bool(self.devices)
         if not self.operation:
-            return f"{self.kind} {self.name} before the step: {elements}"
+            return f"{self.kind} {self.name} before the step: {self.element_words}{held}"
         layer = "" if self.layer is None else f", layer {self.layer}"
         at = f" ({formatting.short_source(self.source)})" * bool(self.source)
         way = f" on the way to {self.name}" * bool(self.name)
         inputs = "" if self.largest_input is None else f"; largest finite input {self.largest_input:.3g}"
         backward = ", backward pass" * self.is_backward
         scope = f" in {self.scope}" * bool(self.scope)
-        return f"`{self.operation}`{scope}{at}{layer}{backward}{way}: {elements}{inputs}"
+        return f"`{self.operation}`{scope}{at}{layer}{backward}{way}: {self.element_words}{held}{inputs}"
+
+    @property
+    def element_words(self) -> str:
+        """How many elements are not finite, and where: `1 of 16 elements infinite (batch 5)`."""
+        where = "; ".join(map(_indices, self.dims, self.indices, self.shape))
+        value = "NaN" if self.is_nan else "infinite"
+        return f"{self.elements:,} of {math.prod(self.shape):,} elements {value}{f' ({where})' * bool(where)}"
+
+    @property
+    def device_words(self) -> str:
+        return f"{', '.join(map(str, self.devices[:4]))}{' …' * (len(self.devices) > 4)}"
 
 
 def _indices(dim: str, indices: list[int], size: int) -> str:

@@ -1,4 +1,4 @@
-"""Are the numbers of all arrays those of the gathered arrays? `python tests/long/numbers.py [--record]` (ten minutes):
+"""Are the numbers of all arrays those of gathered arrays? `python tests/long/array_numbers.py [--record]` (minutes):
 five families of models under every built-in preset that fits, against NumPy in float64."""
 
 import argparse
@@ -26,7 +26,7 @@ def main() -> None:
     options = arguments(argparse.ArgumentParser(description=__doc__))
     print(f"{versions()}\n")
     presets = sorted(path.stem for path in (PRESETS / "parallelism").glob("*.toml"))
-    with Table("long/numbers", COLUMNS, options.record) as table:
+    with Table("long/array_numbers", COLUMNS, options.record) as table:
         for family in FAMILIES:
             whole, found = Whole(family), dict[str, dict[str, float]]()
             for preset in presets:

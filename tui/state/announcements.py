@@ -71,7 +71,11 @@ def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
             found = "9 shows where the time went" if event.breakdown else f"not read: {event.problem}"
             return Announcement(f"{found}\nin xprof: {event.opened_by}", event.title, "information")
         case Paused(problem=str(problem)):
-            return Announcement(f"{problem}\nc: checkpoints · space: resume", f"paused after step {event.step:,}")
+            where = "N: where it comes from · " * (
+                state.nonfinite is not None and state.nonfinite.step == event.step + 1
+            )
+            keys = f"{where}c: checkpoints · space: resume"
+            return Announcement(f"{problem}\n{keys}", f"paused after step {event.step:,}")
         case _ if event.TOPIC:
             return Announcement(event.line, event.TOPIC, "error" if event.level is Level.ERROR else "warning")
         case _:

@@ -5,6 +5,8 @@ from .run_state import Phase, RunState
 ENGINE_ACTIONS = ("pause", "step", "save", "profile", "stop", "switch", "measure", "measure_numbers", "apply")
 """Actions that need a live engine."""
 RUN_ACTIONS = (*ENGINE_ACTIONS, "checkpoints", "restart", "resume", "edit_rules")
+OPTIONAL_ACTIONS = ("experts", "nonfinite")
+"""Actions that only some runs have, live or ended."""
 
 
 def why_not(action: str, state: RunState) -> str:
@@ -17,6 +19,8 @@ def why_not(action: str, state: RunState) -> str:
         return "" if state.tour and state.tour.lesson else "only `shardtui tour` has lessons"
     if action == "experts":
         return "" if state.has_experts else "this model has no experts"
+    if action == "nonfinite":
+        return "" if state.nonfinite else "no value that is not finite was explained in this run"
     if state.playback and action in RUN_ACTIONS:
         return "this is a replay: it sends no commands"
     if state.watched and action in RUN_ACTIONS:

@@ -16,6 +16,7 @@ from ...engine.wire.events import (
     DevicesDiffer,
     EngineReady,
     MemoryMeasured,
+    NonfiniteExplained,
     PartsMeasured,
     PresetCompiled,
     PresetCompiling,
@@ -83,6 +84,8 @@ class RunState:
     evaluations: Evaluations = field(default_factory=Evaluations)
     numbers: Numbers = field(default_factory=Numbers)
     """The numbers inside arrays, as last measured."""
+    nonfinite: NonfiniteExplained | None = None
+    """The last explanation of a step that was not finite; None for none."""
     wall_time: WallTime = field(default_factory=WallTime)
     """The time since the run's first event, divided into parts."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
