@@ -27,7 +27,7 @@ NAMES = (
         "origins",
         "switch",
         "digest",
-        "numbers",
+        "array_numbers",
         "memory",
         "depth",
         "start",
