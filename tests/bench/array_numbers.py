@@ -69,7 +69,7 @@ def _costs(model: str, preset: str) -> list[Figure]:
 
 
 def _share(model: str, preset: str) -> float:
-    """Returns the seconds of all measurements ÷ those of all steps after the first, of a run."""
+    """Returns the seconds of all measurements ÷ those of all steps of a run."""
     arguments = ["train", f"--model={model}", f"--preset={preset}", *SMALL, "--json"]
     with TemporaryDirectory() as home:
         lines = printed("-m", "shardtui.tui", *arguments, XDG_STATE_HOME=home).splitlines()

@@ -13,7 +13,7 @@ from shardtui.engine.wire.events import AnyEvent, Level
 from shardtui.engine.wire.hosts import HostInfo
 from shardtui.tui.state.interpreter import apply, apply_all
 from shardtui.tui.state.run_state import Phase, RunState
-from shardtui.tui.widgets.headline import headline
+from shardtui.tui.widgets.headline import Figure, headline, small_line
 from shardtui.tui.widgets.panels import AboutPreset, ThisStep
 from shardtui.tui.widgets.status_bar import status_line
 
@@ -261,6 +261,13 @@ def test_the_headline_shows_steps_that_took_no_measurable_time() -> None:
     loss, rate, step = headline(state)
     assert (loss.value, step.value, step.unit) == ("1.000", "100", "ms")
     assert len(rate.course) == 2, "a step of 0 s has no rate"
+
+
+def test_a_small_headline_has_as_many_figures_as_fit() -> None:
+    figures = [Figure("loss", "2.431", course=[3.0, 2.0]), Figure("tokens/s", "9,640", course=[1.0, 2.0])]
+    assert small_line(figures, 80).plain == "loss 2.431 █▁   tokens/s 9,640 ▁█"
+    assert small_line(figures, 30).plain == "loss 2.431   tokens/s 9,640"
+    assert small_line(figures, 26).plain == small_line(figures, 3).plain == "loss 2.431"
 
 
 def test_the_headline_shows_the_gradients_norm_and_the_time_left() -> None:

@@ -15,7 +15,7 @@ from .tables import WIDE_FROM, WIDEST_FROM, share
 BARS_OF_COURSE = 7
 LEAST_SPAN = math.log(2)
 """The height of a course is at least a factor of 2, so that small changes look small."""
-RMS, NONFINITE = "rms", "NaN, inf"
+RMS, NONFINITE = "rms", "NaN/∞"
 UNKNOWN = "–"
 
 

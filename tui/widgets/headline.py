@@ -80,13 +80,14 @@ def spark(course: Sequence[float]) -> str:
 
 
 def small_line(found: Sequence[Figure], width: int) -> Content:
-    """Returns all figures in one line, without courses if they do not fit: `loss 2.431 ▇▅▃▂  9,640 tokens/s ▅▆▆`."""
-    for with_course in (True, False):
-        texts = [_small(figure, with_course) for figure in found]
-        line = Content("   ").join(texts)
-        if line.cell_length <= width:
-            break
-    return line
+    """Returns the figures in one line, `loss 2.431 ▇▅▃▂   tokens/s 9,640 ▅▆▆`: where they do not fit, without courses,
+    and then as many as do."""
+    lines = [_small_line(found, True), *(_small_line(found[:count], False) for count in range(len(found), 0, -1))]
+    return next((line for line in lines if line.cell_length <= width), lines[-1])
+
+
+def _small_line(found: Sequence[Figure], with_course: bool) -> Content:
+    return Content("   ").join(_small(figure, with_course) for figure in found)
 
 
 def _small(figure: Figure, with_course: bool) -> Content:

@@ -6,7 +6,7 @@ from textual.content import Content
 
 from ...engine.base import formatting
 from ...engine.wire.number_events import UPDATE, ArrayNumbers, NumbersMeasured
-from ..state.number_tables import shard_words
+from ..state.number_tables import NONFINITE, shard_words
 from ..state.numbers import median, update_ratios
 from .heat_map import FAINT, HeatRow, draw_heat_map
 from .lines import Lines, set_titles, wrapped
@@ -83,7 +83,7 @@ def _heat_row(name: str, values: Sequence[float], array: ArrayNumbers, is_chosen
 
 def figure_lines(array: ArrayNumbers, by_name: Mapping[str, ArrayNumbers]) -> list[Content]:
     """Returns the figures of the family of an array without layers."""
-    lines = [Content.styled(f"{'':<14}{'rms':>9}{'max':>9}{'mean':>10}{'zeros':>8}{'NaN, inf':>10}", FAINT)]
+    lines = [Content.styled(f"{'':<14}{'rms':>9}{'max':>9}{'mean':>10}{'zeros':>8}{NONFINITE:>10}", FAINT)]
     for name, each in family(array, by_name).items():
         figures = zip((each.rms[0], each.max[0], each.mean[0]), (9, 9, 10), strict=True)
         texts = "".join(f"{formatting.number(value):>{width}}" for value, width in figures)
