@@ -58,13 +58,7 @@ def _costs(model: str, preset: str) -> list[Figure]:
     return [
         at_most(1.01, f"{where}: a step ÷ one without norms", [own / bare for own, bare, _ in found], "×", step),
         at_most(6.0, f"{where}: a measurement ÷ a step", [numbers / own for own, _, numbers in found], "×", step),
-        at_most(
-            MAX_COST,
-            f"{where}: measurements, share of the time of a run",
-            [_share(model, preset)],
-            "",
-            f"{RUN_STEPS} steps",
-        ),
+        at_most(MAX_COST, f"{where}: measurements, share of a run", [_share(model, preset)], "", "two layers"),
     ]
 
 
