@@ -8,7 +8,7 @@ from shardtui.engine.models.array import gradient_name
 from shardtui.engine.models.task import Task
 from shardtui.engine.spec.config import AnomalyConfig, ScheduledSwitch
 from shardtui.engine.wire.commands import AnyCommand, MeasureNumbers, Pause, Resume
-from shardtui.engine.wire.events import Event, NumbersMeasured, Paused, StepsDone, TrainingStarted
+from shardtui.engine.wire.events import Event, NumbersMeasured, Paused, StepsDone, Switched, TrainingStarted
 
 from ..programs import Programs
 from .test_loop import losses, run
@@ -43,9 +43,22 @@ def test_arrays_are_measured_on_request_while_paused(task: Task, programs: Progr
 def test_arrays_are_measured_at_the_given_steps_and_no_loss_changes(
     task: Task, programs: Programs, tmp_path: Path
 ) -> None:
-    switch = ScheduledSwitch(3, "fsdp-tp2")
-    plain = losses(run(task, programs, tmp_path / "plain", switch, anomalies=AnomalyConfig(numbers_every=0)))
-    events = run(task, programs, tmp_path / "measured", switch, anomalies=AnomalyConfig(numbers_every=2))
+    switches = ScheduledSwitch(3, "fsdp-tp2"), ScheduledSwitch(5, "hsdp")
+    plain = losses(run(task, programs, tmp_path / "plain", *switches, anomalies=AnomalyConfig(numbers_every=0)))
+    events = run(task, programs, tmp_path / "measured", *switches, anomalies=AnomalyConfig(numbers_every=2))
     found = [(each.step, each.preset, each.problem) for each in measured(events)]
-    assert found == [(2, "dp", None), (4, "fsdp-tp2", None), (6, "fsdp-tp2", None)]
+    assert found == [(2, "dp", None), (4, "fsdp-tp2", None), (6, "hsdp", None)]
     assert losses(events) == plain
+
+
+@pytest.mark.core
+def test_arrays_are_measured_under_the_next_preset_if_a_switch_comes_first(
+    task: Task, programs: Programs, tmp_path: Path
+) -> None:
+    answers = {TrainingStarted: MeasureNumbers(), Switched: Pause(), NumbersMeasured: Resume()}
+
+    def answer(event: Event) -> AnyCommand | None:
+        return answers.get(type(event))
+
+    events = run(task, programs, tmp_path, ScheduledSwitch(1, "fsdp-tp2"), answer=answer)
+    assert [(each.preset, each.problem) for each in measured(events)] == [("fsdp-tp2", None)]
