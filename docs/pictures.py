@@ -9,7 +9,7 @@ from pathlib import Path
 from movie import movie
 from shardtui import engine
 from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.model_choice import load_model
+from shardtui.engine.spec.model_choice import load_model, user_model
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Stop
 from shardtui.tui.app import ShardtuiApp
@@ -78,6 +78,10 @@ async def pictures(client: EngineClient) -> None:
         await pilot.press("tab", "right", "f")
         await pilot.pause(1)
         save(app, "arrays.svg")
+        await pilot.press("n", "M")
+        await until(lambda: app.state.numbers.newest is not None and not app.state.numbers.is_requested)
+        await pilot.pause(1)
+        save(app, "numbers.svg")
         for key, name in (("3", "mesh.svg"), ("4", "traffic.svg")):
             await pilot.press(key)
             await pilot.pause(1)
@@ -137,7 +141,23 @@ async def film(client: EngineClient) -> None:
     (DOCS / "demo.svg").write_text(movie(frames, FRAME_SECONDS))
 
 
+async def explained(client: EngineClient) -> None:
+    """Saves a picture of the first value that is not finite, in a small terminal."""
+    app = ShardtuiApp(client, starts=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(lambda: app.state.nonfinite is not None and app.state.is_paused)
+        app.clear_notifications()
+        await pilot.press("N")
+        await pilot.pause(1)
+        save(app, "nonfinite.svg")
+        await app.client.send(Stop())
+        await until(lambda: app.state.is_over)
+
+
 async def main() -> None:
+    user, training = user_model(f"{DOCS}/examples/goes_wrong.py:Regression", ("batch_size=16",))
+    wrong = RunConfig(run="goes-wrong", model_name="goes_wrong.py", model=user, training=training, preset="dp")
+    await explained(EngineClient(run_directory.create(wrong)))
     model = load_model("nano")
     config = RunConfig(run="nano-1", model_name="nano", model=model.model, training=model.training, preset="dp")
     directory = run_directory.create(config)
