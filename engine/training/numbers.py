@@ -1,6 +1,5 @@
 """Measures the numbers in a run's arrays between two steps: on request, and from time to time."""
 
-import math
 import time
 from concurrent.futures import Future
 
@@ -26,8 +25,10 @@ class ArrayMeter:
     def __init__(self, tools: Tools, batches: DeviceBatches) -> None:
         self.tools, self._batches = tools, batches
         self._every = tools.config.anomalies.numbers_every
-        self._due = EVERY if self._every is None else self._every
-        """The step that is measured next by itself; 0 for none."""
+        self._due: float = EVERY
+        """The first step that may be measured by itself, where the run's configuration says nothing."""
+        self._reached = 0
+        """The step that was reached last: while paused it is reached again and again."""
         self._compiled: tuple[str, Future[Numbers]] | None = None
         """The last program that measures, and the preset that it is for."""
         self._is_wanted = False
@@ -45,11 +46,13 @@ class ArrayMeter:
         return self._compiled[1]
 
     def is_due(self, at: Progress) -> bool:
-        """Returns whether this is a step at which the run is told to measure: then it waits for the compiler."""
-        return self._every is not None and 0 < self._due <= at.begun + 1
+        """Returns whether the run is told to measure at this step, which it has just reached: then it waits for the
+        compiler."""
+        step, before, self._reached = at.begun + 1, self._reached, at.begun + 1
+        return step != before and bool(self._every) and step % self._every == 0
 
     def is_overdue(self, at: Progress) -> bool:
-        return self._every is None and 0 < self._due <= at.begun + 1 and not self._is_wanted
+        return self._every is None and self._due <= at.begun + 1 and not self._is_wanted
 
     def is_ready(self, at: Progress) -> bool:
         """Returns whether a measurement is wanted and its program is compiled in this process."""
@@ -64,11 +67,13 @@ class ArrayMeter:
             arrays, experts = self._program(at).result().measure(at.state, self._batches.batch(at.begun, at.program))
         except Exception as error:  # training continues without it
             problem = "; ".join(problems_in(error))
-        seconds = time.perf_counter() - began
-        self._put_off(at, seconds, is_over=problem is not None)
+        seconds, step = time.perf_counter() - began, at.begun + 1
+        self._due = step + max(EVERY, SHARE * step, seconds / MAX_COST / max(at.reports.step_seconds, 1e-6))
+        if problem:
+            self._every = 0
         self.tools.publish(
             NumbersMeasured(
-                step=at.done + 1,
+                step=step,
                 preset=at.program.name,
                 seconds=round(seconds, 6),
                 arrays=arrays,
@@ -77,9 +82,3 @@ class ArrayMeter:
             )
         )
         at.reports.restart_clock()
-
-    def _put_off(self, at: Progress, seconds: float, is_over: bool) -> None:
-        every = self._every
-        if every is None:
-            every = math.ceil(max(EVERY, SHARE * at.done, seconds / MAX_COST / max(at.reports.step_seconds, 1e-6)))
-        self._due = 0 if is_over or not every else at.begun + 1 + every

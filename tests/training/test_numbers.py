@@ -1,6 +1,7 @@
 """The numbers of all arrays in a run: at the steps that it is told, on request, and after a switch."""
 
 import math
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,12 @@ from shardtui.engine.models.array import gradient_name
 from shardtui.engine.models.task import Task
 from shardtui.engine.spec.config import AnomalyConfig, ScheduledSwitch
 from shardtui.engine.wire.commands import AnyCommand, MeasureNumbers, Pause, Resume
+from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import Event, NumbersMeasured, Paused, StepsDone, Switched, TrainingStarted
+from shardtui.engine.wire.run_directory import find
 
+from ..command import answered
+from ..conftest import SETTINGS
 from ..programs import Programs
 from .test_loop import losses, run
 
@@ -62,3 +67,11 @@ def test_arrays_are_measured_under_the_next_preset_if_a_switch_comes_first(
 
     events = run(task, programs, tmp_path, ScheduledSwitch(1, "fsdp-tp2"), answer=answer)
     assert [(each.preset, each.problem) for each in measured(events)] == [("fsdp-tp2", None)]
+
+
+@pytest.mark.core
+def test_a_resumed_run_measures_at_the_same_steps(home: Path) -> None:
+    for start in (("--run=resumed", *SETTINGS, "--steps=7"), ("--resume=resumed", "--steps=11")):
+        answered("train", *start, "--numbers-every=5")
+    events = [*chain.from_iterable(LogReader(find("resumed").events).read())]
+    assert [event.step for event in measured(events)] == [5, 10]

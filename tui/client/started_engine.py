@@ -120,7 +120,7 @@ class StartedEngine:
         statuses = [process.popen.poll() for process in self._processes]
         killed = {number: unrecorded(status) for number, status in enumerate(statuses) if status and status < 0}
         first = worst(killed)[0] if killed else 0
-        if first:
+        if first or statuses[0] == -signal.SIGKILL:  # by which a process says nothing in its log
             return EngineLost(reason=printable(exit_reason(statuses[first])), process=first)
         return lost(self._directory.log, self._old_log_bytes, exit_reason(statuses[0]))
 
