@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.oracle.arrays import FAMILIES, Whole  # before jax: sets the environment
 
 # isort: split
+import jax
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.preset_files import PRESETS
 
@@ -34,6 +35,7 @@ def main() -> None:
                     found[preset] = whole.errors(whole.measured(preset)[0])
                 except UserError as error:
                     print(f"{family}, {preset}: {error}", file=sys.stderr)
+                jax.clear_caches()  # a process may map only so many programs
             table.add(family, len(found), *(max(each[kind] for each in found.values()) for kind in KINDS))
 
 
