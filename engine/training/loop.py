@@ -214,6 +214,7 @@ class Loop:
             at.reports.add(scalars, waited)
         is_traced = self.tools.profiler.is_over(at.begun)
         is_due = self.tools.saver.is_due(at.begun) or self._evaluator.is_due(at.begun)
+        is_due |= at.begun == self.tools.config.steps
         if self.boundary.pausing.is_paused or at.previous or is_traced or is_due:
             at.reports.flush()
             at.previous = None

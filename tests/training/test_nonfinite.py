@@ -35,8 +35,8 @@ def test_the_run_pauses_before_the_step_and_says_why(home: Path, options: tuple[
 
 
 @pytest.mark.core
-def test_a_run_that_stops_keeps_the_state_before_the_step(home: Path) -> None:
+def test_a_run_that_stops_at_its_last_step_keeps_the_state_before_it(home: Path) -> None:
     model = f"--model={GOES_WRONG}:Regression"
-    result = answered("train", model, "--batch-size=16", "--steps=300", "--run=bad", "--on-nonfinite=stop")
+    result = answered("train", model, "--batch-size=16", "--steps=250", "--run=bad", "--on-nonfinite=stop")
     assert "first in `div` (goes_wrong.py:25)" in result.stderr
     assert "checkpoint of step 249" in result.stderr
