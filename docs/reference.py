@@ -96,7 +96,7 @@ def command(name: str, parser: argparse.ArgumentParser, shared: set[tuple[str, s
 def options(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
     """The spelling of each, and its help."""
     shown = [action for action in parser._actions if action.help != argparse.SUPPRESS and action.dest != "help"]
-    return [(f"`{_spelling(action)}`", (action.help or "").replace("|", "\\|")) for action in shown]
+    return [(f"`{_spelling(action)}`", ((action.help or "") % vars(action)).replace("|", "\\|")) for action in shown]
 
 
 def _spelling(action: argparse.Action) -> str:

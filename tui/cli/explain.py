@@ -136,7 +136,7 @@ def _tables(found: Explanation) -> list[RenderableType]:
     values = [table_of(VALUES, split.items(), title=heading)] if split else []
     tables: list[RenderableType] = [*_title(found), *values]
     if hidden := len(found.values) - len(split):
-        tables.append(Text(f"and {hidden:,} values that nothing splits: --json lists all", "dim"))
+        tables.append(Text(f"and {hidden:,} value{'s' * (hidden != 1)} that nothing splits: --json lists all", "dim"))
     return [
         *tables,
         _collectives(found),
