@@ -32,6 +32,7 @@ from ..distributed.test_hosts import free_port
 from ..recorded import events_in
 from ..schemas import checked_lines
 from ..terminal import Terminal
+from ..tui.test_app import until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("home")
@@ -258,12 +259,10 @@ async def test_the_cursor_stays_on_its_curve() -> None:
         await pilot.press("down", "down")
         add(2, norm=0.25, rate=0.1, speed=3.0)
         curves.show_state(state)
-        await pilot.pause()
-        assert chosen[-1] == "train/rate" == curves.highlighted_option.id
-        narrow = curves.shown["train/rate"]
+        await until(lambda: chosen[-1:] == ["train/rate"] == [curves.highlighted_option.id], "the curve of the cursor")
+        narrow = curves.shown["train/rate"].cell_length
         await pilot.resize_terminal(90, 10)
-        await pilot.pause()
-        assert curves.shown["train/rate"].cell_length == narrow.cell_length + 30
+        await until(lambda: curves.shown["train/rate"].cell_length == narrow + 30, "wider rows")
         assert [row.plain.split()[:2] for row in curves.shown.values()] == [
             ["loss", "1"],
             ["norm", "0.25"],
