@@ -97,7 +97,7 @@ def _add_anomaly_options(parser: argparse.ArgumentParser) -> None:
         "--numbers-every",
         type=int,
         metavar="N",
-        help="measure each array, layer and expert every N steps; 0: never; default: after 100, then in 1 %% of the time",
+        help="measure all arrays and experts every N steps; 0: never; default: after 100, then in 1 %% of the time",
     )
 
 
