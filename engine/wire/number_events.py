@@ -67,7 +67,8 @@ class ExpertNumbers(Struct, frozen=True):
     """Parts over which the active preset splits the experts, in order; 1 if every device has all."""
 
 
-MOST_INDICES = 8
+MOST_INDICES, MOST_DEVICES = 8, 4
+"""Indices along a dim, and devices, that are written out."""
 
 
 class NonfiniteOrigin(Struct, frozen=True, kw_only=True):
@@ -127,7 +128,7 @@ class NonfiniteOrigin(Struct, frozen=True, kw_only=True):
 
     @property
     def device_words(self) -> str:
-        return f"{', '.join(map(str, self.devices[:4]))}{' …' * (len(self.devices) > 4)}"
+        return f"{', '.join(map(str, self.devices[:MOST_DEVICES]))}{' …' * (len(self.devices) > MOST_DEVICES)}"
 
 
 def _indices(dim: str, indices: list[int], size: int) -> str:

@@ -15,7 +15,7 @@ from ...engine.base import formatting
 from ...engine.base.output import printable
 from ...engine.hlo.layout import coordinates
 from ...engine.wire.descriptions import MeshInfo
-from ...engine.wire.number_events import NonfiniteExplained, NonfiniteOrigin
+from ...engine.wire.number_events import MOST_DEVICES, NonfiniteExplained, NonfiniteOrigin
 from ..messages import OriginRequested, RowChosen
 from ..state.origin_pages import ValuePage
 from ..state.run_state import RunState
@@ -24,7 +24,6 @@ from ..widgets.lines import set_titles
 from .dialog import Dialog
 
 LABEL_WIDTH = 10
-MOST_DEVICES = 4
 
 
 class NonfiniteScreen(Dialog[RowChosen | OriginRequested]):
