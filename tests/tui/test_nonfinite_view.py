@@ -41,7 +41,9 @@ def explained(origin: dict[str, Any] | None, problem: str | None = None) -> Nonf
 async def test_n_shows_the_operation_line_by_line(home: Path, size: tuple[int, int]) -> None:
     paused = wire.Paused(step=8, problem="the loss of step 9 is not finite")
     async with finished(run_with(explained(LOG), paused), size) as (app, pilot):
+        app.notify("N: where it comes from", timeout=60)
         await press(pilot, "N")
+        assert not app._notifications, "nothing covers the lines"
         await see(app, "step 9: the first value that is not finite, found in 4.5 s")
         for text in (
             "operation log, forward pass",
