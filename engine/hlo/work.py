@@ -33,6 +33,7 @@ FORMAL = {"parameter", "constant", "tuple", "get-tuple-element", "opt-barrier"}
 NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id", "recv", "send-done"}
 """Opcodes that are no operations of a device."""
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+NO_ESTIMATE = 2**64 - 1
 MAX_NAMES = 20
 """Names of one value that are followed: a valid program has a few."""
 
@@ -182,6 +183,7 @@ def _main_bytes(type_: str) -> int:
 
 
 def cycles_of(each: Instruction) -> int:
-    """Returns the cycles that the TPU compiler estimates for one execution; 0 if it estimates none."""
+    """Returns the cycles that the TPU compiler estimates for one execution; 0 if it estimates none, which it may write
+    as -1, unsigned."""
     found = CYCLES.search(each.rest)
-    return int(found[1]) if found else 0
+    return int(found[1]) % NO_ESTIMATE if found else 0

@@ -89,11 +89,6 @@ class StepLayout(Shards):
         kept |= set(self.pipeline.axes) if self.pipeline else set()
         return tuple(axis for axis in self.mesh if axis in weight.axes and axis not in kept)
 
-    def sums_split_dim(self, weight: Weight) -> bool:
-        """Returns whether the product with a kernel sums over a dim that tensor parallelism splits."""
-        *summed, out = weight.array.logical_axes
-        return out == "embed" and any(self.shard_count(self.tensor_axes(name)) > 1 for name in summed if name)
-
     def activation_elements(self, logical: tuple[str, ...]) -> int:
         """Returns the elements of one device's shard of an activation with these logical axes."""
         return self.local_elements(*self._activation(logical))

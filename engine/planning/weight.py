@@ -49,13 +49,6 @@ class Weight:
         return self.name.endswith(".kernel")
 
     @property
-    def product(self) -> str:
-        """The name of its product in `remat.KEPT`; empty if it has none."""
-        layer = self.name.split(".")[-2] if self.is_kernel else ""
-        names = {"qkv": "qkv_proj", "query": "qkv_proj", "kv": "qkv_proj", "up": "mlpwi", "gate": "mlpwi"}
-        return {**names, "out": "out_proj", "down": "mlpwo"}.get(layer, "")
-
-    @property
     def is_attention_input(self) -> bool:
         return self.is_kernel and self.name.split(".")[-2] in ("qkv", "query", "kv")
 

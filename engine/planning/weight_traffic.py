@@ -7,12 +7,6 @@ from ..spec.preset import Axes
 from .step_layout import FLOAT32, StepLayout
 from .weight import Weight, axes_of
 
-WIDEST_WINDOW = 32
-"""Devices of an axis up to which the TPU's compiler makes windowed products; over 64 and more it makes none
-(measured)."""
-BOTH_WAYS = 8
-"""Devices from which on a windowed gather sends both ways round."""
-
 
 @dataclass(frozen=True)
 class Collective:
@@ -39,15 +33,12 @@ class WeightTraffic:
 
     def _gathers(self, weight: Weight) -> Iterator[Collective]:
         """A parameter split over axes of the batch is all-gathered for the forward and for the backward pass
-        (Rajbhandari et al. 2020, "ZeRO", section 7.2.2). A TPU sends the shards of some of them round while it
-        multiplies."""
+        (Rajbhandari et al. 2020, "ZeRO", section 7.2.2)."""
         axes = self.step.gather_axes(weight)
         if not axes:
             return
         one, times = self._each(weight)
-        windowed = self._windowed_uses(weight, axes)
-        yield Collective("all-gather", axes, one, times * (self._uses(weight) - windowed))
-        yield self._windowed("all-gather", axes, one, times * windowed)
+        yield Collective("all-gather", axes, one, times * self._uses(weight))
 
     def _reductions(self, weight: Weight) -> Iterator[Collective]:
         """Gradients are summed over the axes that split the tokens: reduce-scattered over those that split the
@@ -56,10 +47,7 @@ class WeightTraffic:
         one, times = self._each(weight)
         for axes in self._reduction_axes(weight):
             scatter = tuple(axis for axis in axes if axis in gather)
-            if self._is_windowed(weight, scatter):
-                yield self._windowed("reduce-scatter", scatter, one, times)
-            else:
-                yield Collective(self._scatter_kind(weight, scatter), scatter, one, times)
+            yield Collective(self._scatter_kind(weight, scatter), scatter, one, times)
             for rest in (self.step.batch_axes, self.step.seq_axes) if self.step.on_cpu else (axes,):
                 reduced = tuple(axis for axis in axes if axis in rest and axis not in weight.axes)
                 yield Collective("all-reduce", reduced, one / self.step.shard_count(scatter), times)
@@ -84,34 +72,6 @@ class WeightTraffic:
             return 1
         is_repeated = self.step.recomputes("qkv_proj") and weight.is_attention_input
         return 3 if is_repeated and not self.step.on_cpu else 2
-
-    def _windowed_uses(self, weight: Weight, axes: Axes) -> int:
-        """How many of its uses are windowed products (measured). A product of the forward pass is one, unless it sums
-        over a dim that tensor parallelism splits, or takes the residual stream without a norm. Its backward pass is
-        one, too, unless remat repeats the product: both gradients then use what is gathered for that."""
-        if not self._is_windowed(weight, axes):
-            return 0
-        model = self.step.model
-        forward = not self.step.sums_split_dim(weight) and not (
-            model.norm_places == "post" and weight.is_attention_input
-        )
-        return forward + (not self.step.recomputes(weight.product))
-
-    def _is_windowed(self, weight: Weight, axes: Axes) -> bool:
-        """Whether the TPU's compiler may multiply while it sends the shards of a kernel, or of its gradient, round."""
-        step = self.step
-        if not step.on_tpu or step.is_explicit or step.pipeline or not weight.is_kernel:
-            return False
-        if step.is_ragged and "experts" in weight.array.logical_axes:
-            return False
-        return 2 < step.shard_count(axes) <= WIDEST_WINDOW and step.shard_count(step.seq_axes) == 1
-
-    def _windowed(self, kind: str, axes: Axes, size: float, count: int) -> Collective:
-        """The sends of a windowed product: of n shards n + 1, as both directions start with the device's own; of a
-        gather over few devices n - 1."""
-        devices = self.step.shard_count(axes)
-        shards = devices - 1 if kind == "all-gather" and devices < BOTH_WAYS else devices + 1
-        return Collective("collective-permute", axes, size / devices, count * shards)
 
     def _scatter_kind(self, weight: Weight, axes: Axes) -> str:
         """On a TPU, too, some gradients are all-reduced and then sliced: those over the whole slice (measured), and

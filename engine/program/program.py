@@ -76,6 +76,11 @@ def shard_digest_function(state: TrainState) -> StateFunction:
     return state_function(partial(shard_digests, shardings=shardings), state, is_by_device=True)
 
 
+COMPILER_OPTIONS = {"tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}}
+"""XLA's options for the step, by platform. Without it, over up to 32 devices the TPU compiler gathers a kernel piece by
+piece while it multiplies ("windowed einsum"), in products so small that it estimates 2 to 43 % more time for the step
+(docs/benchmarks.md)."""
+
 HOST_BYTES_PER_CHARACTER = 40
 """Host memory of a compiled program and its jaxpr, per character of HLO text: 23 to 52 were measured on CPU
 (docs/measurements.md)."""
@@ -138,14 +143,16 @@ def compile_program(task: Task, placement: Placement, on_phase: Callable[[Phase]
 def trace_step(task: Task, placement: Placement, observed: Observed | None = None) -> Traced:
     """Traces the step with the placement's shardings. If `observed` is given, compiling the result fills it in."""
     state, batch = placement.state_shardings, placement.batch_shardings
+    options = COMPILER_OPTIONS.get(_platform(placement))
 
     def train_step(arrays: TrainState, inputs: Tree) -> tuple[TrainState, Scalars]:
         return task.train_step(arrays, inputs, state.params)
 
     with rules_of(task, placement, observed):
-        return jax.jit(train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True).trace(
-            placement.abstract_state(task), with_shardings(task.batch_arrays, batch)
+        step = jax.jit(
+            train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True, compiler_options=options
         )
+        return step.trace(placement.abstract_state(task), with_shardings(task.batch_arrays, batch))
 
 
 def trace_held_out(task: Task, placement: Placement) -> Traced:
@@ -220,8 +227,12 @@ def _unused_rules(task: Task, preset: Preset) -> list[str]:
 def quick(placement: Placement) -> dict[str, str | bool]:
     """Returns options for a fast compilation of a program that runs once or never: on CPU, most of the time optimizes
     machine code."""
-    is_cpu = placement.mesh.devices.flat[0].platform == "cpu"
+    is_cpu = _platform(placement) == "cpu"
     return {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True} if is_cpu else {}
+
+
+def _platform(placement: Placement) -> str:
+    return placement.mesh.devices.flat[0].platform
 
 
 @contextlib.contextmanager

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.execution_counts import runs
 from shardtui.engine.hlo.module import parse
+from shardtui.engine.hlo.work import cycles_of
 from shardtui.engine.profiling.predicted import predicted_breakdown
 from shardtui.engine.profiling.program import Program
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.step_breakdown import StepBreakdown
 
-from ..cycles import estimated_cycles
 from ..hlo import test_overlap as schedules
 
 TEXTS = Path(__file__).parents[1] / "hlo"
@@ -102,7 +103,8 @@ def test_the_work_of_a_compiled_program_takes_its_estimated_cycles(name: str) ->
     module = parse(text)
     breakdown = predicted_breakdown(module, {"data": 8}, SLICE)
     work = sum(seconds for part, seconds in parts(breakdown).items() if "exposed" not in part)
-    cycles, listed = estimated_cycles(module) or 0, map(int, re.findall(r'"estimated_cycles":"(\d+)"', text))
+    times, listed = runs(module), map(int, re.findall(r'"estimated_cycles":"(\d+)"', text))
+    cycles = sum(cycles_of(each) * (times[where.name] or 0) for where, each in module.instructions())
     assert work == pytest.approx(cycles / SLICE.chip.clock_rate)
     assert cycles == 5 * max(listed) if name == "psum-in-a-loop" else cycles >= max(listed)
     assert any(each.exposed_seconds or each.hidden_seconds for each in breakdown.collectives)

@@ -1,0 +1,84 @@
+"""Steps with and without windowed products: `python tests/long/windows.py [--record]`.
+
+Needs the extra `tpu`, no TPU, and two minutes a case on two cores. The step's time is predicted, by the compiler's
+estimates and schedule.
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.module import parse
+from shardtui.engine.hlo.traffic import flows
+from shardtui.engine.models.task import Task
+from shardtui.engine.planning.ahead_of_time import find_slice
+from shardtui.engine.profiling.predicted import predicted_breakdown
+from shardtui.engine.program import program
+from shardtui.engine.program.placement import place
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.topology import load_topology
+
+from tests.bench.plain import config
+from tests.suite import versions
+from tests.table import Table, arguments
+
+CASES = """
+gpt2-medium v5e:4x4   fsdp     batch_size=32 dropout=0
+gpt2-medium v5p:2x2x4 fsdp     batch_size=32 dropout=0
+gpt2-medium v5e:4x4   fsdp-tp2 batch_size=32 dropout=0
+gpt2-large  v4:2x2x2  fsdp     batch_size=16 dropout=0
+gpt2-xl     v5e:4x4   fsdp     batch_size=32 dropout=0 remat=true
+mistral-7b  v5p:2x2x4 fsdp     batch_size=16
+olmo2-7b    v5p:2x2x4 fsdp-tp2 batch_size=16
+llama3-8b   v5p:2x2x2 fsdp     batch_size=16 remat=true
+"""
+COLUMNS = {
+    **dict.fromkeys(("model", "slice", "preset", "settings"), ""),
+    "step, windowed": "{:.3g} s",
+    "step, as trained": "{:.3g} s",
+    "change": "{:+.1%}",
+    **dict.fromkeys(("sent, windowed", "sent, as trained", "peak, windowed", "peak, as trained"), "bytes"),
+}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    seconds: float
+    sent: int
+    peak: int
+
+
+def main() -> None:
+    options = arguments(argparse.ArgumentParser(description=__doc__))
+    print(f"{versions()}\n")
+    with Table("long/windows", COLUMNS, options.record) as table:
+        for line in CASES.strip().split("\n"):
+            name, topology, preset, *settings = line.split()
+            with patch.object(program, "COMPILER_OPTIONS", {}):
+                windowed = compiled(name, topology, preset, settings)
+            ours = compiled(name, topology, preset, settings)
+            change = ours.seconds / windowed.seconds - 1
+            sizes = (windowed.sent, ours.sent, windowed.peak, ours.peak)
+            table.add(name, topology, preset, " ".join(settings), windowed.seconds, ours.seconds, change, *sizes)
+
+
+def compiled(name: str, topology: str, preset_name: str, settings: list[str]) -> Compiled:
+    slice_, preset = load_topology(topology), load_preset(preset_name)
+    task = Task(config(*settings, name=name, preset=preset.name, devices=slice_.devices), slice_.platform)
+    placement = place(task, preset, find_slice(slice_))
+    step = program.trace_step(task, placement).lower().compile()
+    module, mesh = parse(step.as_text() or ""), preset.sizes(slice_.devices)
+    sent = sum(flow.bytes_sent for flow in flows(inventory(module, mesh)))
+    seconds = predicted_breakdown(module, mesh, slice_).step_seconds
+    return Compiled(seconds, sent, step.memory_analysis().peak_memory_in_bytes)
+
+
+if __name__ == "__main__":
+    main()
