@@ -30,7 +30,7 @@ KNOWN = (  # order matters: TensorStore calls a full disk RESOURCE_EXHAUSTED, to
     (
         r"RESOURCE_EXHAUSTED|Out of memory allocating|out of memory",
         "out of device memory",
-        "choose a preset that splits more, such as fsdp, a smaller --batch-size, or --set remat=true",
+        "choose a preset that splits more, such as fsdp, a smaller --batch-size, or --set remat=auto",
     ),
     (
         r"Termination timeout for `[\w -]+",

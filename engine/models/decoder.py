@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from ..parallel.constraints import active_pipeline, constrain, gathered, out_sharding, resharded, shard, token_groups
 from ..spec.config import RunConfig
-from ..spec.model_config import KEPT, ModelConfig, RematPolicy
+from ..spec.model_config import KEPT, ModelConfig
 from .array import Batch, Scalars, text_batch
 from .attention_tiles import RESULT
 from .blocks import Block, apply_dropout, example_indices, with_gathered_biases
@@ -162,7 +162,7 @@ def _table(config: ModelConfig, rows: int, axis: str, dtype: DTypeLike, rngs: nn
     )
 
 
-def _saved_of_stages(remat: bool | RematPolicy) -> Callable[..., bool]:
+def _saved_of_stages(remat: bool | str) -> Callable[..., bool]:
     """Returns the policy of a pipeline's ticks. Stages choose their layers anew in each, so saving everything would
     keep a copy per tick. Without a remat policy all matmuls are saved, so that none runs twice."""
     policies = jax.checkpoint_policies
@@ -222,7 +222,7 @@ def z_loss(logits: jax.Array) -> jax.Array:
     return jnp.mean(jnp.square(jax.nn.logsumexp(logits, axis=-1)))
 
 
-def _policy(remat: RematPolicy | bool) -> Callable[..., bool]:
+def _policy(remat: str | bool) -> Callable[..., bool]:
     """Returns a remat policy of MaxText (0.2.5, `remat_policy`) for `jax.checkpoint`. True is `full`."""
     kept = () if isinstance(remat, bool) else KEPT[remat]
     return jax.checkpoint_policies.save_only_these_names(SAVED, *kept)

@@ -56,7 +56,7 @@ class Task:
 
     def __init__(self, config: RunConfig, platform: str) -> None:
         """Calls the functions of a user's model. Raises UserError if one is wrong."""
-        self.config = config
+        self.config = config = config.with_remat("full") if config.has_automatic_remat else config
         self.platform = platform
         self.model = (
             UserModule(config, config.model)

@@ -22,6 +22,7 @@ from .array_numbers import Numbers, compile_numbers
 from .compile_queue import CompileQueue, Urgency
 from .compiler_process import compiled_apart
 from .inspection import inspect_program
+from .memory import shortage
 from .placement import describe_preset, place
 from .program import Program, compile_initial_state, compile_program
 from .reshard import Transfers
@@ -72,6 +73,8 @@ class KeptPrograms:
         return sum(program.host_bytes for program in list(self._programs.values()))
 
 
+TOO_LARGE = "RESOURCE_EXHAUSTED"
+"""XLA's word for a program that needs more memory than the device has."""
 MAX_PRESETS = 1000
 """Presets of a run, including those created during it."""
 
@@ -95,11 +98,18 @@ class Compiler:
         devices: Sequence[jax.Device],
         presets_folder: Path,
         keep_bytes: int = KEEP_PROGRAMS,
+        remats: Callable[[Preset], Sequence[bool | str]] | None = None,
+        capacity: int | None = None,
     ) -> None:
-        """`presets_folder` is for presets created during the run, `keep_bytes` is host memory for kept programs."""
+        """`presets_folder` is for presets created during the run, `keep_bytes` is host memory for kept programs.
+
+        `remats` returns what to try for a preset in place of the task's own remat: the first is used whose step needs
+        no more than `capacity` bytes per device, else the last.
+        """
         self.transfers = Transfers()
         self.kept = KeptPrograms(keep_bytes)
         self.task = task
+        self._remats, self._capacity = remats, capacity
         self._presets = presets
         self._presets_folder = presets_folder
         self.devices = devices
@@ -121,12 +131,30 @@ class Compiler:
     def _kept_or_compiled(self, preset: Preset, on_phase: Callable[[Phase], None]) -> Program:
         program = self.kept.get(preset.name)
         if program is None:
-            placement = place(self.task, preset, self.devices)
-            program = compile_program(self.task, placement, on_phase)
+            program = self._first_that_fits(preset, on_phase)
             if self.kept.add(program):  # the traces of a dropped program are a quarter of its memory
                 jax.clear_caches()
                 self.transfers.clear()
         return program
+
+    def _first_that_fits(self, preset: Preset, on_phase: Callable[[Phase], None]) -> Program:
+        if self._remats is None:
+            return self._compile(preset, self.task, on_phase)
+        config, platform = self.task.config, self.task.platform
+        *first, last = (config.with_remat(remat) for remat in self._remats(preset))
+        for each in first:
+            try:
+                program = self._compile(preset, Task(each, platform), on_phase)
+            except jax.errors.JaxRuntimeError as error:
+                if TOO_LARGE not in str(error):
+                    raise
+            else:
+                if not shortage(program.description, self._capacity):
+                    return program
+        return self._compile(preset, Task(last, platform), on_phase)
+
+    def _compile(self, preset: Preset, task: Task, on_phase: Callable[[Phase], None]) -> Program:
+        return compile_program(task, place(task, preset, self.devices), on_phase)
 
     def initial_state(self, name: str) -> Future[Callable[[], TrainState]]:
         """Compiles the function that creates a preset's initial state, in a thread of its own.
@@ -209,7 +237,7 @@ class Compiler:
 
         def compiled() -> Numbers:
             with compiled_apart():
-                return compile_numbers(self.task, program.placement)
+                return compile_numbers(program.task, program.placement)
 
         future = self._queue.submit(Urgency.INSPECT, compiled)
         future.add_done_callback(lambda _: on_done())
@@ -224,10 +252,10 @@ class Compiler:
     def _inspected(self, name: str) -> PresetInspected:
         """Repeats an inspection with warnings if another job ran during it: they may be from that job's compilation."""
         with compiled_apart():
-            placement = self.compiled(name).placement
+            program = self.compiled(name)
         while True:
             started = self._queue.started
-            inspected = inspect_program(self.task, placement)
+            inspected = inspect_program(program.task, program.placement)
             if not inspected.rematerializations or started == self._queue.started:
                 return inspected
 

@@ -11,7 +11,7 @@ from jax.stages import Compiled
 from ..base.formatting import size
 from ..base.machine import machine_memory
 from ..wire.descriptions import MemoryInfo
-from ..wire.events import MemoryMeasured
+from ..wire.events import MemoryMeasured, PresetCompiled
 
 M_MMAP_THRESHOLD = -3
 """The parameter's number in glibc's malloc.h."""
@@ -74,14 +74,16 @@ def limit(devices: Sequence[jax.Device], requested: int | None) -> int | None:
     return min([*limits, *([requested] if requested else [])], default=None)
 
 
-def shortage(preset: str, memory: MemoryInfo | None, limit: int | None) -> str | None:
+def shortage(program: PresetCompiled, limit: int | None) -> str | None:
     """Returns why a step does not fit into `limit` bytes per device, by its predicted peak; None if it does."""
-    if memory is None or limit is None or memory.peak <= limit:
+    if program.memory is None or limit is None or program.memory.peak <= limit:
         return None
-    return (
-        f"{preset}: a step needs {size(memory.peak)} per device (predicted), {size(limit)} available: choose a preset "
-        "that shards more, such as fsdp, reduce --batch-size, or add --set remat=true"
-    )
+    shard = "choose a preset that shards more, such as fsdp"
+    advice = f"{shard}, reduce --batch-size, or add --set remat=auto"
+    if program.remat in (True, "full"):
+        advice = f"{shard}, or reduce --batch-size"
+    needed = f"{size(program.memory.peak)} per device (predicted), {size(limit)} available"
+    return f"{program.preset}: a step needs {needed}: {advice}"
 
 
 def measure(devices: Sequence[jax.Device]) -> MemoryMeasured:

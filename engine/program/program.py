@@ -20,6 +20,7 @@ from ..parallel.constraints import activation_rules
 from ..parallel.mesh import describe_mesh
 from ..parallel.observed import Observed
 from ..parallel.rules import flax_rules, of_parameter
+from ..spec.model_config import ModelConfig
 from ..spec.preset import Preset
 from ..wire.events import Phase, PresetCompiled
 from .compilation_cache import cache_hits, mark_code
@@ -90,6 +91,8 @@ HOST_BYTES_PER_CHARACTER = 40
 class Program:
     """A compiled preset, and a description of it."""
 
+    task: Task
+    """The run's task; if its remat is `auto`, with the policy chosen for this preset."""
     placement: Placement
     """The mesh, and the shardings of all arrays."""
     step: Compiled
@@ -137,7 +140,9 @@ def compile_program(task: Task, placement: Placement, on_phase: Callable[[Phase]
     functions = digest_function(state), state_function(is_finite, state)
     held_out = StateFunction(lambda: trace_held_out(task, placement).lower()) if task.config.evaluation else None
     by_device = shard_digest_function(state) if task.config.check_devices else None
-    return Program(placement, step, *functions, description, HOST_BYTES_PER_CHARACTER * len(text), held_out, by_device)
+    return Program(
+        task, placement, step, *functions, description, HOST_BYTES_PER_CHARACTER * len(text), held_out, by_device
+    )
 
 
 def trace_step(task: Task, placement: Placement, observed: Observed | None = None) -> Traced:
@@ -212,6 +217,7 @@ def _describe(
         pipeline=placement.pipeline(task),
         unused_rules=_unused_rules(task, placement.preset),
         attention=placement.attention(task),
+        remat=task.config.model.remat if isinstance(task.config.model, ModelConfig) else None,
         at_peak=report.peak.memory if report.peak else None,
         peak_buffers=report.peak.buffers if report.peak else [],
     )

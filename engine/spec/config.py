@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from .attempt import Attempt
 from .model_config import ModelConfig
@@ -237,6 +238,14 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if isinstance(self.model, UserModel):
             return f"{training.batch_size:,} examples"
         return f"{training.batch_size:,} × {training.seq_len:,} tokens"
+
+    @property
+    def has_automatic_remat(self) -> bool:
+        return isinstance(self.model, ModelConfig) and self.model.remat == "auto"
+
+    def with_remat(self, remat: bool | str) -> "RunConfig":
+        """Returns it with another remat. Only for a built-in model."""
+        return replace(self, model=replace(self.model, remat=remat))
 
 
 class Membership(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

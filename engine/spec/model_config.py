@@ -25,7 +25,7 @@ RematPolicy = Literal[
 ]
 """The activations of a block kept for its backward pass, by MaxText's names, roughly from least to most memory."""
 PROJECTIONS = ("qkv_proj", "out_proj")
-KEPT: dict[RematPolicy, tuple[str, ...]] = {
+KEPT: dict[str, tuple[str, ...]] = {
     "full": (),
     "save_qkv_proj": ("qkv_proj",),
     "save_out_proj": ("out_proj",),
@@ -89,9 +89,10 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     """The longest sequence that the model can read; with learned positions, the rows of their embedding."""
     dropout: float = 0.1
     """Probability that an element is dropped in training."""
-    remat: bool | RematPolicy = False
+    remat: bool | RematPolicy | Literal["auto"] = False
     """Recompute each block's activations in the backward pass instead of keeping them: `true` is `full`, all but the
-    block's input. The other policies, by MaxText's names, also keep results of matmuls."""
+    block's input. The other policies, by MaxText's names, also keep results of matmuls. `auto`: in training, for each
+    preset the least recomputation whose memory fits the devices; elsewhere `full`."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """The dtype of the computation; parameters are float32. `auto`: bfloat16 on accelerators, float32 on CPU."""
     attention: Literal["auto", "plain", "splash", "cudnn", "ring"] = "auto"

@@ -7,12 +7,13 @@ from .config import RunConfig, WatchedRun
 from .model_config import ModelConfig
 
 
-def training_words(about: RunConfig | WatchedRun) -> str:
-    """Returns words like `lion, cosine to 10 % over 2,000 steps`; empty if all is as by default."""
-    return ", ".join(_settings(about)) if isinstance(about, RunConfig) else ""
+def training_words(about: RunConfig | WatchedRun, chosen: bool | str | None = None) -> str:
+    """Returns words like `lion, cosine to 10 % over 2,000 steps`; empty if all is as by default. `chosen`: the remat of
+    the program, which says what `auto` is; None while there is none."""
+    return ", ".join(_settings(about, chosen)) if isinstance(about, RunConfig) else ""
 
 
-def _settings(config: RunConfig) -> Iterator[str]:
+def _settings(config: RunConfig, chosen: bool | str | None) -> Iterator[str]:
     training = config.training
     if training.optimizer != "adamw":
         yield training.optimizer
@@ -26,6 +27,11 @@ def _settings(config: RunConfig) -> Iterator[str]:
     if training.z_loss:
         yield f"z-loss {training.z_loss:g}"
     if isinstance(config.model, ModelConfig) and config.model.remat:
-        yield "remat" if config.model.remat is True else f"remat {config.model.remat}"
+        is_chosen = config.has_automatic_remat and chosen is not None
+        yield remat_words(config.model.remat) + (f": {chosen or 'none'}" if is_chosen else "")
     if training.accumulate_steps > 1:
         yield f"{training.accumulate_steps} micro-batches"
+
+
+def remat_words(remat: bool | str) -> str:
+    return "remat" if remat is True else f"remat {remat}"

@@ -53,7 +53,7 @@ class NonfiniteExplainer:
         origin, problem = None, None
         try:
             self._repeat(at, step - 1, back)
-            origin = explain(self.tools.compiler.task, at.program.placement, at.state, self._batch(at))
+            origin = explain(at.program.task, at.program.placement, at.state, self._batch(at))
             if origin is None:
                 problem = "the repeated step is finite: a device may be faulty: try --check-devices"
         except Exception as error:  # the run pauses without it

@@ -153,7 +153,7 @@ class Switcher:
 
         def check() -> None:
             available = limit(self.tools.compiler.devices, self.tools.config.device_memory)
-            if problem := shortage(program.name, program.description.memory, available):
+            if problem := shortage(program.description, available):
                 raise UserError(problem)
 
         self.tools.cluster.run_on_all(check)

@@ -17,6 +17,7 @@ from ..distributed.cluster import Cluster
 from ..distributed.outcomes import Failure
 from ..models.task import Task
 from ..parallel.mesh import describe_device, fallback
+from ..planning.automatic_remat import fitting_remats, usable
 from ..planning.estimate import preview
 from ..program.compiler import Compiler
 from ..program.memory import keep_freed_blocks, limit
@@ -85,7 +86,11 @@ def train(
     notes = [*edited, *fitted.warnings, *coverage(config, task, known[name_of(config.preset)], devices)]
     publish(_ready(config, task, devices, inputs, infos, preset_problems, notes, met))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
-    compiler = Compiler(task, known, devices, directory.presets, config.keep_programs)
+    remats = capacity = None
+    if config.has_automatic_remat:
+        capacity = usable(cluster.all_gather(limit(devices, config.device_memory), int | None))
+        remats = partial(fitting_remats, task, len(devices), capacity)
+    compiler = Compiler(task, known, devices, directory.presets, config.keep_programs, remats, capacity)
     profiler = Profiler(traces, publish, cluster, restart.profile_every)
     tools = Tools(config, compiler, saver, profiler, cluster, inbox, publish, restart.attempt is not None)
     return Loop(tools, inputs.batches, inputs.held_out).run(origin, restart.profile)

@@ -7,6 +7,7 @@ from msgspec import Struct
 from ..base import formatting
 from ..spec.model_config import AttentionKernel
 from ..spec.preset import PipelineInfo
+from ..spec.training_words import remat_words
 from .descriptions import (
     ArrayInfo,
     CollectiveInfo,
@@ -92,6 +93,8 @@ class PresetCompiled(Event, frozen=True):
     """Matrix products by scope, most FLOPs first; empty with an external loop, or if the HLO cannot be parsed."""
     attention: AttentionKernel | None = None
     """How attention is computed; null for a user's model."""
+    remat: bool | str | None = None
+    """What the backward pass recomputes: the setting, or the choice of `auto`; null for a user's model."""
     at_peak: PeakMemory | None = None
     """The peak of a device's memory, predicted from the order of the program; null with an external loop, and if the
     HLO cannot be parsed."""
@@ -102,8 +105,10 @@ class PresetCompiled(Event, frozen=True):
     def line(self) -> str:
         source = ", from the compilation cache" if self.from_cache else ""
         seconds = "" if self.compile_seconds is None else f" in {formatting.seconds(self.compile_seconds)}"
-        attention = f" with {self.attention} attention" if self.attention else ""
-        return f"compiled {self.preset}{attention}{seconds}{source}: {formatting.axes(self.mesh.axes)}"
+        parts = [f"{self.attention} attention"] if self.attention else []
+        parts += [remat_words(self.remat)] if self.remat else []
+        found = f" with {' and '.join(parts)}" if parts else ""
+        return f"compiled {self.preset}{found}{seconds}{source}: {formatting.axes(self.mesh.axes)}"
 
 
 class ProgramsKept(Event, frozen=True):

@@ -24,7 +24,7 @@ def recommendation(rows: Sequence[Row], where: str, goal: Goal | None = None) ->
         over = cost.peak_bytes - (cost.capacity_bytes or 0)
         return (
             f"none fits on {where}: {best.preset} comes closest, {formatting.size(over)} per device too large: "
-            "use more chips, a smaller batch, or --set remat=true"
+            "use more chips, a smaller batch, or --set remat=auto"
         )
     room = f" of {formatting.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
     memory = f"{formatting.size(cost.peak_bytes)}{room} per device"

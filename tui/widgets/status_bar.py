@@ -72,7 +72,7 @@ def _left(state: RunState) -> list[Content]:
         parts.append(Content(model))
     if state.about:
         parts.append(Content.styled(state.about.run, "$foreground 60%"))
-        if words := training_words(state.about):
+        if words := training_words(state.about, state.layout.remat if state.layout else None):
             parts.append(Content.styled(words, "$foreground 60%"))
     return parts
 

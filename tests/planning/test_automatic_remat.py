@@ -1,0 +1,64 @@
+"""`remat = "auto"`: what it tries, by estimate, and what it trains with, by the compiler."""
+
+from pathlib import Path
+
+import jax
+import pytest
+from shardtui.engine.models.task import Task
+from shardtui.engine.planning.automatic_remat import fitting_remats, usable
+from shardtui.engine.planning.estimate import Step
+from shardtui.engine.program.compiler import Compiler
+from shardtui.engine.spec.config import ModelConfig
+from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.training_words import training_words
+
+from ..bench.plain import config
+from ..conftest import tiny_config
+
+GPT_2 = config("remat=auto", "batch_size=64", name="gpt2")
+
+
+def tried(capacity: int | None) -> list[bool | str]:
+    return fitting_remats(Task(GPT_2, "tpu"), 8, capacity, load_preset("fsdp"))
+
+
+def test_the_policies_that_fit_are_tried_by_how_little_they_recompute_and_full_comes_last() -> None:
+    everything = tried(10**12)
+    assert (everything[0], everything[-1], len(everything)) == (False, "full", 9)
+    capacity = 6_000_000_000
+    tasks = [Task(GPT_2.with_remat(remat), "tpu") for remat in tried(capacity)]
+    steps = [Step(task, load_preset("fsdp"), 8) for task in tasks]
+    assert 2 < len(steps) < 9
+    assert all(sum(step.parts.values()) <= capacity for step in steps)
+    flops = [step.work.flops for step in steps]
+    assert flops == sorted(flops)
+    assert tried(10**9) == ["full"], "the estimate of none is below a gigabyte"
+    assert tried(None) == ["full"], "the memory of the devices is not known"
+
+
+def test_a_twentieth_of_the_smallest_device_stays_free() -> None:
+    assert usable([None, 100, 200]) == 95
+    assert usable([None]) is None
+
+
+def test_what_the_compiler_says_does_not_fit_is_not_trained_with(tmp_path: Path) -> None:
+    task = Task(tiny_config().with_remat("auto"), "cpu")
+    chosen = {}
+    for capacity in (None, 10**9, 1):
+        compiler = Compiler(task, {}, jax.devices(), tmp_path, remats=lambda _: [False, "full"], capacity=capacity)
+        try:
+            program = compiler.compiled("dp")
+        finally:
+            compiler.close()
+        model = program.task.config.model
+        assert isinstance(model, ModelConfig)
+        assert program.description.remat == model.remat
+        chosen[capacity] = model.remat
+    assert chosen == {None: False, 10**9: False, 1: "full"}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"), [(None, "remat auto"), (False, "remat auto: none"), ("minimal", "remat auto: minimal")]
+)
+def test_the_choice_is_said(chosen: bool | str | None, words: str) -> None:
+    assert training_words(GPT_2, chosen) == words
