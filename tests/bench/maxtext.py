@@ -1,8 +1,8 @@
 """Steps compared with MaxText's, compiled by the same TPU compiler for the same slice.
 
 Needs MaxText beside this package, on Python 3.12, but no TPU: `pip install 'maxtext[tpu]==0.2.5'`.
-`python -m tests.bench.maxtext ours|theirs SLICE MODEL FSDP TENSOR SEQUENCES SEQ_LEN splash|plain FOLDER` compiles one
-side and writes its text and its peak of memory.
+`python -m tests.bench.maxtext ours|auto|theirs SLICE MODEL FSDP TENSOR SEQUENCES SEQ_LEN splash|plain FOLDER` compiles
+one side and writes its text and its peak of memory. All recompute everything but `auto`: ours with `remat = "auto"`.
 """
 
 import importlib
@@ -11,7 +11,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import astuple, dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,9 @@ from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.ahead_of_time import find_slice
+from shardtui.engine.planning.automatic_remat import fitting_remats, usable
 from shardtui.engine.profiling.predicted import predicted_breakdown
-from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import trace_step
+from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.spec.model_choice import HF
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
@@ -110,6 +112,8 @@ def _figures(row: Row) -> Iterator[Figure]:
         seconds = theirs[attention].seconds
         value = ours[attention].seconds / seconds
         yield at_most(0.92, f"{row}: scheduled with {attention}", [value], "×", f"{seconds:.3g} s")
+    value, seconds = compiled("auto", row, "splash").seconds, theirs["splash"].seconds
+    yield at_most(0.85, f"{row}: scheduled with splash, remat auto", [value / seconds], "×", f"{seconds:.3g} s")
 
 
 def compiled(side: str, row: Row, attention: str) -> Step:
@@ -127,15 +131,19 @@ def _read(folder: Path, row: Row) -> Step:
     return Step(float((folder / "peak").read_text()), sent, seconds)
 
 
-def _ours(row: Row, attention: str) -> Any:
+def _ours(row: Row, attention: str, remat: str = "true") -> Any:
     sizes = (f"batch_size={row.sequences}", f"seq_len={row.seq_len}", f"context={row.seq_len}")
-    settings = (*sizes, f"attention={attention}", "dropout=0", "remat=true")  # MaxText's GPT-3 has no dropout
+    settings = (*sizes, f"attention={attention}", "dropout=0", f"remat={remat}")  # MaxText's GPT-3 has no dropout
     preset = load_preset(f"fsdp{row.fsdp}-model{row.tensor}" if row.tensor > 1 else "fsdp")
     with tempfile.TemporaryDirectory() as directory:
         Path(directory, "config.json").write_text(json.dumps(LLAMA_2_7B))
         name = f"{HF}{directory}" if row.model == "llama2-7b" else row.model
         task = Task(config(*settings, name=name, preset=preset.name, devices=row.chips), "tpu")
-    return trace_step(task, place(task, preset, find_slice(load_topology(row.topology)))).lower().compile()
+    slice_ = load_topology(row.topology)
+    capacity = usable([slice_.chip.memory])
+    remats = partial(fitting_remats, task, row.chips, capacity) if remat == "auto" else None
+    with closing(Compiler(task, {}, find_slice(slice_), Path(), remats=remats, capacity=capacity)) as compiler:
+        return compiler.compiled(preset.name).step
 
 
 def _theirs(row: Row, attention: str) -> Any:
@@ -159,7 +167,8 @@ def _theirs(row: Row, attention: str) -> Any:
 def _main(side: str, topology: str, model: str, *others: str) -> None:
     os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
     *numbers, attention, folder = others
-    step = (_ours if side == "ours" else _theirs)(Row(topology, model, *map(int, numbers)), attention)
+    row = Row(topology, model, *map(int, numbers))
+    step = _theirs(row, attention) if side == "theirs" else _ours(row, attention, "auto" if side == "auto" else "true")
     Path(folder, "step.hlo").write_text(step.as_text())
     Path(folder, "peak").write_text(str(step.memory_analysis().peak_memory_in_bytes))
 
