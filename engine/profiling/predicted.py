@@ -143,7 +143,10 @@ class Schedule:
         if not sent or not info.count:
             self._unknown[name] = None
             return 0
-        wired = wiring(self._topology, self._program.mesh, info.axes)
+        whole = math.prod(self._program.mesh[axis] for axis in info.axes)
+        is_part = 1 < info.group_size < whole and info.network != "dcn" and info.kind != "collective-permute"
+        group = self._program.partners(name, 0) if is_part else ()
+        wired = wiring(self._topology, self._program.mesh, info.axes, group)
         rate = (wired.dcn_rate if info.network == "dcn" else wired.rate) or math.inf
         return round(sent / info.count / rate * PICOSECONDS)
 

@@ -188,19 +188,22 @@ def load_topology(name: str) -> Topology:
     return Topology(found["slice"], shape, chip, count)
 
 
-def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> Wiring:
-    """Returns the links of some mesh axes together. `mesh`: in the order that devices fill it. Raises UserError if it
-    cannot be laid over the slices."""
-    return _wiring(topology, tuple(mesh.items()), tuple(axes))
+def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str], group: Sequence[int] = ()) -> Wiring:
+    """Returns the links of some mesh axes together; of TPUs, of a `group` that spans only a part of them, as positions
+    in the mesh. `mesh`: in the order that devices fill it. Raises UserError if it cannot be laid over the slices."""
+    return _wiring(topology, tuple(mesh.items()), tuple(axes), tuple(group))
 
 
 @lru_cache(maxsize=2**16)  # a search asks for the same few thousand groups again and again
-def _wiring(topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> Wiring:
+def _wiring(
+    topology: Topology, sizes: tuple[tuple[str, int], ...], axes: tuple[str, ...], group: tuple[int, ...]
+) -> Wiring:
     mesh = dict(sizes)
     chip, crossed = topology.chip, spans(mesh, topology.domains)
     if chip.target:
         return _switched(chip, mesh, crossed, axes)
-    members = _members(topology, within(mesh, topology.slices), axes)
+    places = _places(topology.shape, chip.cores)
+    members = [places[at] for at in group or _positions(within(mesh, topology.slices), axes)]
     *along, cores = [sorted({place[dim] for place in members}) for dim in range(len(topology.shape) + 1)]
     dims = [dim for dim, values in enumerate(along) if len(values) > 1]
     box = math.prod(map(len, along)) * len(cores) == len(members)
@@ -281,11 +284,11 @@ def _places(shape: tuple[int, ...], cores: int) -> Sequence[tuple[int, ...]]:
     return list(itertools.product(*map(range, shape), range(cores)))
 
 
-def _members(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str]) -> list[tuple[int, ...]]:
-    """The places of the group that the first device is in. All groups have the same shape. `mesh`: in one slice."""
-    places, stride = _places(topology.shape, topology.chip.cores), math.prod(mesh.values())
+def _positions(mesh: Mapping[str, int], axes: Sequence[str]) -> list[int]:
+    """The group that the first device is in. All groups have the same shape. `mesh`: in one slice."""
+    stride = math.prod(mesh.values())
     offsets = list[range]()
     for axis, size in mesh.items():
         stride //= size
         offsets.append(range(0, size * stride, stride) if axis in axes else range(1))
-    return [places[sum(each)] for each in itertools.product(*offsets)]
+    return [sum(each) for each in itertools.product(*offsets)]

@@ -62,6 +62,21 @@ def test_operations_follow_each_other_and_collectives_share_links_and_pass_behin
     assert [(each.name, each.count) for each in breakdown.operations] == [("g", 5)]
 
 
+@pytest.mark.parametrize(
+    ("groups", "size", "links"), [("[16,4]<=[64]", 4, 2), ("[16,4]<=[4,16]T(1,0)", 4, 2), ("[32,2]<=[64]", 2, 1)]
+)
+def test_a_group_over_a_part_of_an_axis_has_only_the_links_between_its_members(
+    groups: str, size: int, links: int
+) -> None:
+    """Along z, along x, and two neighbours, of an axis that uses all six links of a chip."""
+    gather = GATHER.replace("[4,2]<=[8]", groups).replace("16000000", str(8_000_000 * size))
+    text = HEAD.replace("num_partitions=8", "num_partitions=64") + ENTRY + FUSION + gather + END
+    slice_ = load_topology("v5p:4x4x4")
+    breakdown = predicted_breakdown(parse(text), {"fsdp": 64}, slice_)
+    seconds = (size - 1) * 32e6 / (links * slice_.chip.link_rate)
+    assert parts(breakdown)["all-gather over fsdp: exposed"] == pytest.approx(seconds)
+
+
 def test_a_transfer_between_slices_takes_the_rate_of_dcn() -> None:
     """64 × 512 float32 all-reduced over two slices: a device sends 131,072 bytes at 25 Gb/s."""
     module = parse((TEXTS / "slices" / "2-slices-psum.hlo").read_text())
