@@ -142,7 +142,7 @@ async def film(client: EngineClient) -> None:
 
 
 async def explained(client: EngineClient) -> None:
-    """Saves a picture of the first value that is not finite, in a small terminal."""
+    """Saves a picture of the first non-finite value, in a small terminal."""
     app = ShardtuiApp(client, starts=True)
     async with app.run_test(size=(80, 24)) as pilot:
         await until(lambda: app.state.nonfinite is not None and app.state.is_paused)

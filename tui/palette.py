@@ -82,7 +82,7 @@ COMMANDS = (
     ("measure", "Compare presets", "Measure each preset that fits, in this run"),
     ("measure_numbers", "Measure numbers", "Measure what is in each array: Arrays shows it"),
     ("experts", "Experts", "Show how evenly the tokens are spread over the experts"),
-    ("nonfinite", "First NaN", "Show where the first value that was not finite came from"),
+    ("nonfinite", "First NaN", "Show where the first non-finite value came from"),
     ("edit_rules", "Edit rules", "Change a preset, preview the result, apply it to the run"),
     ("checkpoints", "Checkpoints", "List them, and go back to one"),
     ("restart", "Restart", "Save, then resume in a new engine process"),

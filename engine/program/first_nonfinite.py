@@ -1,4 +1,4 @@
-"""Finds where a step's first value that is not finite comes from.
+"""Finds where a step's first non-finite value comes from.
 
 A program of its own repeats the step and reports, of what each equation computes in each turn of each loop, whether it
 has a NaN or an infinity, and its largest finite magnitude. From the loss or gradient that is not finite, what it was
@@ -42,7 +42,7 @@ Turns = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Found:
-    """A value that is not finite, of an operation or an argument."""
+    """A non-finite value, of an operation or an argument."""
 
     value: Result | Argument
     turns: Turns
@@ -58,7 +58,7 @@ class Findings:
         self.recorder, self._reported, self._arguments = recorder, reported, arguments
 
     def origin(self, output: Reference) -> Found | None:
-        """Returns where an output's first value that is not finite comes from; None if it is finite."""
+        """Returns where an output's first non-finite value comes from; None if it is finite."""
         current = min(self._bad(self._sources([output], ())), key=self._order, default=None)
         made_of_infinities: Found | None = None
         while current is not None and isinstance(current.value, Result):

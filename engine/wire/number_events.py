@@ -161,7 +161,7 @@ class NonfiniteExplained(Event, frozen=True):
     step: int
     """The step; the run has done one step less."""
     origin: NonfiniteOrigin | None
-    """The first value that is not finite; null with a problem."""
+    """The first non-finite value; null with a problem."""
     problem: str | None = None
     """Why it is unknown; null if it is not."""
     seconds: float = 0.0
@@ -172,7 +172,7 @@ class NonfiniteExplained(Event, frozen=True):
     @property
     def line(self) -> str:
         found = self.origin.line if self.origin else f"unknown: {self.problem}"
-        return f"step {self.step:,}, first value that is not finite: {found}"
+        return f"step {self.step:,}, first non-finite value: {found}"
 
 
 class NumbersMeasured(Event, frozen=True):

@@ -1,4 +1,4 @@
-"""Is the first value that is not finite named rightly? `python tests/long/nonfinite.py [--record]` (a quarter of an
+"""Is the first non-finite value identified? `python tests/long/nonfinite.py [--record]` (a quarter of an
 hour): fifty faults, put into the state or the batch before a step, under six presets."""
 
 import argparse
@@ -42,7 +42,7 @@ OVERFLOWS = {
 }
 """By kernel, the value that overflows if its elements are as large as bfloat16 has them."""
 LOSS = Path(nonfinite_model.__file__)
-COLUMNS = {"fault": "", "tried": "{:,}", "named rightly": "{:,}"}
+COLUMNS = {"fault": "", "tried": "{:,}", "identified": "{:,}"}
 
 
 class Fault(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where a step's first value that is not finite comes from; tests/long/nonfinite.py tries fifty faults."""
+"""Where a step's first non-finite value comes from; tests/long/nonfinite.py tries fifty faults."""
 
 from pathlib import Path
 

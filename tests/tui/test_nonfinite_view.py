@@ -1,4 +1,4 @@
-"""What N shows of the first value that was not finite, and where its lines lead."""
+"""What N shows of the first non-finite value, and where its lines lead."""
 
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ async def test_n_shows_the_operation_line_by_line(home: Path, size: tuple[int, i
         app.notify("N: where it comes from", timeout=60)
         await press(pilot, "N")
         assert not app._notifications, "nothing covers the lines"
-        await see(app, "step 9: the first value that is not finite, found in 4.5 s")
+        await see(app, "step 9: the first non-finite value, found in 4.5 s")
         for text in (
             "operation log, forward pass",
             "source /home/me/bad.py:31",
@@ -79,6 +79,4 @@ async def test_other_runs_have_no_such_key(home: Path) -> None:
     async with finished(run_with()) as (app, pilot):
         assert "First NaN" not in screen_text(app)
         await press(pilot, "N")
-        assert [notice.message for notice in app._notifications] == [
-            "no value that is not finite was explained in this run"
-        ]
+        assert [notice.message for notice in app._notifications] == ["no non-finite value was explained in this run"]

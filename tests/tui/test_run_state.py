@@ -88,6 +88,12 @@ def test_repeated_steps_replace_their_losses() -> None:
     assert list(state.losses) == [4.0]
 
 
+def test_a_step_that_runs_again_is_marked_once() -> None:
+    spike = wire.Spiked(step=2, name="loss", value=9.0, usual=3.0, deviation=0.1)
+    again = after(steps(1, 3.0), spike, steps(2, 9.0), steps(1, 3.0), spike, steps(2, 9.0))
+    assert again.marks == [(1, "spike")]
+
+
 def test_steps_during_a_compilation_do_not_count_for_their_preset() -> None:
     state = after(steps(1, 2.0, seconds=0.1), wire.PresetCompiling(preset="tp"), steps(4, 2.0, 2.0, 2.0, seconds=0.5))
     assert state.seconds_under("dp") == 0.1

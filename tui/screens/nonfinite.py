@@ -1,4 +1,4 @@
-"""A dialog about the first value that is not finite: the operation or array, its elements, and what leads on."""
+"""A dialog about the first non-finite value: the operation or array, its elements, and what leads on."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -30,7 +30,7 @@ class NonfiniteScreen(Dialog[RowChosen | OriginRequested]):
     """A line for each thing that is known; the last two lead to the array and to the origin of its layout."""
 
     HELP = """\
-## The first value that is not finite
+## The first non-finite value
 
 **N** shows where the loss or gradient of the last step that was not finite came from: the operation whose inputs were
 all finite, with its source line, layer and elements, or the array that held such a value before the step. **Enter** on
@@ -63,7 +63,7 @@ a line with `›` opens the array in Arrays, or the origin of its layout.
             options.highlighted = options.get_option_index("array")
         options.focus()
         took = f", found in {formatting.seconds(self.explained.seconds)}" if self.explained.seconds else ""
-        title = f"step {self.explained.step:,}: the first value that is not finite{took}"
+        title = f"step {self.explained.step:,}: the first non-finite value{took}"
         set_titles(self.query_one(Vertical), title, "enter follows › · esc back" if self.array else "esc back")
 
     @on(OptionList.OptionSelected)

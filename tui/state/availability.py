@@ -20,7 +20,7 @@ def why_not(action: str, state: RunState) -> str:
     if action == "experts":
         return "" if state.has_experts else "this model has no experts"
     if action == "nonfinite":
-        return "" if state.nonfinite else "no value that is not finite was explained in this run"
+        return "" if state.nonfinite else "no non-finite value was explained in this run"
     if state.playback and action in RUN_ACTIONS:
         return "this is a replay: it sends no commands"
     if state.watched and action in RUN_ACTIONS:

@@ -62,13 +62,13 @@ def apply(state: RunState, event: AnyEvent) -> None:
         case StepsDone():
             _add_steps(state, [event])
         case events.LossNotFinite():
-            state.marks.append((event.step - 1, "not finite"))
+            _mark(state, event.step - 1, "not finite")
         case events.NonfiniteExplained():
             state.nonfinite = event
         case events.StepSkipped():
-            state.marks.append((event.step - 1, "skipped"))
+            _mark(state, event.step - 1, "skipped")
         case events.Spiked():
-            state.marks.append((event.step - 1, "spike"))
+            _mark(state, event.step - 1, "spike")
         case events.Evaluated():
             state.evaluations.add(event.step, event.loss)
         case events.MemoryMeasured():
@@ -108,7 +108,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
             state.phase = Phase.SWITCHING
         case events.Switched():
             state.switches.append(event)
-            state.marks.append((event.step, event.to_preset))
+            _mark(state, event.step, event.to_preset)
             _train(state, event.to_preset)
         case events.SwitchFailed():
             state.failed_switch, state.preset = event, event.preset
@@ -125,7 +125,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
         case events.Restored():
             state.preset = event.preset
             _rewind(state, event.step)
-            state.marks.append((event.step, f"↺{event.preset}"))
+            _mark(state, event.step, f"↺{event.preset}")
         case events.PartsMeasured():
             state.measured += [event] if event.step_seconds else []
         case events.Profiling() | events.ProfileWriting():
@@ -161,6 +161,12 @@ def _start(state: RunState, event: EngineStarted) -> None:
     state.is_paused, state.ready, state.preset, state.kept = False, None, "", None
     for by_key in (state.compiled, state.inspected, state.timed, state.hosts, state.hosts_lost):
         by_key.clear()
+
+
+def _mark(state: RunState, step: int, label: str) -> None:
+    """Marks a step once: steps that run again are reported again."""
+    if (step, label) not in state.marks:
+        state.marks.append((step, label))
 
 
 def _rewind(state: RunState, step: int) -> None:

@@ -29,7 +29,7 @@ class CurveList(Choices):
 ## Curves
 
 Every floating scalar that the program's step returns, by its path in the results, with its last value: the chart draws
-the one under the cursor. A value that is not finite is `nan`.
+the one under the cursor. A non-finite value is `nan`.
 """
     BINDING_GROUP_TITLE = "Curves"
 

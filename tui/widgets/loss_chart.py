@@ -69,7 +69,7 @@ The bottom line is the goodput: where the wall time went, of which steps should 
             self.chosen = LOSS
         self.evaluations = state.evaluations
         self.marks = [(0, state.first_preset), *state.marks]
-        self.unit = "" if state.watched else NATS
+        self.unit = "" if state.watched or state.counted == "examples" else NATS
         self.goodput = state.goodput
         self.draw()
 
