@@ -118,6 +118,7 @@ class ShardtuiApp(BaseApp[None]):
 
     @on(ViewShown)
     def show_state(self) -> None:
+        self.notices.show_held()
         self.redraws.now()
 
     def draw(self) -> None:
@@ -212,7 +213,6 @@ class ShardtuiApp(BaseApp[None]):
         from .screens.nonfinite import NonfiniteScreen
 
         if self.state.nonfinite and isinstance(self.screen, RunScreen):
-            self.clear_notifications()  # the notice that names this key would cover the lines
             chosen = await self.screen.ask(NonfiniteScreen(self.state.nonfinite, self.state))
             if chosen:
                 self.post_message(chosen)

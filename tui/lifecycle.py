@@ -76,14 +76,19 @@ class Lifecycle:
         self._app.post_message(EventsArrived([failed]))
 
     def _follow(self) -> None:
-        """Follows one engine's events, in place of the previous engine's."""
+        """Follows an engine's events, in place of the previous engine's, and those of whoever resumes the run."""
         self._app.run_worker(self._report_events(), exclusive=True, group="follow")
 
     async def _report_events(self) -> None:
-        async for events in self._client.events():
-            self._app.post_message(EventsArrived(events))
-        if self._client.damage:
-            self._app.notify(self._client.damage, title="damaged", severity="warning", markup=False)
+        while True:
+            async for events in self._client.events():
+                self._app.post_message(EventsArrived(events))
+            if self._client.damage:
+                self._app.notify(self._client.damage, title="damaged", severity="warning", markup=False)
+            if self._client.playback:
+                return
+            await self._client.resumed_elsewhere(self._state.pid)
+            self._starts = False
 
     def is_refused(self, event: AnyEvent) -> bool:
         return isinstance(event, Failed) and event.refused and self._starts and not self._client.is_old(event)
@@ -144,7 +149,8 @@ class Lifecycle:
 
     def resume(self) -> None:
         self._app.clear_notifications()
-        self._resume()
+        if not self._client.is_trained_elsewhere(self._state.pid):  # or it is about to be followed
+            self._resume()
 
     def _resume(self, step: int | None = None) -> None:
         """Resumes from the checkpoint of `step`, or the newest. A run that has done all its steps then has no limit."""

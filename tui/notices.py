@@ -7,6 +7,7 @@ from textual.app import App
 
 from ..engine.base.output import printable
 from ..engine.wire.events import AnyEvent
+from .screens.dialog import Dialog
 from .state.announcements import Announcement, announcement
 from .state.availability import why_not
 from .state.run_state import Phase, RunState
@@ -19,15 +20,24 @@ class Notices:
         self._state = state
         self._opened = time.time()
         """When the viewer started, in seconds since the epoch."""
+        self._held: list[Announcement] = []
+        """For when the dialog is closed that is open now."""
 
     def announce(self, event: AnyEvent) -> None:
         if notice := announcement(event, self._state, self._opened):
             self.show(notice)
 
     def show(self, notice: Announcement) -> None:
-        self._app.notify(
-            notice.text, title=notice.title, severity=notice.severity, timeout=notice.seconds, markup=False
-        )
+        """Shows a notice, if a dialog is open once it is closed."""
+        if isinstance(self._app.screen, Dialog):
+            self._held.append(notice)
+        else:
+            self._app.notify(notice.text, title=notice.title, severity=notice.severity, markup=False)
+
+    def show_held(self) -> None:
+        held, self._held = self._held, []
+        for notice in held:
+            self.show(notice)
 
     def refuses(self, action: str) -> bool:
         """Returns whether the action does nothing in this state of the run; if so, a notice says why."""

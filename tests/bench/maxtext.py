@@ -79,7 +79,7 @@ ROWS = (
     Row("v5p:4x4x4", "llama3-70b", 16, 4, 64, 2048),
     Row("v5p:4x4x4", "llama3-70b", 64, 1, 64, 2048),
     Row("v5p:2x2x4", "mixtral-8x7b", 16, 1, 32, 4096),
-    Row("v5p:2x2x2", "llama2-7b", 8, 1, 8, 4096),
+    Row("v5p:2x2x2", "llama2-7b", 8, 1, 16, 4096),
 )
 ATTENTIONS = ("splash", "plain")
 

@@ -13,13 +13,13 @@ from shardtui.engine.models.task import Batch, Task, TrainState
 from shardtui.engine.program.placement import Placement, place
 from shardtui.engine.program.program import compile_initial_state, trace_step
 from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.model_choice import load_model
+from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset
 
 
 def config(*settings: str, name: str = "nano", preset: str = "dp", devices: int | None = None) -> RunConfig:
     """Returns the config of a model, with settings such as `layers=4`."""
-    model = load_model(name, settings)
+    model = choose_model(name, settings)
     own = {"model_name": name, "model": model.model, "training": model.training}
     return RunConfig(run="plain", preset=preset, devices=devices, **own)
 

@@ -7,6 +7,7 @@ import pytest
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.number_events import NonfiniteExplained, NonfiniteOrigin
 from shardtui.tui.screens.nonfinite import NonfiniteScreen
+from shardtui.tui.state.announcements import Announcement
 from shardtui.tui.terminal.export import screen_text
 
 from .test_app import finished, until
@@ -45,6 +46,9 @@ async def test_n_shows_the_operation_line_by_line(home: Path, size: tuple[int, i
         await press(pilot, "N")
         assert not app._notifications, "nothing covers the lines"
         await see(app, "step 9: the first non-finite value, found in 4.5 s")
+        app.notices.show(Announcement("held until it is closed"))
+        await pilot.pause()
+        assert not app._notifications
         for text in (
             "operation log, forward pass",
             "source /home/me/bad.py:31",
@@ -56,6 +60,7 @@ async def test_n_shows_the_operation_line_by_line(home: Path, size: tuple[int, i
             await see(app, text)
         await press(pilot, "escape")
         assert app.current_mode == "watch" and not isinstance(app.screen, NonfiniteScreen)
+        await see(app, "held until it is closed")
 
 
 async def test_its_lines_lead_to_the_array_and_the_origin_of_its_layout(home: Path) -> None:

@@ -142,6 +142,26 @@ def mine(home: Path, trained: Path) -> Path:
     return run_directory.find("mine").path
 
 
+async def test_a_viewer_follows_whoever_resumes_the_run(mine: Path) -> None:
+    """Also the viewer of an engine that it has started itself; and `r` there starts no other."""
+    other = EngineClient(RunDirectory(mine))
+    more = Restart(config=msgspec.structs.replace(other.directory.config, steps=None))
+    async with shown(EngineClient(RunDirectory(mine)), True, restart=more) as (app, pilot):
+        await until(lambda: app.state.phase is Phase.TRAINING, "its own engine")
+        app.client.kill_engine()
+        await until(lambda: app.state.phase is Phase.LOST, "its end")
+        ended = app.state.pid
+        other.start_engine(more)
+        await until(lambda: other.directory.is_alive, "another viewer's engine")
+        await pilot.press("r")
+        await until(lambda: app.state.phase is Phase.TRAINING, "that engine's steps")
+        holder = other.directory.holder()
+        assert holder
+        assert app.state.pid == holder.pid != ended
+        await stop(app)
+        assert app.state.phase is Phase.STOPPED
+
+
 async def _all(client: EngineClient, steps: int) -> list[AnyEvent]:
     client.start_engine(Restart(config=msgspec.structs.replace(client.directory.config, steps=steps)))
     found = [event async for events in client.events() for event in events if not client.is_old(event)]

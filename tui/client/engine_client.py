@@ -45,6 +45,8 @@ T = TypeVar("T")
 EXIT_SECONDS = 5.0
 """Time for an engine's processes to exit after it has reported its end."""
 POLL_SECONDS = 0.02
+RESUMED_SECONDS = 1.0
+"""Time between two looks at whether an ended run is trained again."""
 
 
 def ask_engine(kind: type[T], question: str, subject: Struct | str, *names: str) -> list[T]:
@@ -189,6 +191,16 @@ class EngineClient:
         connection.close()  # not in a `finally`: a viewer that stops reading may still send a command
         if end := await self._final_event(connection, last):
             yield [end]
+
+    async def resumed_elsewhere(self, ended: int | None) -> None:
+        """Waits, however long, until another process than `ended` trains the run, which `events` then follows."""
+        while not self.is_trained_elsewhere(ended):
+            await asyncio.sleep(RESUMED_SECONDS)
+        self._engine = None
+
+    def is_trained_elsewhere(self, ended: int | None) -> bool:
+        holder = self.directory.holder()
+        return holder is not None and holder.is_alive and holder.pid not in (0, ended)
 
     async def send(self, command: AnyCommand) -> None:
         if self._connection is not None:

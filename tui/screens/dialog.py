@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 from textual import on
 from textual.await_complete import AwaitComplete
-from textual.events import Resize
+from textual.events import Mount, Resize
 from textual.geometry import Offset
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
@@ -39,7 +39,11 @@ class BaseScreen(Screen[T], Generic[T]):
 
 
 class Dialog(BaseScreen[T], ModalScreen[T], Generic[T]):
-    """A box in the middle of the view, whose result is a `T`, or None if it was closed."""
+    """A box in the middle of the view, whose result is a `T`, or None if it was closed. No notice lies over it."""
+
+    @on(Mount)
+    def clear_notices(self) -> None:
+        self.app.clear_notifications()  # pyright: ignore[reportUnknownMemberType]
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         """Closes this dialog. A second call does nothing: Textual would pop whichever screen is on top."""

@@ -23,9 +23,6 @@ from .run_state import Phase, RunState
 if TYPE_CHECKING:  # the first frame does not wait for it
     from .comparison import Comparison
 
-LONG_SECONDS = 60.0
-"""How long an announcement is shown that takes time to read."""
-
 
 @dataclass(frozen=True)
 class Announcement:
@@ -34,8 +31,6 @@ class Announcement:
     text: str
     title: str = ""
     severity: Literal["information", "warning", "error"] = "error"
-    seconds: float | None = LONG_SECONDS
-    """How long it is shown; None for Textual's default."""
 
 
 def announcement(event: AnyEvent, state: RunState, opened: float) -> Announcement | None:
@@ -49,7 +44,7 @@ def announcement(event: AnyEvent, state: RunState, opened: float) -> Announcemen
     if isinstance(event, Disconnected):
         return Announcement(event.reason, "disconnected")
     if isinstance(event, CommandRefused):
-        return Announcement(event.problem, severity="warning", seconds=None)
+        return Announcement(event.problem, severity="warning")
     if isinstance(event, EngineStarted) and event.protocol > VERSION:
         newer = f"recorded with protocol {event.protocol}, this viewer supports up to {VERSION}"
         return Announcement(f"{newer}: newer events are left out: update shardtui", severity="warning")
@@ -61,12 +56,12 @@ def announcement(event: AnyEvent, state: RunState, opened: float) -> Announcemen
 def _live_announcement(event: AnyEvent, state: RunState) -> Announcement | None:
     match event:
         case SwitchFailed():
-            return Announcement("\n".join(event.problems), f"switch to {event.to_preset} failed", seconds=None)
+            return Announcement("\n".join(event.problems), f"switch to {event.to_preset} failed")
         case Failed():
             return _failure(event, state)
         case EngineStarted(attempt=Attempt(lost=LostProcess(process=process, why=why)) as attempt):
             left = attempt.remaining and f"\n{attempt.remaining} go on"
-            return Announcement(f"process {process} was lost: {why}{left}", "resuming", "warning", seconds=None)
+            return Announcement(f"process {process} was lost: {why}{left}", "resuming", "warning")
         case Profiled():
             found = "9 shows where the time went" if event.breakdown else f"not read: {event.problem}"
             return Announcement(f"{found}\nin xprof: {event.opened_by}", event.title, "information")
@@ -94,13 +89,13 @@ def end_of_comparison(comparison: "Comparison", preset: str, is_shown: bool) -> 
         return None
     text = f"training under {preset} again; 6 shows the results" if not why or why == CANCELLED else why
     title = f"comparison {'cancelled' if why == CANCELLED else 'ended' if why else 'done'}"
-    return Announcement(text, title, "warning" if why else "information", seconds=None)
+    return Announcement(text, title, "warning" if why else "information")
 
 
 def _failure(event: EngineLost | Failed, state: RunState) -> Announcement:
     if state.attempt and not (isinstance(event, Failed) and (event.refused or event.by_supervisor)):
         text = f"{event.line}\nits supervisor starts it again"
-        return Announcement(text, "the engine has ended", "warning", seconds=None)
+        return Announcement(text, "the engine has ended", "warning")
     return Announcement(f"{event.line}\n{_recovery_hint(state)}", "the run has failed")
 
 
@@ -118,6 +113,6 @@ def exit_lines(run: str, state: RunState) -> list[str]:
     if state.phase is Phase.STOPPED:
         return [f"run {run} has ended after step {state.step:,}: look at it with `shardtui attach {run}`"]
     if not state.is_live:
-        return [f"run {run}: {problem}" for problem in state.problems]
+        return [f"run {run}: {problem.removeprefix(f'run {run}: ')}" for problem in state.problems]
     ends = "" if state.watched else f", `shardtui stop {run}` ends it"
     return [f"run {run} keeps training: `shardtui attach {run}` returns to it{ends}"]
