@@ -60,7 +60,7 @@ async def test_n_shows_the_operation_line_by_line(home: Path, size: tuple[int, i
             await see(app, text)
         await press(pilot, "escape")
         assert app.current_mode == "watch" and not isinstance(app.screen, NonfiniteScreen)
-        await see(app, "held until it is closed")
+        await until(lambda: [each.message for each in app._notifications] == ["held until it is closed"], "it")
 
 
 async def test_its_lines_lead_to_the_array_and_the_origin_of_its_layout(home: Path) -> None:
