@@ -38,7 +38,7 @@ def exit_words(status: int | None, process: str = "its process") -> str:
 
 def last_line(lines: Iterable[str]) -> str:
     """Returns the line with which a library aborted the process, before its stack trace, or else the last one."""
-    texts = [line.strip() for line in lines if line.strip()]
+    texts = [line.strip() for line in lines if any(map(str.isalnum, line))]  # not XLA's rules of asterisks
     texts = list(takewhile(lambda line: line != ABORTED, texts)) or texts
     return next((line for line in texts if FATAL.match(line)), texts[-1] if texts else "")
 

@@ -38,8 +38,10 @@ def together(problems: list[str]) -> Generator[None]:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Returns `did you mean fsdp? ` for the closest known name; empty if none is close."""
+    """Returns `did you mean fsdp? ` for the closest known name, or the one with these initials; empty if none is."""
     from difflib import get_close_matches  # needed only after a mistake
 
-    found = get_close_matches(name, list(known), n=1, cutoff=0.7)
-    return f"did you mean {found[0]}? " if found else ""
+    names = list(known)
+    initials = [each for each in names if "".join(word[:1] for word in each.split("_")) == name]
+    found = initials or get_close_matches(name, names, n=1, cutoff=0.7)
+    return f"did you mean {' or '.join(found)}? " if found else ""

@@ -31,8 +31,9 @@ class Evaluator:
     held_out: Batches | None
 
     def is_due(self, step: int) -> bool:
+        """Every so many steps, and after the run's last one."""
         config = self.tools.config.evaluation
-        return config is not None and step % config.every_steps == 0
+        return config is not None and (step % config.every_steps == 0 or step == self.tools.config.steps)
 
     def evaluate(self, at: Progress) -> None:
         """Waits for the step in flight, then evaluates; the time this takes counts for no step. Changes no state.

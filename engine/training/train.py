@@ -25,6 +25,7 @@ from ..program.presets import describe_presets, known_presets, problems_of_reque
 from ..program.setup import devices_and_task
 from ..spec.checks import problems_of
 from ..spec.config import Restart, RunConfig, UserModel
+from ..spec.model_choice import HF
 from ..spec.preset_reader import name_of
 from ..wire.descriptions import PresetInfo
 from ..wire.events import EngineReady, Event
@@ -83,6 +84,8 @@ def train(
 
     answer_with(partial(preview, task, devices))
     met = hosts if cluster.count > 1 else []
+    if config.model_name.startswith(HF) and config.weights is None and origin is None:
+        edited.append(f"{config.model_name} has no weights (*.safetensors): its parameters are drawn at random")
     notes = [*edited, *fitted.warnings, *coverage(config, task, known[name_of(config.preset)], devices)]
     publish(_ready(config, task, devices, inputs, infos, preset_problems, notes, met))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile

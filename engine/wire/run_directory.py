@@ -255,10 +255,10 @@ def runtime_directory() -> Path:
         status = path.lstat()
     except OSError as error:
         raise UserError(f"{path}: cannot be used for sockets: {error.strerror}: set SHARDTUI_RUNTIME_DIR") from error
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise UserError(
-            f"{path}: other users can enter it, or it is not a directory: remove it, or set SHARDTUI_RUNTIME_DIR"
-        )
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise UserError(f"{path}: not a directory of yours: remove it, or set SHARDTUI_RUNTIME_DIR to another")
+    if mode := stat.S_IMODE(status.st_mode) & 0o077:
+        raise UserError(f"{path}: other users can enter it (mode {0o700 | mode:o}): run `chmod 700 {path}`")
     if (length := len(os.fsencode(path))) > 60:
         raise UserError(f"{path}: too long for a socket ({length} bytes, at most 60): set SHARDTUI_RUNTIME_DIR")
     return path

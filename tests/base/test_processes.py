@@ -34,6 +34,7 @@ def test_every_exit_status_has_words() -> None:
         ("loading", "Segmentation fault", "Fatal Python error: Segmentation fault"),
         ("", "Aborted", "Fatal Python error: Aborted"),
         ("one\ntwo\n\n", "", "two"),
+        ("E0000 slow compile\n********************************", "", "E0000 slow compile"),
     ],
 )
 def test_the_last_line_before_a_crash_is_what_the_library_said(said: str, stacks: str, line: str) -> None:

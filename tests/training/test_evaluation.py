@@ -151,7 +151,8 @@ def evaluations(*arguments: str) -> tuple[list[dict[str, Any]], list[float]]:
 @pytest.mark.slow
 def test_two_processes_evaluate_together_and_a_resumed_run_goes_on(home: Path) -> None:
     held_out = ("--eval-share=0.01", "--eval-every=2", "--eval-batches=2")
-    _, plain = evaluations("--eval-share=0.01", "--eval-every=100")
+    last, plain = evaluations("--eval-share=0.01", "--eval-every=100")
+    assert [found["step"] for found in last] == [4], "the last step is evaluated in any case"
     alone, losses = evaluations(*held_out)
     assert losses == plain
     together, _ = evaluations(*held_out, "--processes=2", "--preset=fsdp", "--switch=3:tp", "--run=two")

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardtui.tui.cli.main import _parser
+from shardtui.engine.wire import run_directory
+from shardtui.tui.cli.main import _parser, main
 
 from ..command import answered
-from ..conftest import LEAST, SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after
+from ..conftest import LEAST, SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after, tiny_config
 from ..processes import awaited
 from ..programs import OF_EXPERTS
 from ..schemas import checked, checked_lines
@@ -156,6 +157,9 @@ HLO = Path(__file__).parents[1] / "hlo"
         (["tour"], "the UI needs a terminal"),
         (["fly"], "fly: no such command"),
         (["trian"], "did you mean train?"),
+        (["resume", "nano-1"], "`shardtui --resume RUN` resumes one"),
+        (["rm", "nope"], "run nope: no such run"),
+        ([*TRAIN, "--set=lr=1"], "did you mean local_rope or learning_rate?"),
         (["train", "--stepz", "3"], "did you mean --steps?"),
         ([*TRAIN, "--preset=fsdp-tp22"], "did you mean fsdp-tp2?"),
         ([*TRAIN, "--model=gtp2"], "did you mean gpt2?"),
@@ -207,7 +211,7 @@ def test_all_problems_at_once(home: Path) -> None:
     ("variable", "directory", "says"),
     [
         ("XDG_STATE_HOME", "/proc", ["cannot be written", "set XDG_STATE_HOME"]),
-        ("SHARDTUI_RUNTIME_DIR", "{home}/open", ["other users can enter it, or it is not a directory"]),
+        ("SHARDTUI_RUNTIME_DIR", "{home}/open", ["other users can enter it (mode 755)", "chmod 700"]),
     ],
 )
 def test_a_directory_that_cannot_be_used(home: Path, variable: str, directory: str, says: list[str]) -> None:
@@ -226,6 +230,18 @@ def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "ended by SIGKILL" in errors and "Traceback" not in errors
+
+
+def test_rm_deletes_ended_runs_and_no_others(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (run_directory.create(tiny_config(run=name)) for name in ("one", "two"))
+    with two.hold():
+        assert main(["rm", "one", "two", "one"]) == 2
+    assert not one.path.exists() and two.path.exists()
+    output = capsys.readouterr()
+    assert output.out.startswith("deleted run one: ")
+    assert f"run two: process {os.getpid()} holds its lock" in output.err
+    assert main(["rm", "two"]) == 0
+    assert run_directory.all_runs() == []
 
 
 def inspect(*arguments: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from shardtui.engine.wire.events import AnyEvent, Level
 from shardtui.engine.wire.hosts import HostInfo
 from shardtui.tui.state.interpreter import apply, apply_all
 from shardtui.tui.state.run_state import Phase, RunState
-from shardtui.tui.widgets.headline import Figure, headline, small_line
+from shardtui.tui.widgets.headline import Figure, headline, large_digits, small_line
 from shardtui.tui.widgets.panels import AboutPreset, ThisStep
 from shardtui.tui.widgets.status_bar import status_line
 
@@ -284,6 +284,12 @@ def test_the_headline_shows_the_gradients_norm_and_the_time_left() -> None:
         ("step", "1.0"),
         ("left", "1:23:19"),
     ]
+
+
+def test_a_loss_near_zero_is_not_shown_as_zero() -> None:
+    state = after(steps(1, 4.065e-5, seconds=1.0))
+    assert headline(state)[0].value == "4.1e-5"
+    assert "e" not in "".join(large_digits("4.1e-5")), "it is drawn as the others"
 
 
 def test_the_status_line_shows_that_a_trace_is_recorded_and_written() -> None:

@@ -182,11 +182,11 @@ def test_the_runtime_directory_is_private(home: Path, monkeypatch: pytest.Monkey
         assert run_directory.runtime_directory() == path
     path.mkdir(exist_ok=True)
     path.chmod(0o755)
-    with pytest.raises(UserError, match="other users can enter it, or it is not a directory"):
+    with pytest.raises(UserError, match=rf"other users can enter it \(mode 755\): run `chmod 700 {path}`"):
         run_directory.runtime_directory()
     path.rmdir()
     path.symlink_to(home)
-    with pytest.raises(UserError, match="other users can enter it, or it is not a directory"):
+    with pytest.raises(UserError, match="not a directory of yours"):
         run_directory.runtime_directory()
     monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", str(home / ("long" * 20)))
     with pytest.raises(UserError, match="too long for a socket"):

@@ -42,6 +42,7 @@ COMMANDS = {
         "--run big --coordinator host0:1234 --num-processes 4 --process-id 0",
     ),
     "ls": Command("list the runs", "--json"),
+    "rm": Command("delete ended runs, with their checkpoints", "nano-1 nano-2"),
     "stop": Command("stop a run after its current step; its state is saved", "nano-1", "train"),
     "train": Command("train without the UI", "--steps 100 --preset dp --switch 50:fsdp"),
     "sample": Command("print text sampled from the model of a run that trains", "nano-1 --prompt 'def ' --tokens 100"),
@@ -94,6 +95,9 @@ COMMANDS = {
     "completion": Command("print the script for tab completion in a shell", "bash"),
 }
 
+HINTS = {"resume": "`shardtui --resume RUN` resumes one", "list": "did you mean ls?", "delete": "did you mean rm?"}
+"""For commands that other programs have."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command and returns its exit code. `arguments`: without the program's name, by default from sys.argv."""
@@ -124,7 +128,7 @@ def _with_command(arguments: list[str]) -> list[str]:
     if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
         return arguments
     if arguments and not arguments[0].startswith("-"):
-        maybe = suggestion(arguments[0], COMMANDS)
+        maybe = f"{HINTS[arguments[0]]}: " if arguments[0] in HINTS else suggestion(arguments[0], COMMANDS)
         raise UserError(f"{arguments[0]}: no such command: {maybe}choose from {', '.join(COMMANDS)}")
     return ["run", *arguments]
 

@@ -44,9 +44,9 @@ def headline(state: RunState) -> list[Figure]:
         return []
     time, unit = formatting.seconds(seconds).rsplit(" ", 1)
     times = [sum(state.recent[at] for at in range(*part)) for part in parts(len(state.recent), SPARK_CELLS)]
-    found = [Figure("loss", f"{state.losses[-1]:.3f}", "", course(state.losses))]
+    found = [Figure("loss", scalar(state.losses[-1]), "", course(state.losses))]
     if norms := state.curves.get("grad_norm"):
-        found.append(Figure("grad norm", f"{norms[-1]:.3f}", "", course(norms)))
+        found.append(Figure("grad norm", scalar(norms[-1]), "", course(norms)))
     if rate:
         rates = [1 / seconds for seconds in times if seconds]
         found.append(Figure(f"{state.counted}/s", formatting.three_digits(rate), "", rates))
@@ -57,6 +57,11 @@ def headline(state: RunState) -> list[Figure]:
         minutes, seconds = divmod(round(left), 60)
         found.append(Figure("left", f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"))
     return found
+
+
+def scalar(value: float) -> str:
+    """Formats a loss or a norm: `2.431`, `4.1e-5`."""
+    return formatting.number(value, 2) if 0 < abs(value) < 0.001 else f"{value:.3f}"
 
 
 def course(curve: Losses) -> list[float]:
@@ -120,7 +125,7 @@ def large_digits(text: str) -> list[str]:
     """Returns three rows of characters that draw `text` with Textual's glyphs, of equal width."""
     rows = ["", "", ""]
     for character in text:
-        at = DIGITS.find(character)
+        at = DIGITS.find(character.upper())
         glyph = DIGITS3X3[3 * at : 3 * at + 3] if at >= 0 else ["", "", character]
         width = max(map(len, glyph))
         rows = [row + line.ljust(width) for row, line in zip(rows, glyph, strict=True)]
