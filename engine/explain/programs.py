@@ -28,6 +28,8 @@ MAX_KEPT_BYTES = 1_000_000_000
 LARGEST_CONSTANT = 16
 """Elements; the values of larger constants are left out, which no layout depends on."""
 OPTION = "explain"
+OTHER_MESH = "should match the aval mesh"
+"""jax's words for an array on another mesh than the one that is set."""
 EXPECTED = "return what jax.jit(f).lower(…) or .trace(…) gives, or a pair of jax.jit(f) and a tuple of its arguments"
 
 
@@ -86,10 +88,16 @@ def lower(program: ProgramRequest) -> tuple[jax.stages.Lowered, Any]:
     if needed:
         raise UserError(f"{what}: it takes {', '.join(needed)}, but is called without arguments: give them defaults")
     mesh = jax.set_mesh(build_mesh(program.mesh, jax.devices())) if program.mesh else nullcontext()
-    with errors_as_invalid(what, model.directory), mesh, kept_names():
-        returned = function()
-        found = lowered(returned, what)
-        return found, with_moves(returned) if has_memory_kinds(found.compiler_ir("stablehlo")) else None
+    try:
+        with errors_as_invalid(what, model.directory), mesh, kept_names():
+            returned = function()
+            found = lowered(returned, what)
+            return found, with_moves(returned) if has_memory_kinds(found.compiler_ir("stablehlo")) else None
+    except UserError as error:
+        if program.mesh and OTHER_MESH in str(error):
+            given = ",".join(f"{axis}={size}" for axis, size in program.mesh.items())
+            raise UserError(f"{what}: it has a mesh of its own, other than --mesh {given}: leave --mesh out") from error
+        raise
 
 
 def with_moves(returned: Any) -> Any:

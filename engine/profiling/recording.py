@@ -1,5 +1,6 @@
 """The trace of one process, joined with its program: the time of each device divided among the parts of the step."""
 
+import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,8 @@ from .trace import Interval, ProgramTrace, Span, Trace, union
 
 PICOSECONDS = 1e12
 OTHER_PROGRAMS, INPUT, HOST, IDLE = "other programs", "input", "host", "idle"
+MODULE = re.compile(r"\s*HloModule ([\w.\-]+)")
+"""The beginning of a text, with its name."""
 MAX_UNKNOWN = 20
 """Operations missing in the text that a breakdown names."""
 
@@ -35,11 +38,14 @@ def read_recording(
 ) -> "Recording":
     """Reads a trace and joins it with its program. Raises UserError if it cannot be read or has no whole step.
 
-    `mesh`: axis to size; empty if unknown. `text`: the program's HLO text; if empty, the trace's own. `places`: each
-    device of the trace; by default their numbers.
+    The program is the one of the `text`, or else the one that took most time. `mesh`: axis to size; empty if unknown.
+    `text`: the program's HLO text; if empty, the trace's own. `places`: each device of the trace; by default their
+    numbers.
     """
     trace = read_trace(path)
-    traced = max(trace.programs.values(), key=lambda program: program.busy, default=None)
+    name = MODULE.match(text)
+    own = [program for program in trace.programs.values() if name and program.name == name[1]]
+    traced = max(own or trace.programs.values(), key=lambda program: program.busy, default=None)
     if traced is None or not traced.devices:
         raise UserError(
             f"{path}: no operation of a device in it: trace steps while they run, with the device tracer on"

@@ -14,7 +14,17 @@ from ..base.stacks import append_stacks, dump_on_signal
 from ..distributed.cluster import Cluster
 from ..distributed.hang import hang_words, waiting_words, words
 from ..wire.ending import Ending, write_ending
-from ..wire.events import CheckpointSaved, Event, Failed, HostsMeasured, Restored, Stalled, StepsDone, TrainingStarted
+from ..wire.events import (
+    CheckpointSaved,
+    Event,
+    Failed,
+    HostsMeasured,
+    ProfileWriting,
+    Restored,
+    Stalled,
+    StepsDone,
+    TrainingStarted,
+)
 from ..wire.hosts import HostStatus
 from ..wire.inbox import Inbox
 from .stall import StallTimer
@@ -110,7 +120,7 @@ class Watchdog:
         self._stall = StallTimer()
         self._step_seconds = 0.0
         self.done = self._saved = 0
-        self._has_trained = False
+        self._has_trained = self._is_writing = False
         self._signals, self._wakeup = socket.socketpair()
         self._signals.settimeout(POLL_SECONDS)
         self._wakeup.setblocking(False)
@@ -123,6 +133,7 @@ class Watchdog:
     def note(self, event: Event) -> None:
         self._stall.progress()
         self._hangs.thread.note(event)
+        self._is_writing = isinstance(event, ProfileWriting)
         match event:
             case StepsDone():
                 self.done, self._step_seconds = event.step, max(event.step_seconds, default=0.0)
@@ -139,7 +150,8 @@ class Watchdog:
             self._handle_signals()
             self._end_if_late()
             is_new = self._hangs.look()
-            if self._stall.is_due(self._step_seconds, self._inbox.is_idle) or is_new:
+            is_slow = self._stall.is_due(self._step_seconds, self._inbox.is_idle)
+            if (is_slow and not self._is_writing) or is_new:  # the status line counts the seconds of a trace's writing
                 self._report(self._stall.seconds, self._hangs.statuses)
 
     def _report(self, seconds: float, statuses: Sequence[HostStatus]) -> None:

@@ -162,8 +162,9 @@ def test_devices_that_number_runs_differently_are_aligned(tmp_path: Path) -> Non
     assert parts(breakdown)["all-reduce over data: waiting"] == 5
 
 
-def gpu() -> Space:
-    """Two GPUs that reduce behind a product: 30 µs in progress, of which 20 hidden."""
+def gpu(sampled: int = 0) -> Space:
+    """Two GPUs that reduce behind a product: 30 µs in progress, of which 20 hidden. `sampled`: microseconds of another
+    program after the steps."""
     space = Space()
     for device in (0, 1):
         plane = space.plane(f"/device:GPU:{device}")
@@ -172,6 +173,8 @@ def gpu() -> Space:
             compute = [("gemm.1", at + 10, at + 30), ("fusion.1", at + 40, at + 60)]
             plane.kernels("Stream #7(Compute)", compute, "jit_step")
             plane.line("Stream #8(MemcpyH2D)", [("MemcpyH2D", at + 60, at + 65)])
+        if sampled:
+            plane.kernels("Stream #7(Compute)", [("gemm.7", 3 * STEP, 3 * STEP + sampled)], "jit_run")
     return space
 
 
@@ -185,6 +188,12 @@ def test_the_step_of_a_gpu_is_divided_among_its_parts(tmp_path: Path) -> None:
     assert found["other programs"] == pytest.approx(5 * 2 / 3)  # the copies between steps: the last is after the end
     assert sum(found.values()) == pytest.approx(250 / 3)
     assert breakdown.collectives[0].hidden_seconds == pytest.approx(20e-6)
+
+
+def test_the_text_says_which_program_of_a_trace_is_the_step(tmp_path: Path) -> None:
+    """A sampler that ran in the trace may have taken longer."""
+    alone, beside = (read_breakdown(gpu(each).write(tmp_path), {"model": 2}, GPU_TEXT) for each in (0, 10 * STEP))
+    assert (beside.program, beside.steps, parts(beside)) == ("jit_step", 3, parts(alone))
 
 
 CONVOLUTION = """HloModule jit_conv

@@ -43,6 +43,11 @@ def number():
 def wrong_shapes():
     return jax.jit(lambda x: x @ x).lower(jax.ShapeDtypeStruct((8, 16), "float32"))
 
+def elsewhere():
+    mesh = jax.make_mesh((4, 2), ("a", "b"))
+    x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=NamedSharding(mesh, P("a")))
+    return jax.jit(lambda x: x.T + 1).lower(x)
+
 def needs(mesh):
     return None
 """
@@ -109,6 +114,7 @@ def test_the_report_shows_values_collectives_and_the_compiled_program(program: P
         (["{program}:SPEC"], "SPEC of program.py is P"),
         (["{program}:number"], "program.py:number: it returns int: return what jax.jit(f).lower(…) or .trace(…) gives"),
         (["{program}:wrong_shapes"], "explain program.py:wrong_shapes: TypeError: dot_general"),
+        (["{program}:elsewhere"], "it has a mesh of its own, other than --mesh data=4,model=2: leave --mesh out"),
         (["{program}:needs"], "program.py:needs: it takes mesh, but is called without arguments"),
         (["absent.py:f"], "explain absent.py:f: there is no file"),
         (["absent.py"], "explain absent.py: no function is named: write absent.py:FUNCTION"),
