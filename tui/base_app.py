@@ -10,6 +10,7 @@ from textual.widget import AwaitMount, MountError
 from textual.worker import WorkerFailed
 
 from .screens.dialog import Dialog
+from .terminal.contrast import readable
 from .terminal.driver import Driver
 
 T = TypeVar("T")
@@ -34,6 +35,10 @@ class BaseApp(App[T], Generic[T]):
         """`keymap`: the user's keys by the ids of their bindings."""
         super().__init__(driver_class=Driver)
         self.set_keymap(dict(keymap))
+
+    def get_css_variables(self) -> dict[str, str]:
+        self.theme_variables = readable(super().get_css_variables())
+        return self.theme_variables
 
     def _handle_exception(self, error: Exception) -> None:
         """Ignores errors of messages to widgets that are gone while the app exits."""

@@ -97,14 +97,20 @@ def wasted_bytes(array: ArrayInfo, mesh: MeshInfo) -> int:
 
 
 def notation(array: ArrayInfo) -> str:
-    """Returns `[layers, embed, mlp_model]`: dims with mesh axes as subscripts, as compiled. Empty for a scalar."""
+    """Returns `[layers, embed, mlp@model]`: dims with mesh axes, as compiled and as `jax.typeof` writes them. Empty for
+    a scalar."""
     return f"[{', '.join(dim_notations(array))}]" if array.shape else ""
 
 
 def dim_notations(array: ArrayInfo) -> list[str]:
     """Returns each dim of `notation`: its logical axis, or its size without one, then its mesh axes."""
     dims = zip(array.logical_axes, array.shape, array.compiled_spec, strict=True)
-    return ["_".join((logical or str(size), *axes)) for logical, size, axes in dims]
+    return [(logical or str(size)) + _at(axes) for logical, size, axes in dims]
+
+
+def _at(axes: Sequence[str]) -> str:
+    """Returns `@fsdp`, or `@(fsdp,model)`; empty for none."""
+    return f"@({','.join(axes)})" if len(axes) > 1 else "".join(f"@{axis}" for axis in axes)
 
 
 def dim_name(array: ArrayInfo, dim: int) -> str:

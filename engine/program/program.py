@@ -79,8 +79,8 @@ def shard_digest_function(state: TrainState) -> StateFunction:
 
 COMPILER_OPTIONS = {"tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}}
 """XLA's options for the step, by platform. Without it, over up to 32 devices the TPU compiler gathers a kernel piece by
-piece while it multiplies ("windowed einsum"), in products so small that it estimates 2 to 43 % more time for the step
-(docs/benchmarks.md)."""
+piece while it multiplies ("windowed einsum"), in products so small that it estimates 1 to 43 % more time for the step
+(docs/planning-measured.md)."""
 
 HOST_BYTES_PER_CHARACTER = 40
 """Host memory of a compiled program and its jaxpr, per character of HLO text: 23 to 52 were measured on CPU

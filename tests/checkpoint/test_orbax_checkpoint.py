@@ -221,7 +221,7 @@ def test_the_command(tmp_path: Path) -> None:
     one = answered("inspect", "--checkpoint", str(tmp_path / "one"))
     assert one.returncode == 0, one.stderr
     assert "saved on data 4 × model 2" in one.stdout
-    assert "params.layers.0.kernel[64_data, 32_model]" in one.stdout
+    assert "params.layers.0.kernel[64@data, 32@model]" in one.stdout
     preset = answered("inspect", "--checkpoint", str(tmp_path / "one"), "--preset", "tp", "--json")
     placed = checked("inspect-checkpoint", preset.stdout)["placed"]
     assert placed["unnamed"] == ["host", *sorted(name for name in STORED if name)]

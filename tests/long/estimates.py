@@ -69,8 +69,8 @@ mistral-7b    v5p:2x2x4 fsdp     batch_size=16
 olmo2-7b      v5p:2x2x4 fsdp-tp2 batch_size=16
 llama3-8b     v5p:4x4x4 fsdp-tp4 batch_size=64
 llama3-70b    v5p:4x4x4 fsdp     batch_size=64
-mixtral-8x7b  v5p:4x4x4 fsdp-tp2 batch_size=64 seq_len=2048
-qwen3-30b-a3b v5p:4x4x4 fsdp     batch_size=64 seq_len=2048
+mixtral-8x7b  v5p:4x4x4 fsdp-tp2 batch_size=64 seq_len=2048 expert_matmul=dense
+qwen3-30b-a3b v5p:4x4x4 fsdp     batch_size=64 seq_len=2048 expert_matmul=dense
 gemma3-4b     v5p:2x2x2 fsdp     batch_size=16 seq_len=2048
 qwen3-8b      v5p:2x2x4 fsdp     batch_size=32
 mistral-7b    v6e:4x4   fsdp-tp2 batch_size=32 seq_len=2048

@@ -303,7 +303,7 @@ def test_inspect_for_people_and_as_a_picture(home: Path) -> None:
     assert svg.startswith("<svg")
     assert "logits" in svg and "@font-face" not in svg
     result = run("inspect", *SETTINGS, "--preset=tp")
-    assert "blocks.mlp.up.kernel[layers, embed, mlp_model]" in result.stdout
+    assert "blocks.mlp.up.kernel[layers, embed, mlp@model]" in result.stdout
     assert "arguments + outputs - aliased + temporaries" in result.stdout
     refused = run("inspect", *SETTINGS, "--preset=tp", f"--svg={home}/no/such/folder.svg")
     assert (refused.returncode, "cannot be written: No such file" in refused.stderr) == (2, True)

@@ -87,7 +87,7 @@ async def test_a_draft_is_previewed_saved_applied_and_resumed(home: Path) -> Non
         await pilot.press("left")
         await until(lambda: says("42 of 54 arrays change"), "the preview of the change")
         assert says("● embed            unsharded")
-        assert says("[layers, embed_fsdp, mlp] → [layers, embed, mlp]")
+        assert says("[layers, embed@fsdp, mlp] → [layers, embed, mlp]")
         await put_on(pilot, Row("rule", "layers"))
         await pilot.press("right", "ctrl+s")
         await until(lambda: says("invalid: "), "the problem of the rule")

@@ -90,7 +90,7 @@ async def test_arrays_are_sorted_filtered_and_folded(home: Path, described: list
         while app.screen.query_one("ArrayTable").sorted_by != "array":
             await press(pilot, "o")
         assert names(app) == sorted(names(app))
-        await press(pilot, "slash", *"grad mlp_model", "enter")
+        await press(pilot, "slash", *"grad mlp@model", "enter")
         assert set(names(app)) == {f"grad.blocks.mlp.{name}" for name in ("up.kernel", "up.bias", "down.kernel")}
         await press(pilot, "g")
         assert names(app) == ["gradients", "grad", "blocks", "mlp", "up", "bias", "kernel", "down", "kernel"]

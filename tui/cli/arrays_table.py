@@ -9,7 +9,7 @@ from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..state.tables import DIMS, ArrayRow, array_columns
 from ..terminal.plain_table import table_of
 
-TITLE = "arrays, dims with their mesh axes as subscript"
+TITLE = "arrays, dims@axes"
 
 
 def arrays_table(arrays: Sequence[ArrayInfo], mesh: MeshInfo, title: str = TITLE) -> Table:

@@ -31,7 +31,7 @@ class ArraysScreen(RunScreen):
 ## Arrays
 
 All parameters, moments, gradients, activations and batch arrays under the active preset, as compiled.
-`kernel[embed, mlp_model]`: dim `mlp` is split over mesh axis `model`. *Redundant*: bytes of extra copies.
+`kernel[embed, mlp@model]`: dim `mlp` is split over mesh axis `model`. *Redundant*: bytes of extra copies.
 `●` marks arrays whose layout changed in the last switch. Stacked blocks are one array, with `layers` as a dim.
 
 **Enter** opens the origin of an array: the rule, the constraint or the value that each of its mesh axes comes from.
@@ -163,11 +163,11 @@ class Reasons(Texts):
 
 def reasons_of(array: ArrayInfo, mesh: MeshInfo) -> list[StyledText]:
     if not array.shape:
-        return [("scalar: replicated on every device", "$foreground 60%")]
-    texts = [("laid out by its own program", "$foreground 60%")]
+        return [("scalar: replicated on every device", "$text-muted")]
+    texts = [("laid out by its own program", "$text-muted")]
     if array.reasons:
         reasons = zip(array.reasons, array.spec, strict=True)
-        texts = [(reason, "" if axes else "$foreground 60%") for reason, axes in reasons]
+        texts = [(reason, "" if axes else "$text-muted") for reason, axes in reasons]
         texts.append(_compared(array, mesh))
     if array.type:
         texts.insert(0, (array.type, "bold"))

@@ -55,5 +55,5 @@ def checkpoint_row(info: CheckpointInfo, is_best: bool) -> Content:
         f"  {info.loss_words:>8}",
         (" best " if is_best else "      ", "$success"),
         f"{formatting.size(info.bytes):>8}  ",
-        (f"{clock}  {name_of(info.preset)} on {info.devices}", "$foreground 60%"),
+        (f"{clock}  {name_of(info.preset)} on {info.devices}", "$text-muted"),
     )

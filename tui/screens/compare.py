@@ -139,7 +139,7 @@ def progress_line(state: RunState) -> Content:
     comparison = state.comparison
     if comparison is None:
         hint = "external loop: it decides its own layout" if state.watched else "m: measure each preset in this run"
-        return Content.styled(" " if not state.is_live else f" {hint}", "$foreground 60%")
+        return Content.styled(" " if not state.is_live else f" {hint}", "$text-muted")
     if comparison.is_over:
         ended = f"ended: {comparison.ended_by}" if comparison.ended_by else "done"
         return Content.styled(f" comparison {ended}", "$warning" if comparison.ended_by else "$success")

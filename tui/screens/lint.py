@@ -71,4 +71,4 @@ def nothing_found(state: RunState) -> Option:
     if state.inspection and not state.inspection.problem:
         return Option(Content.styled("✓ no findings", "$success"), disabled=True)
     text = "no findings so far, from parameters, moments and collectives"
-    return Option(Content.styled(text, "$foreground 60%"), disabled=True)
+    return Option(Content.styled(text, "$text-muted"), disabled=True)

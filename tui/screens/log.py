@@ -24,7 +24,7 @@ MARKS = {
     Level.ERROR: ("✗", "$error"),
     Level.WARNING: ("!", "$warning"),
     Level.INFO: ("·", ""),
-    Level.DETAIL: (" ", "$foreground 60%"),
+    Level.DETAIL: (" ", "$text-muted"),
 }
 """Mark and style of each level."""
 
@@ -164,4 +164,4 @@ def row_content(row: LogRow) -> Content:
     """Returns a row: `14:03:12 ✗ failed: out of memory`."""
     mark, style = MARKS[row.level]
     clock = time.strftime("%H:%M:%S", time.localtime(row.time)) if row.time else " " * 8
-    return Content.assemble((f"{clock} ", "$foreground 60%"), (f"{mark} {row.text}", style))
+    return Content.assemble((f"{clock} ", "$text-muted"), (f"{mark} {row.text}", style))

@@ -134,7 +134,7 @@ def _held_bytes(state: RunState) -> list[Content]:
 
 
 def _row(label: str, value: str) -> Content:
-    return Content.assemble((f"{label:<16}", "$foreground 60%"), value)
+    return Content.assemble((f"{label:<16}", "$text-muted"), value)
 
 
 MAX_NAME = 20
@@ -172,7 +172,7 @@ def _table(hosts: list[HostInfo], state: RunState) -> list[Content]:
     header = f"{'process':<7} {'host':<{name}} {'pid':>7} {'devices':>7} {'in use':>8} {'step':>9}  "
     stuck = [status for status in state.hosts.values() if status.verdict == "stuck" and not state.is_over]
     return [
-        Content.styled(header, "$foreground 60%"),
+        Content.styled(header, "$text-muted"),
         *(_line(host, name, state) for host in hosts),
         *(Content.styled(_stuck(status), "$error") for status in stuck),
     ]
@@ -196,7 +196,7 @@ def _status(process: int, status: HostStatus | None, state: RunState) -> tuple[s
     if why := state.hosts_lost.get(process):
         return f"✗ lost: {why}", "$error"
     if state.is_over:
-        return "■ ended", "$foreground 60%"
+        return "■ ended", "$text-muted"
     behind = max((other.step for other in state.hosts.values()), default=0) - (status.step if status else 0)
     if status and status.verdict == "stuck":
         return "✗ stuck", "$error"

@@ -107,5 +107,5 @@ def device_words(origin: NonfiniteOrigin, mesh: MeshInfo | None) -> str:
 
 def _content(label: str, text: str, opens: bool = False) -> Content:
     return Content.assemble(
-        (f"{label:<{LABEL_WIDTH}}", "$foreground 60%"), printable(text), (" ›" if opens else "", "bold $primary")
+        (f"{label:<{LABEL_WIDTH}}", "$text-muted"), printable(text), (" ›" if opens else "", "bold $primary")
     )

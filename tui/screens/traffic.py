@@ -171,7 +171,7 @@ def flow_lines(layout: PresetCompiled, compared: PresetCompiled | None, width: i
         return [Content.styled("unknown: the compiled step is missing or cannot be read: see engine.log", "$warning")]
     found = changes(compared.collectives or () if compared else (), layout.collectives)
     if not found:
-        return [Content.styled("no collectives: the devices do not communicate in a step", "$foreground 60%")]
+        return [Content.styled("no collectives: the devices do not communicate in a step", "$text-muted")]
     found.sort(key=lambda flow: -(flow.other_bytes_per_device or 0))
     most = max(max(flow.other_bytes_per_device or 0, flow.bytes_per_device or 0) for flow in found)
     return [_line(flow, most, compared, width) for flow in found]

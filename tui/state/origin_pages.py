@@ -18,7 +18,7 @@ from .finding_origins import origins_of, similar
 
 MOST_LINES = 12
 """Values or collectives of one list."""
-DIM, GOOD, WARNING, HEAD = "$foreground 60%", "$success", "$warning", "bold"
+DIM, GOOD, WARNING, HEAD = "$text-muted", "$success", "$warning", "bold"
 
 
 @dataclass(frozen=True)

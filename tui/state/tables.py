@@ -76,7 +76,7 @@ WIDE_FROM, WIDEST_FROM = 110, 180
 on."""
 MAX_CELL = 500
 """Characters of an operation or a source."""
-REDUNDANT, DIMS = "redundant", "dims, mesh axes as subscript"
+REDUNDANT, DIMS = "redundant", "dims@axes"
 
 
 def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: "") -> list[Column[ArrayRow]]:

@@ -106,7 +106,7 @@ LESSONS = (
     ),
     Lesson(
         "Fully sharded",
-        "A subscript is a mesh axis: embed_fsdp means that the dim embed is split over fsdp. The pane shows which "
+        "After @ stands a mesh axis: embed@fsdp means that the dim embed is split over fsdp. The pane shows which "
         "device holds which part, and the rule that decided it.",
         Open("traffic"),
     ),

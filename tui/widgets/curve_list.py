@@ -72,4 +72,4 @@ def _row(name: str, curve: Losses, width: int) -> Content:
         sparkline = " " + spark(course(curve)).rjust(SPARK_CELLS)
     room = max(4, width - len(value) - len(sparkline))
     shown = name if len(name) <= room else f"…{name[1 - room :]}"
-    return Content.assemble(shown.ljust(room), (value, "bold"), (sparkline, "$foreground 60%"))
+    return Content.assemble(shown.ljust(room), (value, "bold"), (sparkline, "$text-muted"))

@@ -52,12 +52,12 @@ def heading(group: Sequence[Finding]) -> Content:
     count = f" · {len(group)} findings" if len(group) > 1 else ""
     size = f" · {formatting.size(cost)} per device" if cost and len(group) > 1 else ""
     return Content.assemble(
-        (f"{first.code} {first.name}", "bold $warning"), (f"  {RULES[first.code][1]}{count}{size}", "$foreground 60%")
+        (f"{first.code} {first.name}", "bold $warning"), (f"  {RULES[first.code][1]}{count}{size}", "$text-muted")
     )
 
 
 def finding_content(finding: Finding) -> Content:
     lines = [Content(f"  {finding.message}"), Content.styled(f"  → {finding.fix}", "$success")]
     if finding.source:
-        lines.append(Content.styled(f"  {finding.source}", "$foreground 60%"))
+        lines.append(Content.styled(f"  {finding.source}", "$text-muted"))
     return Content("\n").join([*lines, Content()])

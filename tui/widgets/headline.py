@@ -97,7 +97,7 @@ def _small_line(found: Sequence[Figure], with_course: bool) -> Content:
 
 def _small(figure: Figure, with_course: bool) -> Content:
     text = f"{figure.value} {figure.unit}".rstrip()
-    parts = [(f"{figure.name} ", "$foreground 60%"), (text, "bold")]
+    parts = [(f"{figure.name} ", "$text-muted"), (text, "bold")]
     return Content.assemble(*parts, (f" {spark(figure.course)}" if with_course else "", "$primary"))
 
 
@@ -117,8 +117,8 @@ def large_lines(found: Sequence[Figure], width: int) -> list[Content]:
 
 def _large(figure: Figure) -> list[Content]:
     digits = [Content.styled(row, "bold") for row in large_digits(figure.value)]
-    digits[-1] = Content.assemble(digits[-1], (f" {figure.unit}", "$foreground 60%"))
-    return [*digits, Content.assemble((f"{figure.name} ", "$foreground 60%"), (spark(figure.course), "$primary"))]
+    digits[-1] = Content.assemble(digits[-1], (f" {figure.unit}", "$text-muted"))
+    return [*digits, Content.assemble((f"{figure.name} ", "$text-muted"), (spark(figure.course), "$primary"))]
 
 
 def large_digits(text: str) -> list[str]:

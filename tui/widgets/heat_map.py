@@ -9,7 +9,7 @@ from textual.content import Content
 from ...engine.base.formatting import BARS, number
 from ...engine.wire.number_events import STANDS_OUT
 
-FAINT = "$foreground 60%"
+FAINT = "$text-muted"
 DIGITS = 2
 PADDING = 2
 """Cells around a figure, of which the right one may be a mark."""

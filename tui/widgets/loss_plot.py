@@ -25,7 +25,7 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bit of each dot of a braille character above U+2800, by row and column."""
 CELLS = (" ", *map(chr, range(0x2801, 0x2900)))
 """The characters by their bits; a space instead of the empty braille character."""
-CURVE_STYLE, MARK_STYLE, NAME_STYLE, AXIS_STYLE = "$primary-lighten-2", "$foreground 30%", "$accent", "$foreground 60%"
+CURVE_STYLE, MARK_STYLE, NAME_STYLE, AXIS_STYLE = "$primary-lighten-2", "$foreground 30%", "$accent", "$text-muted"
 
 Mark = tuple[int, str]
 """Steps done before a switch, and the name of the preset after it."""
@@ -223,9 +223,7 @@ def _legend(curves: Sequence[Curve], width: int) -> list[Content]:
     for curve in curves:
         last = mean_loss(curve.losses, len(curve.losses) - 1, len(curve.losses)) if curve.losses else None
         loss = "–" if last is None else f"{last:.4g}" + (" (own scale)" if curve.is_scaled else "")
-        entry = Content.assemble(
-            (f"{curve.letter} ", f"bold {curve.style}"), curve.name, (f" {loss}", "$foreground 60%")
-        )
+        entry = Content.assemble((f"{curve.letter} ", f"bold {curve.style}"), curve.name, (f" {loss}", "$text-muted"))
         if lines and lines[-1].cell_length + 3 + entry.cell_length <= width:
             lines[-1] = Content.assemble(lines[-1], "   ", entry)
         else:

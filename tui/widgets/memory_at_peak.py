@@ -64,10 +64,10 @@ class MemoryCurve(Lines):
         drawn = curve_rows(self.peak, width, rows)
         scale = [formatting.size(self.peak.bytes), *[""] * (rows - 1)]
         lines = [
-            Content.assemble((f"{mark:>{SCALE_WIDTH - 1}} ", "$foreground 60%"), (line, "$primary"))
+            Content.assemble((f"{mark:>{SCALE_WIDTH - 1}} ", "$text-muted"), (line, "$primary"))
             for mark, line in zip(scale, drawn, strict=True)
         ]
-        self.show([*lines, Content.styled(_below(self.peak, len(drawn[0])), "$foreground 60%")])
+        self.show([*lines, Content.styled(_below(self.peak, len(drawn[0])), "$text-muted")])
 
 
 def _below(peak: PeakMemory, width: int) -> str:

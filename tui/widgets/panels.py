@@ -60,16 +60,16 @@ class LastSwitch(Panel):
             return [
                 Content(f"{state.preset} → {pending.preset}"),
                 Content.styled(f"{pending.phase_words} {seconds} s", "$warning"),
-                Content.styled("enter on it cancels", "$foreground 60%"),
+                Content.styled("enter on it cancels", "$text-muted"),
             ]
         if failed := state.failed_switch:
             problem = f"cannot switch to {failed.to_preset}: {' '.join(failed.problems)}"
             return wrapped([(problem, "$error")], width)
         if state.watched:
-            return wrapped([("external loop: it decides its own layout", "$foreground 60%")], width)
+            return wrapped([("external loop: it decides its own layout", "$text-muted")], width)
         if not state.switches:
             how = "" if state.playback else ": press enter on a preset"
-            return [Content.styled(f"no switch yet{how}", "$foreground 60%")]
+            return [Content.styled(f"no switch yet{how}", "$text-muted")]
         return _receipt(state.switches[-1], width)
 
 
@@ -122,7 +122,7 @@ class Traffic(Panel):
         if state.layout is None or state.layout.collectives is None:
             return []
         rows = [_flow(flow, width) for flow in flows(state.layout.collectives)]
-        return rows or [Content.styled("none", "$foreground 60%")]
+        return rows or [Content.styled("none", "$text-muted")]
 
 
 def _receipt(switch: Switched, width: int) -> list[Content]:
@@ -160,7 +160,7 @@ def _flow(flow: Flow, width: int) -> Content:
 
 
 def _row(label: str, value: str, width: int) -> Content:
-    name = cut(Content.styled(label, "$foreground 60%"), max(width - len(value) - 1, 0))
+    name = cut(Content.styled(label, "$text-muted"), max(width - len(value) - 1, 0))
     return Content.assemble(name, value.rjust(max(width - name.cell_length, len(value) + 1)))
 
 
@@ -170,7 +170,7 @@ def _bar(label: str, part: int, total: int, width: int) -> Content:
     room = max(0, width - 9 - len(value))
     filled = max(1, round(room * part / total)) if total and room else 0
     return Content.assemble(
-        (f"{label:<8} ", "$foreground 60%"),
+        (f"{label:<8} ", "$text-muted"),
         ("━" * filled, "$primary"),
         ("─" * (room - filled), "$surface-lighten-2"),
         value,

@@ -56,7 +56,7 @@ class PlanRequest(Horizontal):
     def show_progress(self, planner: Planner | None, status: str) -> None:
         """Shows what the plan compiles, from now on every second, or else the `status`."""
         self.planner, self.status = planner, status
-        text, style = status, "$foreground 60%"
+        text, style = status, "$text-muted"
         if planner and planner.compiling:
             text, style = progress_text(planner), "$warning"
         self.query_one("#progress", Lines).show([Content.styled(text, style)])

@@ -75,12 +75,12 @@ def cost_lines(rows: Sequence[Cost], limit: int | None, width: int) -> list[Cont
     """Returns a header and a line for each cost, with a warning under a peak that is above `limit` bytes."""
     label = max(LABEL_WIDTH, min(28, width - 2 * FIGURE_WIDTH - RATIO_WIDTH))
     head = f"{'':<{label}}{'before':>{FIGURE_WIDTH}}{'after':>{FIGURE_WIDTH}}"
-    lines = [Content.styled(head, "$foreground 60%")]
+    lines = [Content.styled(head, "$text-muted")]
     for row in rows:
         is_too_large = limit is not None and row.label == PEAK and (row.after or 0) > limit
         lines.append(
             Content.assemble(
-                (f"{row.label[: label - 1]:<{label}}", "$foreground 60%"),
+                (f"{row.label[: label - 1]:<{label}}", "$text-muted"),
                 _size(row.before).rjust(FIGURE_WIDTH),
                 (_size(row.after).rjust(FIGURE_WIDTH), "$error" if is_too_large else "bold"),
                 _ratio(row),
@@ -115,7 +115,7 @@ def change_content(change: Change, previewed: PresetPreviewed, width: int) -> Co
     room = max(8, width - len(sizes) - 1)
     name = Content.styled(change.after.name, "bold").truncate(room, ellipsis=True)
     if name.cell_length + len(moments) <= room:
-        name = Content.assemble(name, (moments, "$foreground 60%"))
+        name = Content.assemble(name, (moments, "$text-muted"))
     head = Content.assemble(name, " " * max(1, width - name.cell_length - len(sizes)), sizes)
     return Content("\n").join([head, *_notations(change, previewed, width), Content()])
 
@@ -126,7 +126,7 @@ def _notations(change: Change, previewed: PresetPreviewed, width: int) -> list[C
         return [after]
     before = _dims(change.before, change.after)
     if before.plain == after.plain:
-        return [Content.assemble(after, (_shards(change, previewed), "$foreground 60%"))]
+        return [Content.assemble(after, (_shards(change, previewed), "$text-muted"))]
     if before.cell_length + after.cell_length + 3 <= width:
         return [Content.assemble(before, " → ", after)]
     return [Content.assemble("  ", before), Content.assemble("→ ", after)]

@@ -151,7 +151,7 @@ def is_heading(id: str) -> bool:
 def heading(group: str, count: int, is_folded: bool) -> Content:
     """Returns the heading of a group, with a count for presets that do not fit."""
     mark = "▸" if is_folded else "▾"
-    return Content.styled(f"{mark} {count} {UNFIT}" if group == UNFIT else group, "$foreground 60%")
+    return Content.styled(f"{mark} {count} {UNFIT}" if group == UNFIT else group, "$text-muted")
 
 
 def programs_kept(kept: ProgramsKept) -> str:
@@ -167,13 +167,9 @@ def preset_row(info: PresetInfo, state: RunState, seconds: float | None, width: 
     room = max(4, width - 2 - MESH_WIDTH - len(step_time))
     name = Content(info.name).truncate(room, ellipsis=True).pad_right(0)
     padding = " " * (room - name.cell_length)
-    name_style = "" if info.fits else "$foreground 60%"
+    name_style = "" if info.fits else "$text-muted"
     return Content.assemble(
-        (f"{mark} ", style),
-        name.stylize(name_style),
-        padding,
-        (mesh, "$foreground 60%"),
-        (step_time, "$foreground 60%"),
+        (f"{mark} ", style), name.stylize(name_style), padding, (mesh, "$text-muted"), (step_time, "$text-muted")
     )
 
 

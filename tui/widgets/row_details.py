@@ -37,7 +37,7 @@ def detail_lines(row: Row, width: int) -> list[Content]:
     indent = max([LABEL_WIDTH, *(len(label) + 1 for label, _ in texts)])
     for label, text in texts:
         found = wrapped([(text, "")], width - indent) or [Content()]
-        head = Content.styled(f"{label:<{indent}}", "$foreground 60%")
+        head = Content.styled(f"{label:<{indent}}", "$text-muted")
         lines += [Content.assemble(head if index == 0 else " " * indent, line) for index, line in enumerate(found)]
     return lines
 

@@ -121,7 +121,7 @@ def row_content(row: Row, draft: Draft, problems: Sequence[str], width: int) -> 
     """Returns one row: `● embed            fsdp+model   model width, in parameters`, without explanation if narrow."""
     is_wrong = any(is_about(row, problem) for problem in problems)
     if row.kind == "heading":
-        return Content.styled(f"\n{'✗ ' if is_wrong else '  '}{row.key}", "$error" if is_wrong else "$foreground 60%")
+        return Content.styled(f"\n{'✗ ' if is_wrong else '  '}{row.key}", "$error" if is_wrong else "$text-muted")
     mark, style = ("✗", "$error") if is_wrong else ("●", "$accent") if is_changed(row, draft) else (" ", "")
     label = Content(printable(row.key)).truncate(LABEL_WIDTH - 1, ellipsis=True)
     value = Content(value_of(row, draft)).stylize(style or value_style(row, draft))
@@ -129,7 +129,7 @@ def row_content(row: Row, draft: Draft, problems: Sequence[str], width: int) -> 
     room = width - 2 - LABEL_WIDTH - max(VALUE_WIDTH, value.cell_length)
     text = explanation(row, draft)
     if room > len(text):
-        parts += [" " * (max(VALUE_WIDTH, value.cell_length) - value.cell_length + 1), (text, "$foreground 60%")]
+        parts += [" " * (max(VALUE_WIDTH, value.cell_length) - value.cell_length + 1), (text, "$text-muted")]
     return cut(Content.assemble(*parts), width)
 
 
@@ -153,7 +153,7 @@ def value_of(row: Row, draft: Draft) -> str:
 def value_style(row: Row, draft: Draft) -> str:
     """Returns the style of a value: bold if something is split, dim for an override or an unsharded dim."""
     is_quiet = row.kind == "override" or (row.kind == "rule" and not draft.rule(row.key))
-    return "$foreground 60%" if is_quiet else "bold"
+    return "$text-muted" if is_quiet else "bold"
 
 
 def explanation(row: Row, draft: Draft) -> str:

@@ -26,7 +26,7 @@ DISPENSABLE = ("model", "preset")
 GAP = "  "
 FIGURES = [column.name for column in RUNS if column.is_figure]
 MIN_NAME = 8
-DIM = "$foreground 60%"
+DIM = "$text-muted"
 
 
 class RunList(Choices):

@@ -39,7 +39,7 @@ def size_summary(array: ArrayInfo, mesh: MeshInfo) -> str:
 
 def draw_sharding(subject: Subject, width: int, height: int, with_cursor: bool = False) -> list[Content]:
     """Returns at most `height` lines of `width` cells: a legend of the dims, then the grid."""
-    head = [Content.styled(text, "$foreground 60%") for text in _legend(subject)]
+    head = [Content.styled(text, "$text-muted") for text in _legend(subject)]
     down, across = _windows(subject, width, height)
     holders = subject.holders
     cells = [

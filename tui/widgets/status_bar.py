@@ -15,7 +15,7 @@ PHASE_MARKS = {
     Phase.TRAINING: ("●", "$success"),
     Phase.SWITCHING: ("⇄", "$warning"),
     Phase.PAUSED: ("‖", "$accent"),
-    Phase.STOPPED: ("■", "$foreground 60%"),
+    Phase.STOPPED: ("■", "$text-muted"),
     Phase.FAILED: ("✗", "$error"),
     Phase.LOST: ("✗", "$error"),
     Phase.DISCONNECTED: ("?", "$error"),
@@ -71,9 +71,9 @@ def _left(state: RunState) -> list[Content]:
     elif model:
         parts.append(Content(model))
     if state.about:
-        parts.append(Content.styled(state.about.run, "$foreground 60%"))
+        parts.append(Content.styled(state.about.run, "$text-muted"))
         if words := training_words(state.about, state.layout.remat if state.layout else None):
-            parts.append(Content.styled(words, "$foreground 60%"))
+            parts.append(Content.styled(words, "$text-muted"))
     return parts
 
 
@@ -91,13 +91,13 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
         parts.append((f"comparing {state.comparison.position} of {len(state.comparison.presets)}  ", "$accent"))
     if (attempt := state.attempt) and attempt.number > 1:
         left = attempt.remaining and f", {attempt.remaining}"
-        parts.append((f"attempt {attempt.number}{left}  ", "$warning" if left else "$foreground 60%"))
+        parts.append((f"attempt {attempt.number}{left}  ", "$warning" if left else "$text-muted"))
     if state.watched:
         parts.append(("external loop  ", "$accent"))
     if state.playback:
         parts.append((f"{state.playback.label}  ", "$accent"))
     if state.is_over and state.step and state.goodput.share is not None:
-        parts.append((f"goodput {share_words(state.goodput)}  ", "$foreground 60%"))
+        parts.append((f"goodput {share_words(state.goodput)}  ", "$text-muted"))
     if state.step:
         parts.append(f"step {state.step:,}  ")
     word = "loading jax" if state.phase is Phase.STARTING else state.phase.value

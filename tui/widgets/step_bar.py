@@ -17,7 +17,7 @@ PARTS = {
     "copies": ("▒", "$secondary"),
     "exposed": ("=", "$warning"),
     "waiting": (":", "$error"),
-    "other": ("+", "$foreground 60%"),
+    "other": ("+", "$text-muted"),
     "input": ("i", "$accent"),
     "host": ("h", "$accent"),
     "idle": ("·", "$foreground 40%"),
@@ -128,7 +128,7 @@ def bar(label: str, times: Mapping[str, float], step: float, room: int) -> Conte
         until = round(room * total / step)
         parts.append((sign * (until - drawn), style))
         drawn = until
-    return Content.assemble((f"{label[: LABEL_WIDTH - 1]:<{LABEL_WIDTH}}", "$foreground 60%"), *parts)
+    return Content.assemble((f"{label[: LABEL_WIDTH - 1]:<{LABEL_WIDTH}}", "$text-muted"), *parts)
 
 
 def _key(times: Mapping[str, float], step: float, width: int) -> list[Content]:

@@ -110,7 +110,7 @@ several short operations, of which this one is the longest.
             lines.append(lane_line("", device.collectives, self.window, self.columns, self.marked(is_chosen)))
         lines.append(axis(self.window, timeline.seconds / TICKS, self.columns, self.cell))
         for name, span in zip(("compute", "comm"), self.under_cursor(), strict=True):
-            lines.append(Content.assemble((f"{name:<{LABEL_WIDTH}}", "$foreground 60%"), in_words(span, timeline)))
+            lines.append(Content.assemble((f"{name:<{LABEL_WIDTH}}", "$text-muted"), in_words(span, timeline)))
         self.show(lines)
 
     def marked(self, is_chosen: bool) -> int | None:
@@ -172,7 +172,7 @@ several short operations, of which this one is the longest.
 
 LABEL_WIDTH = 8
 """Cells of the device's name before a lane."""
-AXIS_STYLE = "$foreground 60%"
+AXIS_STYLE = "$text-muted"
 CURSOR_STYLE = "$background on $foreground"
 UNLISTED = "other"
 """The part of operations that the breakdown does not list."""
