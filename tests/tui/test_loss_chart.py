@@ -115,7 +115,7 @@ def test_the_own_curve_is_drawn_over_the_others() -> None:
     row = next(line for line in lines[1:] if "A" in line.plain)
     styles = {span.style for span in row.spans}
     assert CURVE_STYLE in styles
-    assert styles <= {CURVE_STYLE, "bold $warning", "$foreground 60%", "$accent"}, "the other one is below it"
+    assert styles <= {CURVE_STYLE, "bold $warning", "$text-muted", "$accent"}, "the other one is below it"
 
 
 def test_the_axes_fit_the_longest_and_highest_curve() -> None:
