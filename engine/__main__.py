@@ -69,7 +69,7 @@ def main() -> int:
         say(f"{question}: no such question: choose from {', '.join(ANSWERS)}")
         return 2
     if not GPU_DRIVER.exists():  # a plugin without its driver, as the extra gpu-compiler installs it, is no error
-        logging.getLogger(BACKENDS).addFilter(lambda record: "plugin configuration error" not in record.msg)
+        logging.getLogger(BACKENDS).addFilter(lambda record: "plugin configuration error" not in record.getMessage())
     if question in ON_CPU:
         os.environ["JAX_PLATFORMS"] = "cpu"
     adopt_pipe()
