@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from argparse import Namespace
 from collections.abc import AsyncIterator
@@ -14,6 +16,7 @@ from shardtui.engine.wire.commands import Stop
 from shardtui.engine.wire.event_log import EventLog
 from shardtui.engine.wire.events import AnyEvent, Disconnected, EngineLost, EngineStopped, StepsDone, TrainingStarted
 from shardtui.tui.cli.run import attach_command
+from shardtui.tui.client.connection import Connection
 from shardtui.tui.client.engine_client import EngineClient
 
 from ..conftest import least_config, tiny_config
@@ -96,3 +99,35 @@ def test_a_suspended_engine_blocks_neither_sending_nor_leaving(home: object) -> 
 
     left = asyncio.run(scenario())
     assert time.monotonic() - left < SECONDS / 2
+
+
+FORKS = """
+import os, socket, sys, time
+from pathlib import Path
+from shardtui.engine.wire.run_directory import RunDirectory
+directory = RunDirectory(Path(sys.argv[1]))
+lock, server = directory.hold(), socket.socket(socket.AF_UNIX)
+server.bind(str(directory.socket))
+server.listen()
+print("listens", flush=True)
+connection, _ = server.accept()
+os.fork()
+time.sleep(60)
+"""
+
+
+async def test_a_child_that_keeps_the_connection_of_a_killed_engine_holds_up_no_viewer(home: object) -> None:
+    directory = run_directory.create(tiny_config())
+    command = [sys.executable, "-c", FORKS, str(directory.path)]
+    engine = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert engine.stdout and engine.stdout.readline()
+        connection = Connection(directory, None)
+        await connection.open()
+        await asyncio.sleep(0.5)  # until it has forked
+        engine.kill()
+        engine.wait()
+        assert await asyncio.wait_for(connection.read(), 10) is None
+    finally:
+        os.killpg(engine.pid, signal.SIGKILL)
+        engine.stdout.close()  # type: ignore[union-attr]

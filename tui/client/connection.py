@@ -13,6 +13,9 @@ from ...engine.wire.run_directory import RunDirectory
 from .started_engine import StartedEngine
 from .stopping import CONNECT_SECONDS
 
+WATCH_SECONDS = 1.0
+"""Time between two looks at whether the engine lives."""
+
 
 class Connection:
     def __init__(self, directory: RunDirectory, engine: StartedEngine | None) -> None:
@@ -25,6 +28,7 @@ class Connection:
         self._directory = directory
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -47,9 +51,17 @@ class Connection:
                 holder = self._directory.holder()  # perhaps an engine that was started at the same moment
                 if self.engine is None or (holder and holder.pid == self.engine.pid):
                     self._reader, self._writer = await asyncio.open_unix_connection(self._directory.socket)
+                    self._watching = asyncio.create_task(self._close_with_engine())
                     self.send(Hello())
                     return
             await asyncio.sleep(0.05)
+
+    async def _close_with_engine(self) -> None:
+        """A process that the engine forked may keep the connection open after its death."""
+        while self.is_engine_alive:
+            await asyncio.sleep(WATCH_SECONDS)
+        if self._writer is not None:
+            self._writer.close()
 
     def send(self, command: AnyCommand) -> None:
         """Sends without waiting: an engine that hangs must not block a viewer that leaves."""
@@ -71,6 +83,8 @@ class Connection:
         return None
 
     def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
         if self._writer is not None:
             self._writer.close()
             self._writer = None
