@@ -15,6 +15,7 @@ from ..models.task import Task
 from ..parallel.mesh import canonical_order
 from ..profiling.predicted import predicted_breakdown
 from ..profiling.program import Program
+from ..program.memory import TOO_LARGE
 from ..program.placement import argument_bytes, place
 from ..program.program import compile_program, trace_step
 from ..spec.config import UserModel
@@ -117,7 +118,7 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
     try:
         program = compile_program(task, placement)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if TOO_LARGE not in str(error):
             raise
         if (needed := needed_bytes(str(error))) is None:
             raise UserError(first_line(str(error))) from error

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ..models.task import Task
-from ..spec.model_config import KEPT
+from ..spec.model_config import POLICIES
 from ..spec.preset import Preset
 from .estimate import Step
 
@@ -21,9 +21,9 @@ def fitting_remats(task: Task, devices: int, capacity: int | None, preset: Prese
     """Returns the remat policies that fit `capacity` bytes by estimate, those that recompute least first; last, `full`.
     Raises UserError if the preset cannot be laid out."""
     found: list[tuple[float, int, bool | str]] = []
-    for remat in (False, *KEPT):
+    for remat in (False, *POLICIES) if capacity is not None else ():
         step = Step(task.with_config(task.config.with_remat(remat)), preset, devices)
         peak = sum(step.parts.values())
-        if remat != "full" and not step.unknown and capacity is not None and peak <= capacity:
+        if not step.unknown and peak <= capacity:
             found.append((step.work.flops, peak, remat))
     return [*(remat for *_, remat in sorted(found, key=lambda each: each[:2])), "full"]

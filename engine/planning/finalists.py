@@ -162,7 +162,7 @@ def _changes(rows: Sequence[Row], config: RunConfig, preset: Preset, devices: in
     is_divided = not preset.stage_axes and training.batch_size % preset.least_batch(devices, steps) == 0
     if is_divided and not problems_of(configured(config, more)):
         yield more
-    if not isinstance(model, ModelConfig) or model.remat is True or model.remat == "auto":
+    if not isinstance(model, ModelConfig) or model.remat in (True, "auto"):
         return
     failed = [row.settings.get("remat") for row in rows if row.compiled and not row.compiled.fits]
     too_large = [set(kept) for policy, kept in KEPT.items() if policy in failed]

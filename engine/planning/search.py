@@ -5,13 +5,12 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import get_args
 
 from msgspec.structs import replace
 
 from ..models.task import Task
 from ..spec.config import UserModel
-from ..spec.model_config import RematPolicy
+from ..spec.model_config import POLICIES
 from ..spec.preset import Preset
 from ..spec.preset_reader import MESH_RULES
 from ..spec.search import SearchRequest
@@ -40,7 +39,6 @@ ENOUGH = 0.99
 """A batch is large enough with this share of the tokens per second of the largest one that fits."""
 ESTIMATING = 1 / 3
 """Share of the minutes after which estimates end, however many are made."""
-POLICIES: tuple[Choice, ...] = tuple(policy for policy in get_args(RematPolicy) if policy != "full")
 
 Settings = dict[str, Choice]
 

@@ -22,7 +22,7 @@ from .array_numbers import Numbers, compile_numbers
 from .compile_queue import CompileQueue, Urgency
 from .compiler_process import compiled_apart
 from .inspection import inspect_program
-from .memory import shortage
+from .memory import TOO_LARGE, shortage
 from .placement import describe_preset, place
 from .program import Program, compile_initial_state, compile_program
 from .reshard import Transfers
@@ -73,8 +73,6 @@ class KeptPrograms:
         return sum(program.host_bytes for program in list(self._programs.values()))
 
 
-TOO_LARGE = "RESOURCE_EXHAUSTED"
-"""XLA's word for a program that needs more memory than the device has."""
 MAX_PRESETS = 1000
 """Presets of a run, including those created during it."""
 

@@ -18,6 +18,9 @@ M_MMAP_THRESHOLD = -3
 LARGEST_KEPT_BLOCK = 2**30
 """Bytes."""
 
+TOO_LARGE = "RESOURCE_EXHAUSTED"
+"""XLA's word for a program that needs more memory than the device has."""
+
 
 def predict(compiled: Compiled, arguments: Iterable[tuple[str, int]], platform: str) -> MemoryInfo | None:
     """Returns a step's predicted bytes per device; None if the backend does not report them.

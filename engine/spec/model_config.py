@@ -37,6 +37,8 @@ KEPT: dict[str, tuple[str, ...]] = {
 }
 """A policy's named activations besides the input: `context` is attention's result, `mlpwi` and `mlpwo` are the MLP's.
 """
+POLICIES = tuple(policy for policy in KEPT if policy != "full")
+"""The policies that keep more than a block's input."""
 BALANCE = 0.01
 """Default weight of the experts' balance loss: α of Fedus et al. 2021, "Switch Transformers", section 2.2."""
 
