@@ -20,8 +20,10 @@ def usable(capacities: Iterable[int | None]) -> int | None:
 def fitting_remats(task: Task, devices: int, capacity: int | None, preset: Preset) -> list[bool | str]:
     """Returns the remat policies that fit `capacity` bytes by estimate, those that recompute least first; last, `full`.
     Raises UserError if the preset cannot be laid out."""
+    if capacity is None:
+        return ["full"]
     found: list[tuple[float, int, bool | str]] = []
-    for remat in (False, *POLICIES) if capacity is not None else ():
+    for remat in (False, *POLICIES):
         step = Step(task.with_config(task.config.with_remat(remat)), preset, devices)
         peak = sum(step.parts.values())
         if not step.unknown and peak <= capacity:

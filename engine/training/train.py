@@ -85,10 +85,13 @@ def train(
     answer_with(partial(preview, task, devices))
     met = hosts if cluster.count > 1 else []
     is_drawn = config.model_name.startswith(HF) and config.weights is None and origin is None
-    drawn = (
-        [f"{config.model_name} has no weights (*.safetensors): its parameters are drawn at random"] if is_drawn else []
-    )
-    notes = [*edited, *drawn, *fitted.warnings, *coverage(config, task, known[name_of(config.preset)], devices)]
+    drawn = f"{config.model_name} has no weights (*.safetensors): its parameters are drawn at random"
+    notes = [
+        *edited,
+        *([drawn] if is_drawn else []),
+        *fitted.warnings,
+        *coverage(config, task, known[name_of(config.preset)], devices),
+    ]
     publish(_ready(config, task, devices, inputs, infos, preset_problems, notes, met))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     remats = capacity = None
