@@ -16,6 +16,7 @@ from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.screens.help import HelpScreen
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
+from shardtui.tui.widgets.preset_list import PresetList
 from textual.pilot import Pilot
 
 from ..conftest import least_config, tiny_config
@@ -52,8 +53,17 @@ async def finished(
 ) -> AsyncIterator[tuple[ShardtuiApp, Pilot[None]]]:
     """Shows a run that has ended, once its history is read and Watch is drawn."""
     async with shown(directory, False, size, **options) as (app, pilot):
-        await until(lambda: app.state.is_over and app.screen.query("PresetList"), "the history")
+        await until(lambda: app.state.is_over, "the history")
+        await listed_presets(app)
         yield app, pilot
+
+
+async def listed_presets(app: ShardtuiApp) -> PresetList:
+    """Returns the list of presets, with a row for each once the engine has told them."""
+    await until(lambda: app.screen.query(PresetList), "Watch")
+    presets = app.screen.query_one(PresetList)
+    await until(lambda: presets.options or not (app.state.ready and app.state.ready.presets), "the presets")
+    return presets
 
 
 def status(app: ShardtuiApp) -> str:
@@ -62,7 +72,7 @@ def status(app: ShardtuiApp) -> str:
 
 async def choose(app: ShardtuiApp, pilot: Pilot, preset: str) -> None:
     """Selects a preset by keys, from the cursor's row."""
-    presets = app.screen.query_one("PresetList")
+    presets = await listed_presets(app)
     begin, end = presets.highlighted or 0, presets.get_option_index(preset)
     passed = sum(not option.disabled for option in presets.options[min(begin, end) : max(begin, end)])
     await pilot.press(*["down" if end > begin else "up"] * passed, "enter")
@@ -84,7 +94,7 @@ async def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
     async with shown(directory, True, (140, 40)) as (app, pilot):
         await until(lambda: app.state.step >= 5, "steps")
         assert "● training" in status(app) and "data 8 × model 1" in status(app)
-        presets = app.screen.query_one("PresetList")
+        presets = await listed_presets(app)
         listed = {option.id for option in presets.options}
         assert {info.name for info in app.state.ready.presets if info.fits} <= listed
         await choose(app, pilot, "dp-tp2")
@@ -240,7 +250,7 @@ async def test_every_view_is_drawn_in_every_size(home: Path, size: tuple[int, in
         assert app.screen.query("Choices")
         await pilot.press("escape")
         await pilot.resize_terminal(80, 24)
-        presets = app.screen.query_one("PresetList")
+        presets = await listed_presets(app)
         await until(lambda: presets.virtual_size.height == presets.option_count, "one line for each row")
         await pilot.resize_terminal(*size)
         await pilot.pause()
@@ -254,7 +264,7 @@ async def test_after_an_invalid_preset_training_continues_until_the_engine_is_ki
     directory = run_directory.create(least_config(preset="fsdp"))
     async with shown(directory, True, (140, 40)) as (app, pilot):
         await until(lambda: app.state.step >= 1, "steps")
-        rows = app.screen.query_one("PresetList")
+        rows = await listed_presets(app)
         await until(lambda: rows.highlighted_preset == "fsdp", "the cursor where training is")
         assert "wide" not in rows.shown, "presets that do not fit are folded away"
         rows.highlighted = rows.get_option_index("# do not fit")

@@ -38,7 +38,7 @@ from textual.widgets.markdown import MarkdownBlock
 
 from ..conftest import tiny_config
 from ..recorded import recorded_run
-from .test_app import finished, shown, until
+from .test_app import finished, listed_presets, shown, until
 from .test_rules import layout
 
 
@@ -196,7 +196,7 @@ async def test_a_click_on_a_removed_option_does_nothing(ended: RunDirectory, kin
 
 async def test_text_typed_for_one_preset_is_not_applied_to_another(ended: RunDirectory) -> None:
     async with play(ended) as (app, pilot):
-        listed = app.screen.query_one(PresetList)
+        listed = await listed_presets(app)
         listed.highlighted = listed.get_option_index("dp")
         await pilot.press("8", "down", "enter")
         assert isinstance(rules := app.screen, RulesScreen) and rules.prompt.row and rules.prompt.row.key == "data"

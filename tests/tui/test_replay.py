@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 
 from ..recorded import events_in, record, recorded_run, started, steps
 from ..terminal import Terminal
-from .test_app import shown, status, until
+from .test_app import listed_presets, shown, status, until
 from .test_views import press
 
 NOON = 1.75e9
@@ -49,7 +49,7 @@ async def played(directory: RunDirectory, speed: float) -> tuple[list[AnyEvent],
 @asynccontextmanager
 async def over(directory: RunDirectory, speed: float) -> AsyncIterator[tuple[ShardtuiApp, Pilot[None]]]:
     async with shown(Replay(directory.events, speed), size=(100, 30)) as (app, pilot):
-        await until(lambda: app.screen.query("PresetList"), "the view")
+        await listed_presets(app)
         yield app, pilot
 
 

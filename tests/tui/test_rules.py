@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 
 from ..conftest import READY, SETTINGS, tiny_config
 from ..recorded import preset_info, record, started
-from .test_app import answer, finished, shown, until
+from .test_app import answer, finished, listed_presets, shown, until
 from .test_cli import run
 from .test_views import press
 
@@ -78,8 +78,8 @@ async def test_a_draft_is_previewed_saved_applied_and_resumed(home: Path) -> Non
         def says(text: str) -> bool:
             return text in screen_text(app)
 
-        await until(lambda: app.state.step and app.screen.query("PresetList"), "steps and the presets")
-        presets = app.screen.query_one("PresetList")
+        await until(lambda: app.state.step, "steps")
+        presets = await listed_presets(app)
         presets.highlighted = presets.get_option_index("fsdp")
         await pilot.press("8")
         await until(lambda: says("none of 54 arrays changes"), "a preview without changes")
