@@ -31,6 +31,7 @@ from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.terminal.plain_table import plain_console
 from shardtui.tui.widgets.row_details import RowDetails
+from shardtui.tui.widgets.table import Table
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input
 
@@ -266,9 +267,10 @@ def details(app: ShardtuiApp) -> str:
     return "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
 
 
-def column(app: ShardtuiApp, index: int) -> list[str]:
-    table = app.screen.query_one(DataTable)
-    return [str(table.get_row_at(row)[index]) for row in range(table.row_count)]
+def column(app: ShardtuiApp, name: str) -> list[str]:
+    table = app.screen.query_one(Table)
+    at = table.names.index(name)
+    return [str(cells[at]) for cells in table.found_rows.values()]
 
 
 @pytest.mark.parametrize("size", [pytest.param((80, 24), marks=pytest.mark.slow), (140, 40)], ids=SIZES)
@@ -281,17 +283,17 @@ def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple
         assert app.screen.query_one("#batch", Input).value == "8", "the run's batch size"
         await request_plan(app, pilot, "v5e:2x4")
         await until(lambda: "by formula only" in screen_text(app), "the board")
-        assert set(column(app, 0)) == {preset.name for preset in built_in_presets()} | {"sixteen"}
-        assert column(app, 1) == sorted(column(app, 1)), "what fits, then what is infeasible"
+        assert set(column(app, "preset")) == {preset.name for preset in built_in_presets()} | {"sixteen"}
+        assert column(app, "verdict") == sorted(column(app, "verdict")), "what fits, then what is infeasible"
         text = screen_text(app)
         assert "nano on v5e:2x4" in text
-        assert f"→ {column(app, 0)[0]}: " in text
+        assert f"→ {column(app, 'preset')[0]}: " in text
         assert "pip install 'shardtui[tpu]'" in text
-        app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("fsdp-tp2"))
+        app.screen.query_one(DataTable).move_cursor(row=column(app, "preset").index("fsdp-tp2"))
         links = re.compile(r"model 2 +line y, 50 GB/s; sends .* per step, by formula")
         await until(lambda: links.search(details(app)), "the links of fsdp-tp2")
         assert re.search(r"step .* the maximum of compute .*, memory .*, network ", details(app))
-        app.screen.query_one(DataTable).move_cursor(row=column(app, 0).index("sixteen"))
+        app.screen.query_one(DataTable).move_cursor(row=column(app, "preset").index("sixteen"))
         await until(
             lambda: "needs 16 devices, 8 found" in screen_text(app).replace("\n", " "), "the problem of sixteen"
         )
@@ -334,11 +336,11 @@ def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, com
         plan.action_skip()
         await until(lambda: len(compilers.started) > 1, "the next compilation, from another view")
         await pilot.press("7")
-        await until(lambda: f"{first.preset}" in column(app, 0), "the view again")
+        await until(lambda: f"{first.preset}" in column(app, "preset"), "the view again")
         assert plan.board.rows[first.preset].problems == ["not compiled: cancelled"]
         await pilot.press("K")
         await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all compilers")
-        await until(lambda: "compiling" not in column(app, 8), "rows without a compilation")
+        await until(lambda: "compiling" not in column(app, "from"), "rows without a compilation")
         await request_plan(app, pilot, "v5e:2x4")
         await until(lambda: len(compilers.started) > 2, "another board")
         await pilot.press("d")
@@ -359,8 +361,8 @@ def test_a_search_in_the_view_keeps_the_batch(home: Path, compilers: Compilers, 
         rows = view(app).board.rows
         assert any(row.settings for row in rows.values())
         assert {row.tokens for row in rows.values()} == {8 * 16}, "the batch of the field"
-        assert next(iter(rows.values())).preset in column(app, 0)
-        assert any(cell.endswith("remat=true") for cell in column(app, 0))
+        assert next(iter(rows.values())).preset in column(app, "preset")
+        assert any(cell.endswith("remat=true") for cell in column(app, "preset"))
         await pilot.press("K")
         await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all compilers")
 
@@ -450,12 +452,12 @@ def test_enter_compiles_what_makes_a_preset_fit(home: Path, compilers: Compilers
         rows = view(app).board.rows
         assert {row.preset for row in rows.values()} == {"tp"}
         assert rows["tp batch_size=4"].verdict == "fits"
-        assert "tp batch_size=4" in column(app, 0)
+        assert "tp batch_size=4" in column(app, "preset")
         assert "left" in screen_text(app)
         await pilot.press("K")
         await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of the compiler")
         await pilot.press("escape")
-        await until(lambda: "dp" in column(app, 0) and view(app).status == "compiled", "the plan before")
+        await until(lambda: "dp" in column(app, "preset") and view(app).status == "compiled", "the plan before")
 
     in_plan_view("fit", scenario, size)
 
@@ -471,11 +473,11 @@ def test_compiled_presets_are_ranked_by_the_compilers_figures(home: Path, compil
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await request_plan(app, pilot, "v5e:2x4")
         await until(lambda: view(app).status == "compiled", "the end")
-        fitting = column(app, 0)[: column(app, 1).count("fits")]
+        fitting = column(app, "preset")[: column(app, "verdict").count("fits")]
         assert fitting[0] == "dp"
         assert fitting == [name for name in presets if name in fitting], "the fastest first"
-        assert column(app, 8).count("compiler") == column(app, 1).count("fits")
+        assert column(app, "from").count("compiler") == column(app, "verdict").count("fits")
         assert "→ dp: 1.0 ms per step, bound by network" in screen_text(app)
-        assert column(app, 9)[0].endswith(" %")
+        assert column(app, "est. error")[0].endswith(" %")
 
     in_plan_view("kept", scenario)

@@ -95,7 +95,7 @@ def test_numbers_of_a_run_as_tables_and_as_json(home: Path, capsys: pytest.Captu
     name = recorded_run("tiny-1", first, STEP, wire.EngineStopped(step=4, reason="stopped")).name
     out = printed(capsys, name)
     assert f"{name}, step 4, under dp: 2 arrays, measured in 250 ms" in out
-    assert "up 1.73 12 ▁█ 0.01 12 0.03…3 (layer 1) 0" in words(out)
+    assert "up 1.73 12 ▁█ 0.01 12 0.03…3 (layer 1) 0 parameter" in words(out)
     assert "update.up" not in out
     assert "1 0.935 62 % 1 2.5 (expert 1) 12 % 40" in words(out)
     assert "device part 1 of 2 does 1.12 × the mean" in out

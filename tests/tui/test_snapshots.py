@@ -30,9 +30,9 @@ LINES = {
     "lint": ["│ no findings so far, from parameters, moments and collectives "],
     "compare": [
         "╭─ presets on 8 × cpu ─",
-        "│ preset               mesh   step time  in use     peak     sent ",
-        "│ ○ dp                 8×1            –          46.9 MB   5.9 MB ",
-        "│ ● dp-tp2             4×2            –          45.1 MB  7.31 MB ",
+        "│ preset               mesh   step time  tokens/s  in use     peak     sent ",
+        "│ ○ dp                 8×1            –                    46.9 MB   5.9 MB ",
+        "│ ● dp-tp2             4×2            –                    45.1 MB  7.31 MB ",
         "│ dp: data 8 × model 1; state + batch 10.1 MB, peak 46.9 MB ",
     ],
     "plan": [" slice v5e:4x4          batch 16        press t to choose a slice, e.g. v5e:4x4"],
@@ -45,7 +45,7 @@ LINES = {
         "╭─ dp-tp2: a step of 509 ms, by the clock 517 ms ─",
         "│ █ products 4 %   ▓ fusions 19 %   ▒ copies 9 %   = exposed 22 % ",
         "│ : waiting 30 %   i input 0 %   h host 4 %   · idle 11 % ",
-        "│ all-reduce.99                           16.4 %   83 ms      4  blocks.py:88 ",
+        "│ all-reduce over d…  blocks              16.4 %   83 ms  blocks.py:88 ",
         "─ steps 116 to 120 ─╯",
     ],
     "log": [

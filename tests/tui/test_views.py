@@ -12,7 +12,7 @@ from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.messages import EventsArrived
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.table import sort_value
+from shardtui.tui.widgets.sort_values import sort_value
 from textual.pilot import Pilot
 from textual.widgets import DataTable
 
@@ -83,10 +83,10 @@ async def test_arrays_are_sorted_filtered_and_folded(home: Path, described: list
         assert f"─ {count} arrays ─" in screen_text(app)
         while app.screen.query_one("ArrayTable").sorted_by != "per device":
             await press(pilot, "o")
-        each = [sort_value(str(table(app).get_row_at(row)[1])) for row in range(count)]
+        each = [sort_value(str(table(app).get_row_at(row)[2])) for row in range(count)]
         assert each == sorted(each, reverse=True)
         await press(pilot, "O")
-        assert [sort_value(str(table(app).get_row_at(row)[1])) for row in range(count)] == each[::-1]
+        assert [sort_value(str(table(app).get_row_at(row)[2])) for row in range(count)] == each[::-1]
         while app.screen.query_one("ArrayTable").sorted_by != "array":
             await press(pilot, "o")
         assert names(app) == sorted(names(app))

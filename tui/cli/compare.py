@@ -74,7 +74,7 @@ class CompareReport(Struct, frozen=True, kw_only=True):
 
 
 SENT_BY_FORMULA: Column[Row] = figure(
-    "sent by formula", lambda row: size(row.estimate.bytes_sent) if row.estimate else "", wide_from=140
+    "sent by formula", lambda row: size(row.estimate.bytes_sent) if row.estimate else "", leaves=1
 )
 """Beside the bytes as compiled, to compare; the view has them for the presets that are not compiled yet."""
 CAPTION = "per device and step; predictions by the compiler, ≈ by formula"

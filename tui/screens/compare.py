@@ -65,7 +65,7 @@ one. A run in an external loop has one layout, and nothing is measured in it.
 
     def body(self) -> Iterable[Widget]:
         yield Progress()
-        self.table = Table()
+        self.table = Table(has_full_text=False)
         yield self.table
         yield Verdict()
 
@@ -79,9 +79,8 @@ one. A run in an external loop has one layout, and nothing is measured in it.
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
         set_titles(self.table.rows, title, "estimating by formula …" if is_estimating else "per device and step")
         self.query_one(Progress).show([progress_line(state)])
-        width = self.size.width
-        shown = columns(state.counted, width >= board_rows.WIDE_FROM, self.mark, self.status)
-        self.table.show_columns(shown, {row.preset: row for row in self.rows}, width)
+        shown = columns(state.counted, self.size.width >= board_rows.WIDE_FROM, self.mark, self.status)
+        self.table.show_columns(shown, {row.preset: row for row in self.rows})
         self.show_verdict()
         self.show_keys()
 

@@ -16,7 +16,6 @@ from ...engine.base.user_error import UserError
 from ...engine.planning.ranking import StepCost
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.step_words import coverage
-from ..state.tables import WIDE_FROM
 from ..widgets.memory_at_peak import MemoryAtPeak
 from ..widgets.step_bar import StepBar, title
 from ..widgets.table import Table
@@ -80,7 +79,7 @@ class PredictedScreen(Dialog[None]):
             return
         self.query_one(StepBar).show_breakdown(breakdown, self.preset, "")
         self.query_one(Vertical).border_title = title(self.preset, breakdown)
-        show_operations(self.table, breakdown, self.size.width >= WIDE_FROM)
+        show_operations(self.table, breakdown)
         self.timeline.show_breakdown(breakdown)
         if breakdown.skipped:
             self.note = f"{NOTE} Without an estimate, left out: {', '.join(breakdown.skipped)}."

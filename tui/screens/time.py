@@ -6,7 +6,6 @@ from typing import ClassVar
 from textual import on
 from textual.binding import BindingType
 from textual.content import Content
-from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import DataTable
 
@@ -18,8 +17,7 @@ from ..messages import RowChosen
 from ..state.alternative import Alternative, alternative
 from ..state.experts import wait_words
 from ..state.run_state import RunState
-from ..state.tables import WIDE_FROM, operation_columns
-from ..terminal.plain_table import UNLIMITED
+from ..state.tables import operation_columns
 from ..widgets.lines import Lines, set_titles, wrapped
 from ..widgets.step_bar import LABEL_WIDTH, PARTS, StepBar, bar, sums_of
 from ..widgets.table import Table
@@ -57,7 +55,7 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
 
     def __init__(self) -> None:
         super().__init__()
-        self.shown: tuple[Profiled, bool, Alternative | None, str] | None = None
+        self.shown: tuple[Profiled, Alternative | None, str] | None = None
         self.known = -1
         """Breakdowns in the history."""
 
@@ -82,12 +80,12 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
         self.needs_estimates = True  # for the preset to try
         other = alternative(state, state.profiled.preset)
         experts = wait_words(state, state.profiled.breakdown, state.profiled.preset)
-        shown = (state.profiled, self.size.width >= WIDE_FROM, other, experts)
+        shown = (state.profiled, other, experts)
         if shown != self.shown:
             self.shown = shown
             self.query_one(StepBar).show_profile(state.profiled, other, experts)
             hint = f"{key_of(self, 'timeline')}: timeline"
-            show_operations(self.table, state.profiled.breakdown, self.size.width >= WIDE_FROM, hint)
+            show_operations(self.table, state.profiled.breakdown, hint)
             self.timeline.show_breakdown(state.profiled.breakdown)
 
     def select(self, name: str) -> None:
@@ -97,10 +95,6 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
     @property
     def breakdown(self) -> StepBreakdown | None:
         return self.shown[0].breakdown if self.shown else None
-
-    @on(Resize)
-    def show_columns(self) -> None:
-        self.show_state(self.state)
 
     def action_timeline(self) -> None:
         if self.breakdown:
@@ -148,9 +142,9 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
         return "No step of this run was profiled."
 
 
-def show_operations(table: Table, breakdown: StepBreakdown, is_wide: bool, subtitle: str = "") -> None:
+def show_operations(table: Table, breakdown: StepBreakdown, subtitle: str = "") -> None:
     rows = {each.name: each for each in breakdown.operations}
-    table.show_columns(operation_columns(breakdown), rows, UNLIMITED if is_wide else 0)
+    table.show_columns(operation_columns(breakdown), rows)
     more = f" and {breakdown.operations_left_out} more" if breakdown.operations_left_out else ""
     set_titles(table.rows, f"{len(breakdown.operations)} operations{more}", subtitle)
 

@@ -58,7 +58,7 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
 
     def body(self) -> Iterable[Widget]:
         yield Flows()
-        self.table = Table()
+        self.table = Table(has_full_text=False)
         yield self.table
         yield CollectiveDetails()
 
@@ -141,7 +141,7 @@ def details(info: CollectiveInfo) -> list[StyledText]:
 
 
 MAX_LINES = 8
-KIND_WIDTH, AXES_WIDTH, OPS_WIDTH, SIZE_WIDTH = 20, 14, 10, 9
+OPS_WIDTH, SIZE_WIDTH = 10, 9
 
 
 class Flows(Lines):
@@ -174,17 +174,19 @@ def flow_lines(layout: PresetCompiled, compared: PresetCompiled | None, width: i
         return [Content.styled("no collectives: the devices do not communicate in a step", "$text-muted")]
     found.sort(key=lambda flow: -(flow.other_bytes_per_device or 0))
     most = max(max(flow.other_bytes_per_device or 0, flow.bytes_per_device or 0) for flow in found)
-    return [_line(flow, most, compared, width) for flow in found]
+    names = [(flow.kind, formatting.over(flow.axes, flow.network)) for flow in found]
+    kinds, axes = (2 + max(map(len, each)) for each in zip(*names, strict=True))
+    heads = [f"{kind:<{kinds}}{over:<{axes}}" for kind, over in names]
+    return [_line(head, flow, most, compared, width) for head, flow in zip(heads, found, strict=True)]
 
 
-def _line(flow: FlowChange, most: int, compared: PresetCompiled | None, width: int) -> Content:
-    """Returns one row: `all-reduce  model  22 ops  4.72 MB ━━━━━━  ● dp-tp4: 11 ops  2.36 MB`."""
+def _line(head: str, flow: FlowChange, most: int, compared: PresetCompiled | None, width: int) -> Content:
+    """Returns one row, which begins with `head`: `all-reduce  model  22 ops  4.72 MB ━━━  ● dp-tp4: 11 ops`."""
     other = ""
     if compared and (flow.count, flow.bytes_per_device) != (flow.other_count, flow.other_bytes_per_device):
         other = f"  ● {compared.preset}: " + (_amount(flow.count, flow.bytes_per_device) if flow.count != 0 else "none")
     amount = _amount(flow.other_count, flow.other_bytes_per_device) if flow.other_count != 0 else "none"
-    over = formatting.over(flow.axes, flow.network)
-    head = f"{flow.kind:<{KIND_WIDTH}}{over:<{AXES_WIDTH}}{amount:>{OPS_WIDTH + SIZE_WIDTH}} "
+    head += f"{amount:>{OPS_WIDTH + SIZE_WIDTH}} "
     room = max(0, min(40, width - len(head) - len(other)))
     filled = round(room * (flow.other_bytes_per_device or 0) / most) if most else 0
     return Content.assemble(head, ("━" * filled, "$primary"), " " * (room - filled), (other, "$accent"))

@@ -11,7 +11,7 @@ from ...engine.spec.topology import Wiring
 from ..terminal.plain_table import Column, figure
 
 WIDE_FROM = 110
-"""Least terminal columns at which a view has full titles, verdicts and all columns."""
+"""Least terminal columns at which a view has full titles and verdicts."""
 STYLES = {"fits": "green", "too large": "yellow", "not known": "dim", "infeasible": "dim"}
 
 
@@ -29,13 +29,13 @@ def columns(is_wide: bool = True, compiling: Sequence[str] = ()) -> list[Column[
         Column("preset", (lambda row: row.title) if is_wide else _short_title, style="bold"),
         Column("verdict", lambda row: Text(said(row), STYLES[row.verdict])),
         figure("peak", used),
-        Column("sent/step", lambda row: [*most_sent(row), *overlapped(row)], wide_from=WIDE_FROM),
+        Column("sent/step", lambda row: [*most_sent(row), *overlapped(row)], leaves=1),
         figure("step time", step_time),
-        figure("tokens/s", tokens_rate, wide_from=WIDE_FROM),
-        figure("MFU", utilisation),
-        Column("bound", bound),
+        figure("tokens/s", tokens_rate, 3),
+        figure("MFU", utilisation, 5),
+        Column("bound", bound, leaves=4),
         Column("from", lambda row: "compiling" if row.title in compiling else source(row), style="dim"),
-        Column("est. error", estimate_errors, wide_from=WIDE_FROM),
+        Column("est. error", estimate_errors, leaves=2),
     ]
 
 

@@ -12,12 +12,8 @@ from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady, PresetCompiled
 from ..terminal.plain_table import Column, figure
-from .board_rows import WIDE_FROM
 from .recommendation import recommendation
 from .run_state import RunState
-
-RATE_FROM = 90
-"""Least columns of a terminal that has room for the tokens per second."""
 
 
 def rows_of(state: RunState, presets: Sequence[str]) -> list[Row]:
@@ -74,15 +70,11 @@ def columns(
         figure(
             "middle 50 %",
             lambda row: _measured(row, lambda it: span(it.lower_quartile_seconds, it.upper_quartile_seconds)),
-            WIDE_FROM,
+            2,
         ),
-        figure(
-            f"{counted}/s",
-            lambda row: _measured(row, lambda it: formatting.three_digits(it.tokens_per_second)),
-            RATE_FROM,
-        ),
+        figure(f"{counted}/s", lambda row: _measured(row, lambda it: formatting.three_digits(it.tokens_per_second)), 3),
         figure("in use", lambda row: _measured(row, lambda it: size(it.bytes_in_use))),
-        figure("state + batch", lambda row: predicted(row, "argument_bytes"), WIDE_FROM),
+        figure("state + batch", lambda row: predicted(row, "argument_bytes"), 1),
         figure("peak", lambda row: predicted(row, "peak_bytes")),
         figure("sent", lambda row: predicted(row, "bytes_sent")),
     ]

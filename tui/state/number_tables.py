@@ -10,7 +10,7 @@ from ...engine.base import formatting
 from ...engine.wire.number_events import ArrayNumbers, ShardNumbers
 from ..terminal.plain_table import Column, figure
 from .numbers import NumbersRow, outlier, whole
-from .tables import WIDE_FROM, WIDEST_FROM, share
+from .tables import share
 
 BARS_OF_COURSE = 7
 LEAST_SPAN = math.log(2)
@@ -22,16 +22,16 @@ UNKNOWN = "–"
 def numbers_columns() -> list[Column[NumbersRow]]:
     """Returns the columns of arrays: of stacked ones figures of all layers together, and the range over them."""
     return [
-        Column("array", lambda row: row.array.name),
+        Column("array", lambda row: row.array.name, cut="left"),
         figure(RMS, lambda row: formatting.number(whole(row.array.rms))),
         figure(NONFINITE, lambda row: _count(sum(row.array.nonfinite))),
-        Column("course", lambda row: course_bars(row.course), style="dim", wide_from=WIDE_FROM),
+        Column("course", lambda row: course_bars(row.course), style="dim", leaves=5),
         figure("update ratio", lambda row: ratio_words(row.update_ratio) if row.update_ratios else ""),
-        figure("max", lambda row: formatting.number(max(row.array.max)), WIDE_FROM),
-        Column("rms by layer", lambda row: layers_words(row.array), wide_from=WIDE_FROM),
-        figure("mean", lambda row: formatting.number(sum(row.array.mean) / len(row.array.mean), 2), WIDE_FROM),
-        figure("zeros", lambda row: share(sum(row.array.zeros) / len(row.array.zeros) or None), WIDE_FROM),
-        Column("kind", lambda row: row.array.kind, style="dim", wide_from=WIDEST_FROM),
+        figure("max", lambda row: formatting.number(max(row.array.max)), 4),
+        Column("rms by layer", lambda row: layers_words(row.array), leaves=6),
+        figure("mean", lambda row: formatting.number(sum(row.array.mean) / len(row.array.mean), 2), 3),
+        figure("zeros", lambda row: share(sum(row.array.zeros) / len(row.array.zeros) or None), 2),
+        Column("kind", lambda row: row.array.kind, style="dim", leaves=1),
     ]
 
 

@@ -103,8 +103,8 @@ def _age(summary: RunSummary) -> str:
 RUNS: Sequence[Column[RunSummary]] = (
     Column("run", lambda summary: summary.run),
     figure("age", _age),
-    Column("model", lambda summary: summary.model),
-    Column("preset", lambda summary: name_of(summary.preset)),
+    Column("model", lambda summary: summary.model, leaves=1),
+    Column("preset", lambda summary: name_of(summary.preset), leaves=2),
     figure("steps", lambda summary: f"{summary.step:,}"),
     figure("loss", lambda summary: "–" if summary.loss is None else f"{summary.loss:.4g}"),
     Column("state", lambda summary: summary.state),

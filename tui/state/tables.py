@@ -71,9 +71,6 @@ def _ordered(rows: Iterable[ArrayRow], mesh: MeshInfo) -> list[ArrayRow]:
     return sorted(rows, key=lambda row: -sum(wasted_bytes(array, mesh) for array in row.arrays))
 
 
-WIDE_FROM, WIDEST_FROM = 110, 180
-"""Least columns of a terminal in which a table has more columns, and all; a view, which scrolls, has all from the first
-on."""
 MAX_CELL = 500
 """Characters of an operation or a source."""
 REDUNDANT, DIMS = "redundant", "dims@axes"
@@ -93,15 +90,19 @@ def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: 
         return f"{count} array{'s' * (count > 1)}" if row.is_module else row.arrays[0].kind
 
     return [
-        Column("array", lambda row: Text("  " * row.depth + mark(row) + row.label, "bold" if row.is_module else "")),
-        figure("per device", total(bytes_per_device)),
-        figure("copies", of_array(lambda array: str(replicas(array.compiled_spec, mesh)))),
-        figure(REDUNDANT, total(wasted_bytes)),
-        Column("kind", kind, style="dim"),
+        Column(
+            "array",
+            lambda row: Text("  " * row.depth + mark(row) + row.label, "bold" if row.is_module else ""),
+            cut="left",
+        ),
         Column(DIMS, of_array(notation)),
-        Column("shape", of_array(lambda array: formatting.shape(array.shape))),
-        Column("dtype", of_array(lambda array: array.dtype), style="dim"),
-        figure("bytes", total(lambda array, _: array.bytes)),
+        figure("per device", total(bytes_per_device)),
+        figure("copies", of_array(lambda array: str(replicas(array.compiled_spec, mesh))), 5),
+        figure(REDUNDANT, total(wasted_bytes), 6),
+        figure("bytes", total(lambda array, _: array.bytes), 3),
+        Column("shape", of_array(lambda array: formatting.shape(array.shape)), leaves=4),
+        Column("dtype", of_array(lambda array: array.dtype), style="dim", leaves=2),
+        Column("kind", kind, style="dim", leaves=1),
     ]
 
 
@@ -129,22 +130,22 @@ def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> 
         Column("collective", lambda info: info.kind),
         Column("over", lambda info: formatting.over(info.axes, info.network)),
         figure("times", lambda info: formatting.times(info.count)),
-        figure("each", lambda info: formatting.size(info.bytes_each)),
+        figure("each", lambda info: formatting.size(info.bytes_each), 3),
         figure("per step", lambda info: formatting.in_step(info.bytes_per_device)),
         *([figure("measured", time)] if measured else []),
-        Column("by", lambda info: "user" if info.written else Text("compiler", "dim")),
-        Column("source", lambda info: _cut(formatting.short_source(info.source))),
-        Column("operation", lambda info: _cut(formatting.op(info.op_name))),
+        Column("by", lambda info: "user" if info.written else Text("compiler", "dim"), leaves=2),
+        Column("source", lambda info: _cut(formatting.short_source(info.source)), cut="left"),
+        Column("operation", lambda info: _cut(formatting.op(info.op_name)), leaves=1, cut="left"),
     ]
 
 
 BUFFERS: Sequence[Column[PeakBuffer]] = (
     figure("bytes", lambda buffer: formatting.size(buffer.bytes)),
-    figure("padding", lambda buffer: formatting.size(buffer.padding) if buffer.padding else "", WIDE_FROM),
-    figure("live", lifetime),
-    Column("is", lambda buffer: buffer.kind, wide_from=WIDE_FROM),
-    Column("source", lambda buffer: formatting.short_source(buffer.source)),
-    Column("layout", lambda buffer: buffer.layout, style="dim", wide_from=WIDE_FROM),
+    figure("padding", lambda buffer: formatting.size(buffer.padding) if buffer.padding else "", 2),
+    figure("live", lifetime, 4),
+    Column("is", lambda buffer: buffer.kind, leaves=3),
+    Column("source", lambda buffer: formatting.short_source(buffer.source), cut="left"),
+    Column("layout", lambda buffer: buffer.layout, style="dim", leaves=1),
     Column("holds", held_by),
 )
 """Of what fills the memory at the peak of a step."""
@@ -155,26 +156,24 @@ def operation_columns(breakdown: StepBreakdown) -> list[Column[OperationTime]]:
     waits = {each.name: each for each in breakdown.collectives}
 
     def wait(name: str, seconds: Callable[[CollectiveTime], float]) -> Column[OperationTime]:
-        return figure(
-            name, lambda each: formatting.seconds(seconds(waits[each.name])) if each.name in waits else "", WIDEST_FROM
-        )
+        return figure(name, lambda each: formatting.seconds(seconds(waits[each.name])) if each.name in waits else "", 2)
 
     columns: list[Column[OperationTime]] = [
-        Column("operation", lambda each: each.name),
+        Column("part", lambda each: each.part),
+        Column("module", lambda each: each.module, style="dim", cut="left"),
         figure("share", lambda each: share(each.seconds / breakdown.step_seconds)),
         figure("time", lambda each: formatting.seconds(each.seconds)),
-        figure("times", lambda each: f"{each.count:,.3g}"),
-        Column("source", lambda each: formatting.short_source(each.source)),
-        figure("FLOP/s", _known(formatting.rate, lambda each: each.flops_per_second), WIDE_FROM),
-        figure("MFU", lambda each: share(each.flops_share), WIDE_FROM),
-        figure("bytes/s", _known(formatting.size, lambda each: each.bytes_per_second), WIDE_FROM),
-        figure("bandwidth", lambda each: share(each.bandwidth_share), WIDE_FROM),
-        figure("roofline", _known(formatting.seconds, lambda each: each.roofline_seconds), WIDEST_FROM),
+        figure("times", lambda each: f"{each.count:,.3g}", 8),
+        Column("source", lambda each: formatting.short_source(each.source), cut="left"),
+        figure("FLOP/s", _known(formatting.rate, lambda each: each.flops_per_second), 4),
+        figure("MFU", lambda each: share(each.flops_share), 6),
+        figure("bytes/s", _known(formatting.size, lambda each: each.bytes_per_second), 3),
+        figure("bandwidth", lambda each: share(each.bandwidth_share), 5),
+        figure("roofline", _known(formatting.seconds, lambda each: each.roofline_seconds), 1),
         wait("waiting", lambda each: each.waiting_seconds),
         wait("exposed", lambda each: each.exposed_seconds),
         wait("hidden", lambda each: each.hidden_seconds),
-        Column("part", lambda each: each.part, wide_from=WIDE_FROM),
-        Column("module", lambda each: each.module, style="dim", wide_from=WIDE_FROM),
+        Column("operation", lambda each: each.name, leaves=7),
     ]
     if all(each.roofline_seconds is None for each in breakdown.operations):
         return [column for column in columns if column.name not in ("MFU", "bandwidth", "roofline")]
@@ -193,12 +192,12 @@ def share(value: float | None) -> str:
 
 
 VALUES: Sequence[Column[tuple[str, ValueOrigin]]] = (
-    Column("value", lambda each: each[0]),
-    Column("shape", lambda each: formatting.shape(each[1].shape)),
-    Column("dtype", lambda each: each[1].dtype, style="dim"),
+    Column("value", lambda each: each[0], cut="left"),
     Column("split over", lambda each: each[1].layout if each[1].is_laid_out else ""),
-    Column("source", lambda each: formatting.short_source(each[1].source)),
-    Column("asked for by", lambda each: ends(each[1].origin)),
+    Column("shape", lambda each: formatting.shape(each[1].shape), leaves=2),
+    Column("dtype", lambda each: each[1].dtype, style="dim", leaves=1),
+    Column("source", lambda each: formatting.short_source(each[1].source), cut="left"),
+    Column("asked for by", lambda each: ends(each[1].origin), leaves=3),
 )
 """Of explained values with their labels, each mesh axis with what asked for it."""
 
@@ -208,8 +207,8 @@ ESTIMATED_COLLECTIVES: Sequence[Column[CollectiveOrigin]] = (
     Column("over", lambda each: formatting.over(each.axes)),
     figure("times", lambda each: formatting.times(each.count)),
     figure("bytes", lambda each: formatting.in_step(each.bytes)),
-    Column("source", lambda each: formatting.short_source(each.source)),
-    Column("because", lambda each: each.because),
+    Column("source", lambda each: formatting.short_source(each.source), cut="left"),
+    Column("because", lambda each: each.because, leaves=1),
 )
 """Of the collectives that the partitioner's passes estimate."""
 

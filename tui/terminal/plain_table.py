@@ -3,9 +3,10 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from rich import box, table
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
@@ -15,6 +16,12 @@ from ...engine.base.output import printable
 R = TypeVar("R", contravariant=True)
 UNLIMITED = 10_000
 """A width with room for every column."""
+GAP = 2
+"""Cells between two columns."""
+LEAST_TEXT = 40
+"""Cells at which a text is cut at least while another column can leave."""
+NARROWEST = 8
+"""Cells at which a text is cut at least in any case."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +35,10 @@ class Column(Generic[R]):
     is_figure: bool = False
     """Whether its cells are right-aligned and never wrapped."""
     style: str = ""
-    wide_from: int = 0
-    """Least columns of a terminal that has room for it."""
+    leaves: int = 0
+    """Its turn to leave a table that is too narrow for all: 1 leaves first, 0 stays."""
+    cut: Literal["right", "left"] = "right"
+    """The side at which a text is cut that is too long: the left one if its end says more, as in a path."""
 
     def text(self, row: R, separator: str = "; ") -> Text:
         """Returns the cell of a row. `separator`: what stands between its parts."""
@@ -40,23 +49,58 @@ class Column(Generic[R]):
         return Text(text, self.style, justify="right" if self.is_figure else None)
 
 
-def figure(name: str, cell: Callable[[R], str | Text | Sequence[str]], wide_from: int = 0) -> Column[R]:
-    return Column(name, cell, is_figure=True, wide_from=wide_from)
+def figure(name: str, cell: Callable[[R], str | Text | Sequence[str]], leaves: int = 0) -> Column[R]:
+    return Column(name, cell, is_figure=True, leaves=leaves)
 
 
-def fitting(columns: Sequence[Column[R]], width: int) -> list[Column[R]]:
-    return [column for column in columns if column.wide_from <= width]
+def fit(columns: Sequence[Column[Any]], needed: Sequence[int], room: int, kept: str | None = None) -> dict[int, int]:
+    """Returns the widths of the columns for which there is room, by index.
+
+    Figures are whole. Texts share what is left of `room`; where that is too little, columns leave in their order,
+    except the one with the name `kept`. `needed`: cells of each column in full, `room`: of all, both with the gaps.
+    """
+    shown = list(range(len(columns)))
+    while (longest := _longest_text(columns, needed, shown, room)) < LEAST_TEXT:
+        leaving = [at for at in shown if columns[at].leaves and columns[at].name != kept]
+        if not leaving:
+            break
+        shown.remove(min(leaving, key=lambda at: columns[at].leaves))
+    longest = max(longest, NARROWEST)
+    return {at: needed[at] if columns[at].is_figure else min(needed[at], longest) for at in shown}
+
+
+def _longest_text(columns: Sequence[Column[Any]], needed: Sequence[int], shown: Sequence[int], room: int) -> int:
+    """Returns the cells at which texts are cut so that all columns that are shown have room."""
+    left = room - sum(needed[at] for at in shown if columns[at].is_figure)
+    texts = sorted(needed[at] for at in shown if not columns[at].is_figure)
+    for at, cells in enumerate(texts):
+        if cells > (share := left // (len(texts) - at)):
+            return share
+        left -= cells
+    return UNLIMITED if left >= 0 else 0
+
+
+def needed_cells(headings: Iterable[str], rows: Iterable[Sequence[Text]]) -> list[int]:
+    """Returns the cells of each column in full, with the gap to the next one."""
+    needed = [cell_len(heading) for heading in headings]
+    for row in rows:
+        needed = [max(cells, *map(cell_len, cell.plain.split("\n"))) for cells, cell in zip(needed, row, strict=True)]
+    return [GAP + cells for cells in needed]
 
 
 def table_of(
     columns: Sequence[Column[R]], rows: Iterable[R], width: int = UNLIMITED, *, title: str = "", caption: str = ""
 ) -> table.Table:
-    """Returns a table for a terminal of `width` columns."""
-    shown = fitting(columns, width)
-    headings = [right(each.name) if each.is_figure else table.Column(each.name, overflow="fold") for each in shown]
+    """Returns a table for a terminal of `width` columns. Texts that are too long are folded, not cut."""
+    cells = [[column.text(row, "\n") for column in columns] for row in rows]
+    shown = fit(columns, needed_cells((column.name for column in columns), cells), width)
+    headings = [
+        right(columns[at].name) if columns[at].is_figure else table.Column(columns[at].name, overflow="fold")
+        for at in shown
+    ]
     found = plain_table(*headings, title=title, caption=caption)
-    for row in rows:
-        found.add_row(*(column.text(row, "\n") for column in shown))
+    for row in cells:
+        found.add_row(*(row[at] for at in shown))
     return found
 
 

@@ -7,14 +7,13 @@ from textual import on
 from textual.binding import BindingType
 from textual.widgets import DataTable
 
-from ...engine.hlo.layout import shards_differ
+from ...engine.hlo.layout import bytes_per_device, shards_differ
 from ...engine.wire.descriptions import MeshInfo
 from ..bindings import identified
 from ..state.number_tables import numbers_columns
 from ..state.numbers import rows_of
 from ..state.run_state import RunState
 from ..state.tables import REDUNDANT, ArrayRow, array_columns, flat_rows, slice_column, tree_rows
-from ..terminal.plain_table import Column
 from .lines import set_titles
 from .table import Cells, Table, cells_of, matches
 
@@ -25,7 +24,7 @@ class ArrayTable(Table):
     BINDINGS: ClassVar[list[BindingType]] = identified("arrays", [("g", "group", "Group")])
 
     def __init__(self) -> None:
-        super().__init__(sorted_by=REDUNDANT)
+        super().__init__(sorted_by=REDUNDANT, has_full_text=False)
         self.state = RunState()
         self.is_grouped = self.has_numbers = False
         self.other_order: tuple[str | None, bool] = (None, False)
@@ -37,11 +36,14 @@ class ArrayTable(Table):
         """Names of the arrays whose layout the last switch changed."""
         self.found: dict[str, ArrayRow] = {}
         """Every row that can be shown now, by key."""
-        self.columns: list[Column[ArrayRow]] = []
 
     def show_arrays(self, state: RunState) -> None:
         self.state = state
-        self.found = {row.key: row for row in flat_rows(state.arrays)}  # arrays that share a name share a row
+        arrays = state.arrays
+        if state.layout:  # the largest first where the order leaves it open
+            mesh = state.layout.mesh
+            arrays = sorted(arrays, key=lambda array: -bytes_per_device(array, mesh))
+        self.found = {row.key: row for row in flat_rows(arrays)}  # arrays that share a name share a row
         if self.has_numbers:
             rows = {row.array.name: row for row in rows_of(state.numbers)}
             self.show_columns(numbers_columns(), rows)
@@ -50,9 +52,9 @@ class ArrayTable(Table):
 
     def show_layout(self, state: RunState, mesh: MeshInfo) -> None:
         self.changed = changed_arrays(state)
-        self.columns = array_columns(mesh, self.mark)
-        self.columns[1:1] = [] if state.followed is None else [slice_column(state.followed, mesh)]
-        self.show_columns(self.columns, self.found)
+        columns = array_columns(mesh, self.mark)
+        columns[1:1] = [] if state.followed is None else [slice_column(state.followed, mesh)]
+        self.show_columns(columns, self.found)
 
     def show_numbers(self, is_shown: bool) -> None:
         """Makes the next rows those of the numbers in the arrays, or of their layout, in the order chosen there."""

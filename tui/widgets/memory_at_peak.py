@@ -9,8 +9,7 @@ from textual.content import Content
 from ...engine.base import formatting
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ..state.step_words import curve_rows, moment
-from ..state.tables import BUFFERS, WIDE_FROM
-from ..terminal.plain_table import UNLIMITED
+from ..state.tables import BUFFERS
 from .lines import Lines, set_titles
 from .table import Table
 
@@ -43,7 +42,7 @@ class MemoryAtPeak(Vertical):
         size = self.screen.size
         self.curve.show_peak(peak, TALL if size.height >= TALL_FROM else LOW)
         rows = {str(at): buffer for at, buffer in enumerate(buffers)}
-        self.table.show_columns(BUFFERS, rows, UNLIMITED if size.width >= WIDE_FROM else 0)
+        self.table.show_columns(BUFFERS, rows)
         set_titles(self.table.rows, f"at the peak, {moment(peak)}")
 
 

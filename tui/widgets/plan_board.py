@@ -13,7 +13,6 @@ from ..client.planner import Planner
 from ..state.board_rows import WIDE_FROM, columns
 from ..state.recommendation import recommendation
 from ..terminal.clean import clean
-from ..terminal.plain_table import fitting
 from .lines import Paragraphs, set_titles
 from .row_details import RowDetails
 from .table import Table
@@ -22,7 +21,7 @@ from .table import Table
 class PlanBoard(Vertical):
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.hints, self.details = Table(), Paragraphs(id="hints"), RowDetails()
+        self.table, self.hints, self.details = Table(has_full_text=False), Paragraphs(id="hints"), RowDetails()
         self.planner: Planner | None = None
         """The plan that is shown; None before the first has estimates."""
         self.rows: dict[str, Row] = {}
@@ -55,7 +54,7 @@ class PlanBoard(Vertical):
         board, width = clean(self.planner.board), self.screen.size.width
         self.rows = {row.title: row for row in in_order(board.rows, self.planner.goal)}
         compiling = [each.preset for each in self.planner.running]
-        self.table.show_columns(columns(width >= WIDE_FROM, compiling), self.rows, width)
+        self.table.show_columns(columns(width >= WIDE_FROM, compiling), self.rows)
         self.show_details()
 
     @property
@@ -68,6 +67,4 @@ class PlanBoard(Vertical):
         self.details.show_row(self.selected_row)
 
     def on_resize(self) -> None:
-        names = self.table.names
-        if names and len(names) != len(fitting(columns(), self.screen.size.width)):
-            self.fill()
+        self.fill()

@@ -1,10 +1,10 @@
 """A table that the user filters, sorts and copies from, with the same keys in every view."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
@@ -12,55 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.coordinate import Coordinate
 from textual.message import Message
-from textual.widgets import Input
+from textual.widgets import DataTable, Input
 
 from ..bindings import identified
-from ..terminal.plain_table import UNLIMITED, Column, R, fitting
+from ..terminal.plain_table import GAP, Column, R, fit, needed_cells
+from .lines import ELLIPSIS, Texts, cut_point
 from .rows import Rows
-
-MARKS = " ●○◌✗▾▸"
-"""Characters beside a name that show its state, or that it can be opened."""
-SCALES = {
-    "": 1.0,
-    "B": 1.0,
-    "k": 1e3,
-    "kB": 1e3,
-    "M": 1e6,
-    "MB": 1e6,
-    "GB": 1e9,
-    "TB": 1e12,
-    "G": 1e9,
-    "T": 1e12,
-    "P": 1e15,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "%": 1.0,
-}
-"""Factor of each unit that `engine.base.formatting` writes."""
-FIGURE = re.compile(
-    r"[≈ ]*(?P<sign>[−+-]?)(?P<number>\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)(?:…[\d.e-]+)? ?(?P<unit>[a-zA-Zµ%]*)(?![\w.])"
-)
-SHAPE = re.compile(r"\d+(?: ?× ?\d+)+")
-
-SortValue = tuple[int, float, str]
-"""Figures, then names, then what is unknown."""
-
-
-def sort_value(text: str) -> SortValue:
-    """Returns what a cell is sorted by: a figure with its unit, the product of a shape's sizes, or a name."""
-    text = text.strip(MARKS)
-    if not text or text in "–?…":
-        return (2, 0.0, "")
-    if SHAPE.fullmatch(text):
-        return (0, float(math.prod(map(int, re.findall(r"\d+", text)))), "")
-    found = FIGURE.match(text)
-    if found is None or found["unit"] not in SCALES:
-        return (1, 0.0, text.casefold())
-    value = float(found["number"].replace(",", "")) * SCALES[found["unit"]]
-    return (0, -value if found["sign"] in ("−", "-") else value, "")
+from .sort_values import MARKS, SortValue, sort_value
 
 
 class Filter(Input):
@@ -93,17 +51,20 @@ Cells = Sequence[Text]
 
 
 class Table(Vertical):
-    """Rows with a filter above them. The view gives all rows; those that match are shown in the chosen order."""
+    """Rows with a filter above them. The view gives all rows; those that match are shown in the chosen order, in the
+    columns for which there is room. The cells that are cut or left out stand below, of the row under the cursor."""
 
     HELP = """\
 ## Tables
 
 **/** filters: every word, a regular expression, must match somewhere in the row; **escape** ends it. **o** sorts by the
-next column, **O** in the other direction. **y** copies the row, tab-separated, and **Y** its first cell, through the
-terminal's clipboard (OSC 52).
+next column, **O** in the other direction. **y** copies the row with all its cells, tab-separated, and **Y** its first
+cell, through the terminal's clipboard (OSC 52). A table that is too narrow for all columns leaves some out, never the
+one that sorts it, and cuts long texts, never figures.
 """
     DEFAULT_CSS = """
     Table { height: 1fr; }
+    Table > Texts { height: 2; padding: 0 2; color: $text-muted; }
     """
     BINDING_GROUP_TITLE = "Table"
     BINDINGS: ClassVar[list[BindingType]] = identified(
@@ -121,20 +82,33 @@ terminal's clipboard (OSC 52).
     class Refilled(Message):
         """The rows are others, and with them maybe the one under the cursor."""
 
-    def __init__(self, sorted_by: str | None = None) -> None:
-        """`sorted_by`: the column that sorts the rows at first, largest figure on top; None for the view's order."""
+    def __init__(self, sorted_by: str | None = None, has_full_text: bool = True) -> None:
+        """`sorted_by`: the column that sorts the rows at first, largest figure on top; None for the view's order.
+        `has_full_text`: whether what is cut or left out of the row under the cursor is shown below the rows."""
         super().__init__()
         self.rows = Rows(cursor_type="row", zebra_stripes=True)
         self.sorted_by = sorted_by
         self.is_reversed = False
-        self.names: Sequence[str] = ()
-        """Names of the columns."""
+        self.columns: Sequence[Column[Any]] = ()
         self.all_rows: Mapping[str, Cells] = {}
-        """Every row by its key, in the view's order."""
+        """Every row by its key, in the view's order; with a cell for each column, shown or not."""
+        self.needed: Sequence[int] = ()
+        """Cells that each column needs to be shown in full, with the gap to the next one."""
+        self.found_rows: Mapping[str, Cells] = {}
+        """The rows that match the filter, in the chosen order."""
+        self.shown_widths: Mapping[int, int] = {}
+        """Cells of the columns that are shown, by index."""
+        self.full_text = Texts()
+        self.full_text.display = False
+        self.has_full_text = has_full_text
 
     def compose(self) -> ComposeResult:
         yield Filter()
         yield self.rows
+        yield self.full_text
+
+    def on_resize(self) -> None:
+        self.refresh_rows()
 
     @property
     def selected(self) -> str | None:
@@ -144,27 +118,54 @@ terminal's clipboard (OSC 52).
     def keys(self) -> list[str]:
         return [row.key.value or "" for row in self.rows.ordered_rows]
 
-    def show_columns(self, columns: Sequence[Column[R]], rows: Mapping[str, R], width: int = UNLIMITED) -> None:
-        """Shows the rows, by key, in the columns that a terminal of `width` columns has room for."""
-        shown = fitting(columns, width)
-        self.show_rows([column.name for column in shown], {key: cells_of(shown, row) for key, row in rows.items()})
-
-    def show_rows(self, names: Sequence[str], rows: Mapping[str, Cells]) -> None:
-        """Shows the rows, by key, under the names of their columns. Cells that stay the same are not redrawn."""
-        self.names, self.all_rows = names, rows
+    def show_columns(self, columns: Sequence[Column[R]], rows: Mapping[str, R]) -> None:
+        """Shows the rows, by key. Cells that stay the same are not redrawn."""
+        self.columns, self.all_rows = columns, {key: cells_of(columns, row) for key, row in rows.items()}
+        self.needed = needed_cells(self.names, self.all_rows.values())
         self.refresh_rows()
 
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
     def refresh_rows(self) -> None:
-        """Shows the rows that match the filter, in the chosen order."""
-        if not self.names:
+        """Shows the rows that match the filter, in the chosen order, in the columns for which there is room."""
+        if not self.columns:
             return
-        shown = self.matching()
-        cells = next(iter(self.all_rows.values()), [Text()] * len(self.names))
-        labels = [self.label(name, cell) for name, cell in zip(self.names, cells, strict=True)]
+        self.found_rows, self.shown_widths = self.matching(), self.widths()
+        labels = [self.label(self.columns[at]) for at in self.shown_widths]
+        shown = {
+            key: [shortened(cells[at], width, self.columns[at]) for at, width in self.shown_widths.items()]
+            for key, cells in self.found_rows.items()
+        }
+        is_whole = all(GAP + self.shown_widths.get(at, -GAP) >= needed for at, needed in enumerate(self.needed))
+        self.full_text.display = self.has_full_text and not is_whole
         if [column.label for column in self.rows.ordered_columns] == labels and self.keys == list(shown):
             self.update_cells(shown)
         else:
             self.fill(labels, shown)
+        self.show_full_text()
+
+    def widths(self) -> Mapping[int, int]:
+        """Returns the cells of the columns for which there is room, by index, without the gaps."""
+        needed = [
+            max(cells, GAP + cell_len(self.label(column).plain))
+            for column, cells in zip(self.columns, self.needed, strict=True)
+        ]
+        bar = self.rows.styles.scrollbar_size_vertical if len(self.all_rows) >= self.rows.size.height else 0
+        room = (self.rows.size.width or self.screen.size.width) - bar
+        return {at: cells - GAP for at, cells in fit(self.columns, needed, room, self.sorted_by).items()}
+
+    @on(DataTable.RowHighlighted)
+    def show_full_text(self) -> None:
+        """Shows the cells that the table cuts or leaves out, of the row under the cursor."""
+        cells, widths = self.found_rows.get(self.selected or "", ()), self.shown_widths
+        hidden = [
+            f"{self.columns[at].name}: {cell.plain.strip()}"
+            for at, cell in enumerate(cells)
+            if cell.plain.strip() and (at not in widths or cell.cell_len > widths[at])
+        ]
+        self.full_text.show_texts([(" · ".join(hidden), "")])
 
     def patterns(self) -> list[re.Pattern[str]]:
         return [pattern_of(word) for word in self.query_one(Filter).value.split()]
@@ -185,10 +186,10 @@ terminal's clipboard (OSC 52).
         letters = tuple(-sign * ord(letter) for letter in name)
         return (kind, sign * number, letters)
 
-    def label(self, name: str, cell: Text) -> Text:
-        """Returns the heading of a column, aligned like its `cell`, and marked if the rows are sorted by it."""
-        mark = (" ▴" if self.is_reversed else " ▾") if name == self.sorted_by else ""
-        return Text(name + mark, justify=cell.justify)
+    def label(self, column: Column[Any]) -> Text:
+        """Returns the heading of a column, aligned like its cells, and marked if the rows are sorted by it."""
+        mark = (" ▴" if self.is_reversed else " ▾") if column.name == self.sorted_by else ""
+        return Text(column.name + mark, justify="right" if column.is_figure else None)
 
     def update_cells(self, shown: Mapping[str, Cells]) -> None:
         for at, cells in enumerate(shown.values()):
@@ -248,10 +249,10 @@ terminal's clipboard (OSC 52).
         self.refresh_rows()
 
     def action_copy_row(self) -> None:
-        self.copy("\t".join(cell.plain.strip() for cell in self.all_rows.get(self.selected or "", ())))
+        self.copy("\t".join(cell.plain.strip() for cell in self.found_rows.get(self.selected or "", ())))
 
     def action_copy_cell(self) -> None:
-        cells = self.all_rows.get(self.selected or "", ())
+        cells = self.found_rows.get(self.selected or "", ())
         self.copy(cells[0].plain.strip(MARKS) if cells else "")
 
     def copy(self, text: str) -> None:
@@ -262,6 +263,19 @@ terminal's clipboard (OSC 52).
 
 def cells_of(columns: Sequence[Column[R]], row: R) -> Cells:
     return [column.text(row) for column in columns]
+
+
+def shortened(cell: Text, width: int, column: Column[Any]) -> Text:
+    """Returns the text in `width` cells, with `…` where it is cut: not inside a number at its end."""
+    if column.is_figure or cell.cell_len <= width:
+        return cell
+    text, room = cell.plain, width - len(ELLIPSIS)
+    if column.cut == "left":
+        mark = text[: len(text) - len(text.lstrip(MARKS))]
+        begin = next(at for at in range(len(mark), len(text) + 1) if cell_len(mark + text[at:]) <= room)
+        return Text(mark + ELLIPSIS + text[begin:], cell.style)
+    end = next(at for at in range(len(text), -1, -1) if cell_len(text[:at]) <= room)
+    return Text(text[: cut_point(text, end)].rstrip() + ELLIPSIS, cell.style)
 
 
 def matches(cells: Cells, patterns: Sequence[re.Pattern[str]]) -> bool:

@@ -1,0 +1,72 @@
+"""A table shows the columns for which there is room: figures whole, the one that sorts it always, texts cut."""
+
+from collections.abc import Sequence
+
+import pytest
+from rich.text import Text
+from shardtui.engine.wire.descriptions import MeshInfo
+from shardtui.tui.state import board_rows, measured_rows
+from shardtui.tui.state.experts import LOADS
+from shardtui.tui.state.number_tables import LAYERS, SHARDS, numbers_columns
+from shardtui.tui.state.tables import (
+    BUFFERS,
+    ESTIMATED_COLLECTIVES,
+    VALUES,
+    array_columns,
+    collective_columns,
+    operation_columns,
+)
+from shardtui.tui.terminal.plain_table import GAP, NARROWEST, Column, figure, fit, needed_cells
+from shardtui.tui.widgets.table import shortened
+
+from .test_time import breakdown
+
+FIGURE, TEXT = "1,234,567.8 GB", "layers/0/attention/" * 12 + "query.py:123"
+TABLES = {
+    "arrays": array_columns(MeshInfo({"data": 8}, [])),
+    "collectives": collective_columns(),
+    "buffers": BUFFERS,
+    "operations": operation_columns(breakdown(idle=0.1)),
+    "values": VALUES,
+    "estimated collectives": ESTIMATED_COLLECTIVES,
+    "numbers": numbers_columns(),
+    "layers": LAYERS,
+    "shards": SHARDS,
+    "experts": LOADS,
+    "plan": board_rows.columns(),
+    "compare": measured_rows.columns("tokens"),
+}
+
+
+@pytest.mark.parametrize("columns", TABLES.values(), ids=TABLES)
+def test_long_names_and_large_numbers_have_room_from_60_to_200_cells(columns: Sequence[Column[object]]) -> None:
+    row = [Text(FIGURE if column.is_figure else TEXT) for column in columns]
+    needed = needed_cells([column.name for column in columns], [row])
+    stays = [column for column in columns if not column.leaves]
+    for room in range(60, 201):
+        for sorting in (None, *columns):
+            shown = fit(columns, needed, room, sorting and sorting.name)
+            assert {id(each) for each in (*stays, *([sorting] if sorting else []))} <= {id(columns[at]) for at in shown}
+            assert all(cells == needed[at] for at, cells in shown.items() if columns[at].is_figure), "whole"
+            must = [*stays, *([sorting] if sorting and sorting.leaves else [])]
+            least = sum(needed[columns.index(each)] if each.is_figure else NARROWEST for each in must)
+            assert sum(shown.values()) <= max(room, least)
+            assert all(shortened(row[at], cells - GAP, columns[at]).cell_len <= cells for at, cells in shown.items())
+
+
+def test_a_text_is_cut_where_it_says_least() -> None:
+    path, name = Column[str]("source", str, cut="left"), Column[str]("mesh", str)
+    assert shortened(Text("● models/attention.py:123"), 18, path).plain == "● …ttention.py:123"
+    assert shortened(Text("data 4 × model 128"), 17, name).plain == "data 4 × model…", "no number is cut"
+    assert shortened(Text("1,234,567"), 3, figure("bytes", str)).plain == "1,234,567"
+    assert shortened(Text("日本語の名前"), 7, name).plain == "日本語…"
+
+
+def test_columns_leave_in_their_order_and_texts_share_what_is_left() -> None:
+    columns = [Column[str]("a", str), figure("b", str), Column[str]("c", str, leaves=2), figure("d", str, 1)]
+    assert fit(columns, [60, 10, 60, 10], 140) == {0: 60, 1: 10, 2: 60, 3: 10}
+    assert fit(columns, [60, 10, 60, 10], 130) == {0: 55, 1: 10, 2: 55, 3: 10}
+    assert fit(columns, [60, 10, 60, 10], 95) == {0: 42, 1: 10, 2: 42}
+    assert fit(columns, [60, 10, 60, 10], 80) == {0: 60, 1: 10}
+    assert fit(columns, [60, 10, 60, 10], 80, kept="d") == {0: 60, 1: 10, 3: 10}
+    assert fit(columns, [60, 10, 60, 10], 15) == {0: 8, 1: 10}
