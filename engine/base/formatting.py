@@ -99,7 +99,7 @@ def ops(count: int | None) -> str:
     return f"{times(count)} op{'s' * (count != 1)}"
 
 
-def in_step(count: int | None) -> str:
+def in_step(count: float | None) -> str:
     """Formats the bytes moved in one step, `?` if it is unknown how often they move."""
     return "?" if count is None else size(count)
 

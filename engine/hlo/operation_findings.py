@@ -124,7 +124,7 @@ def over_dcn(split: Mapping[str, set[str]], moved: Mapping[str, int]) -> Iterato
         dims = sorted(split.get(axis, set()) & PARALLELISM.keys())
         if not dims or {"batch", "layers"} & split[axis]:  # pipeline stages may split the vocabulary, too
             continue
-        traffic = f", {formatting.size(size)} per device and step" if size else ""
+        traffic = f", {formatting.size(size)} sent per device and step" if size else ""
         yield Finding(
             "S111",
             f"{axis} is a {PARALLELISM[dims[0]]} axis ({', '.join(dims)}) and crosses slices: every layer waits for "

@@ -30,6 +30,11 @@ class Flow(Struct, frozen=True, kw_only=True):
     network: Network | None = None
     """The network; null if unknown, as on simulated devices."""
 
+    @property
+    def sent(self) -> int | None:
+        """`bytes_sent`; None if it is unknown how often one of the collectives runs."""
+        return None if self.count is None else self.bytes_sent
+
 
 class FlowChange(Struct, frozen=True, kw_only=True):
     """A flow under one preset and under the other. Count and bytes are 0 if a preset does not have it."""
@@ -46,17 +51,21 @@ class FlowChange(Struct, frozen=True, kw_only=True):
     """Bytes per device in a step of the first preset; None if unknown."""
     other_bytes_per_device: int | None
     """Bytes per device in a step of the other preset; None if unknown."""
+    bytes_sent: int | None
+    """Bytes that a device sends in a step of the first preset, as in a `Flow`; None if unknown."""
+    other_bytes_sent: int | None
+    """Bytes that a device sends in a step of the other preset; None if unknown."""
     network: Network | None = None
     """The network; null if unknown, as on simulated devices."""
 
 
 def flows(collectives: Sequence[CollectiveInfo]) -> list[Flow]:
-    """Sums collectives to flows, those that move most bytes first."""
+    """Sums collectives to flows, those that send most bytes first."""
     groups: dict[Key, list[CollectiveInfo]] = {}
     for info in collectives:
         groups.setdefault((info.kind, tuple(info.axes), info.network), []).append(info)
     found = [_flow(key, infos) for key, infos in groups.items()]
-    return sorted(found, key=lambda flow: -flow.bytes_known)
+    return sorted(found, key=lambda flow: -flow.bytes_sent)
 
 
 def changes(before: Sequence[CollectiveInfo], after: Sequence[CollectiveInfo]) -> list[FlowChange]:
@@ -71,6 +80,8 @@ def changes(before: Sequence[CollectiveInfo], after: Sequence[CollectiveInfo]) -
             other_count=other.count if (other := new.get((kind, axes, network))) else 0,
             bytes_per_device=one.bytes_per_device if one else 0,
             other_bytes_per_device=other.bytes_per_device if other else 0,
+            bytes_sent=one.sent if one else 0,
+            other_bytes_sent=other.sent if other else 0,
         )
         for kind, axes, network in dict.fromkeys((*old, *new))
     ]
@@ -89,6 +100,11 @@ def sent(kind: str, size: int, group_size: int) -> float:
     if kind in ("collective-permute", "collective-broadcast"):
         return size if group_size > 1 else 0.0
     return (2 if kind == "all-reduce" else 1) * size * (group_size - 1) / group_size
+
+
+def bytes_sent(info: CollectiveInfo) -> float | None:
+    """Returns the bytes that a device sends in a step for a collective; None if that depends on data."""
+    return None if info.bytes_per_device is None else sent(info.kind, info.bytes_per_device, info.group_size)
 
 
 def overlapped_share(found: Sequence[Flow]) -> float | None:
@@ -119,4 +135,4 @@ def _flow(key: Key, infos: Sequence[CollectiveInfo]) -> Flow:
 
 
 def _sent(infos: Sequence[CollectiveInfo]) -> int:
-    return round(sum(sent(info.kind, info.bytes_per_device or 0, info.group_size) for info in infos))
+    return round(sum(bytes_sent(info) or 0 for info in infos))

@@ -77,7 +77,7 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
 
 def _over_dcn(preset: Preset, axes: Sequence[str], estimate: StepCost | None) -> list[Finding]:
     flows = [flow for flow in (estimate and estimate.collectives) or () if flow.network in ("dcn", "network")]
-    moved = {axis: sum(flow.bytes_known for flow in flows if axis in flow.axes) for axis in axes}
+    moved = {axis: sum(flow.bytes_sent for flow in flows if axis in flow.axes) for axis in axes}
     split = {axis: {logical for logical, by in preset.rules.items() if axis in by} for axis in axes}
     return list(over_dcn(split, moved))
 

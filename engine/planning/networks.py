@@ -27,7 +27,7 @@ def by_network(flows: Sequence[Flow], mesh: Mapping[str, int], topology: Topolog
     groups: dict[tuple[str, tuple[str, ...], Network | None], list[Flow]] = {}
     for part in (part for flow in flows for part in _parts(flow, mesh, topology.slices)):
         groups.setdefault((part.kind, tuple(part.axes), part.network), []).append(part)
-    return sorted(map(_sum, groups.values()), key=lambda flow: -flow.bytes_known)
+    return sorted(map(_sum, groups.values()), key=lambda flow: -flow.bytes_sent)
 
 
 def with_networks(flows: Sequence[Flow], mesh: Mapping[str, int], topology: Topology) -> list[Flow]:

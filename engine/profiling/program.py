@@ -20,7 +20,7 @@ from ..hlo.execution_counts import runs
 from ..hlo.module import Computation, Instruction, Module, parse
 from ..hlo.overlap import START
 from ..hlo.products import scope
-from ..hlo.traffic import sent
+from ..hlo.traffic import bytes_sent
 from ..hlo.work import CONTAINERS, FORMAL, NO_WORK, Work, Works
 from ..wire.descriptions import CollectiveInfo
 from .trace import ProgramTrace
@@ -84,8 +84,7 @@ class Program:
 
     def sent(self, collective: str) -> float | None:
         """Returns the bytes that a device sends in a step for a collective; None if that depends on data."""
-        info = self.collectives[collective]
-        return None if info.bytes_per_device is None else sent(info.kind, info.bytes_per_device, info.group_size)
+        return bytes_sent(self.collectives[collective])
 
     def work(self, name: str) -> Work:
         """Returns the work of an operation each time it runs on a device."""

@@ -8,7 +8,7 @@ from shardtui.engine.spec.attempt import Attempt, LostProcess
 from shardtui.engine.spec.preset import PipelineInfo
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.checkpoints import CheckpointInfo
-from shardtui.engine.wire.descriptions import MeshInfo
+from shardtui.engine.wire.descriptions import DeviceInfo, MeshInfo
 from shardtui.engine.wire.events import AnyEvent, Level
 from shardtui.engine.wire.hosts import HostInfo
 from shardtui.tui.state.interpreter import apply, apply_all
@@ -228,6 +228,18 @@ def test_another_engine_resumes_from_the_checkpoint_or_starts_from_step_0() -> N
     assert [info.step for info in state.checkpoints] == [2]
     state = after(steps(2, 3.0, 2.5), switched(step=2), wire.EngineLost(reason="killed"), *START)
     assert (state.step, list(state.losses), state.marks, state.problems) == (0, [], [], [])
+
+
+def test_step_times_hold_after_a_resume_on_the_same_devices_only() -> None:
+    cpu, tpu = (
+        msgspec.structs.replace(READY, devices=[DeviceInfo(number, kind, kind, 0) for number in range(8)])
+        for kind in ("cpu", "TPU v5e")
+    )
+    state = after(cpu, *START[1:], steps(2, 3.0, 2.5, seconds=0.3), wire.EngineLost(reason="killed"), START[0], cpu)
+    assert state.seconds_under("dp") == 0.3
+    for event in (START[0], tpu):
+        apply(state, event)
+    assert state.seconds_under("dp") is None
 
 
 def test_events_applied_together_give_the_same_state_as_one_by_one() -> None:

@@ -172,7 +172,7 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
     if not collectives:
         return ["no collectives"]
     found = flows(collectives)
-    columns = "collectives", "over", right("times"), right("bytes per device and step")
+    columns = "collectives", "over", right("times"), right("sent per device and step")
     sums = plain_table(*columns, right("overlapped"), title=", ".join(filter(None, ("traffic", overlap_words(found)))))
     for flow in found:
         share = overlapped_share([flow])
@@ -180,7 +180,7 @@ def _traffic(collectives: Sequence[CollectiveInfo]) -> list[RenderableType]:
             flow.kind,
             formatting.over(flow.axes, flow.network),
             formatting.times(flow.count),
-            formatting.in_step(flow.bytes_per_device),
+            formatting.in_step(flow.sent),
             "–" if share is None else formatting.percent(share),
         )
     each = table_of(collective_columns(), map(clean, collectives[:MAX_ROWS]))
@@ -210,11 +210,11 @@ def _diff_tables(difference: DiffReport) -> list[RenderableType]:
             formatting.size(change.bytes_per_device),
             formatting.size(change.other_bytes_per_device),
         )
-    columns = "collectives", "over", right(f"times, {one}"), right(other), right(f"per step, {one}"), right(other)
+    columns = "collectives", "over", right(f"times, {one}"), right(other), right(f"sent per step, {one}"), right(other)
     moved = plain_table(*columns, title="traffic")
     for change in difference.collectives:
         times = map(formatting.times, (change.count, change.other_count))
-        sizes = map(formatting.in_step, (change.bytes_per_device, change.other_bytes_per_device))
+        sizes = map(formatting.in_step, (change.bytes_sent, change.other_bytes_sent))
         moved.add_row(change.kind, formatting.over(change.axes, change.network), *times, *sizes)
     tables: list[RenderableType] = [arrays, moved]
     if difference.memory and difference.other_memory:

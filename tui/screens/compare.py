@@ -19,7 +19,7 @@ from ..state.comparison import Stage, in_progress
 from ..state.measured_rows import columns, devices, listed_presets, rows_of, span, verdict
 from ..state.run_state import Phase, RunState
 from ..widgets.lines import Lines, StyledText, Texts, set_titles
-from ..widgets.preset_list import state_mark
+from ..widgets.preset_list import StepTimes, state_mark
 from ..widgets.table import Table
 from .run_screen import RunScreen
 
@@ -45,9 +45,10 @@ pitfalls and those that **-** leaves out: the run switches to each in turn and k
 first three steps after a switch, and steps during a compilation, are not counted. **Escape** cancels; at the end the
 run returns to the preset it started from. **Enter** switches to the preset under the cursor.
 
-*Step time* is the median, *middle 50 %* the quartiles. *In use* is measured; *state + batch* and *peak* are the
-compiler's. *Sent* is the bytes one device sends in a step: from the compiled program, or by formula (≈) before there is
-one. A run in an external loop has one layout, and nothing is measured in it.
+*Step time* is the median, *middle 50 %* the quartiles; before the comparison it is the median of the last steps under a
+preset. *In use* is measured; *state + batch* and *peak* are the compiler's. *Sent* is the bytes one device sends in a
+step: from the compiled program, or by formula (≈) before there is one. A run in an external loop has one layout, and
+nothing is measured in it.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = identified(
@@ -58,6 +59,7 @@ one. A run in an external loop has one layout, and nothing is measured in it.
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[Row] = []
+        self.times = StepTimes()
         self.left_out: set[str] = set()
         """Presets that are not to be measured."""
         self.enabled_actions: set[str] = {"measure"}
@@ -104,7 +106,10 @@ one. A run in an external loop has one layout, and nothing is measured in it.
         comparison = self.state.comparison
         if comparison and comparison.current == row.preset and comparison.stage is Stage.MEASURING:
             return "…"
-        return "left out" if row.preset in self.left_out and not row.measured else ""
+        if row.measured:
+            return ""
+        seconds = self.times.of(self.state).get(row.preset)
+        return "left out" if row.preset in self.left_out else formatting.seconds(seconds) if seconds else ""
 
     @property
     def chosen_preset(self) -> str | None:

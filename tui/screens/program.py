@@ -20,7 +20,7 @@ from ..state.explanation_diff import numbered
 from ..state.explanation_words import compiled_bytes, differences
 from ..state.origin_pages import EstimatedPage, FindingPage, Page, ValuePage
 from ..state.program_findings import program_findings
-from ..state.tables import ESTIMATED_COLLECTIVES, VALUES
+from ..state.tables import ESTIMATED_COLLECTIVES, PAYLOAD, VALUES
 from ..widgets.finding_list import FindingList
 from ..widgets.table import Table
 from .dialog import BaseScreen
@@ -68,7 +68,7 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
             with TabPane("Values", id="values"):
                 yield Table()
             with TabPane("Collectives", id="collectives"):
-                yield Table("bytes")
+                yield Table(PAYLOAD)
             with TabPane("Lint", id="lint"):
                 yield FindingList()
         yield Footer(compact=True, show_command_palette=False)

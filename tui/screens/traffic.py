@@ -31,9 +31,11 @@ class TrafficScreen(RunScreen):
     HELP = """\
 ## Traffic
 
-The collectives of the compiled step, per device. *Each* is the size of the full array on one device: the operand of a
-reduction or exchange, the result of a gather, the input of a scatter. *Times* includes loop iterations; `?` if they
-depend on data. The panel above has totals by kind and mesh axes; **b** chooses a preset of this run to compare with.
+The collectives of the compiled step. *Payload* is the full array on one device each time: the operand of a reduction or
+exchange, the result of a gather, the input of a scatter. *Times* includes loop iterations; `?` if they depend on data.
+*Sent* is the bytes that one device sends on a ring, as in every view: for n devices (n − 1) ÷ n of the payload, twice
+that for an all-reduce. The panel above has totals by kind and mesh axes; **b** chooses a preset of this run to compare
+with.
 **Enter** opens the origin of a collective: the operation that needs it, and whose layouts meet there.
 
 Once steps of this preset are profiled (**p**), *measured* is the time of each collective per step: waiting for other
@@ -154,7 +156,7 @@ class Flows(Lines):
         """Shows the traffic of `layout`; with `compared`, also where that differs."""
         self.subject = (layout, compared)
         subtitle = f"compared with {compared.preset}" if compared else "b: compare with another preset"
-        words = ("traffic per device and step", overlap_words(flows(layout.collectives or ())))
+        words = ("sent per device and step", overlap_words(flows(layout.collectives or ())))
         set_titles(self, ", ".join(filter(None, words)), subtitle)
         self.draw()
 
@@ -172,8 +174,8 @@ def flow_lines(layout: PresetCompiled, compared: PresetCompiled | None, width: i
     found = changes(compared.collectives or () if compared else (), layout.collectives)
     if not found:
         return [Content.styled("no collectives: the devices do not communicate in a step", "$text-muted")]
-    found.sort(key=lambda flow: -(flow.other_bytes_per_device or 0))
-    most = max(max(flow.other_bytes_per_device or 0, flow.bytes_per_device or 0) for flow in found)
+    found.sort(key=lambda flow: -(flow.other_bytes_sent or 0))
+    most = max(max(flow.other_bytes_sent or 0, flow.bytes_sent or 0) for flow in found)
     names = [(flow.kind, formatting.over(flow.axes, flow.network)) for flow in found]
     kinds, axes = (2 + max(map(len, each)) for each in zip(*names, strict=True))
     heads = [f"{kind:<{kinds}}{over:<{axes}}" for kind, over in names]
@@ -183,12 +185,12 @@ def flow_lines(layout: PresetCompiled, compared: PresetCompiled | None, width: i
 def _line(head: str, flow: FlowChange, most: int, compared: PresetCompiled | None, width: int) -> Content:
     """Returns one row, which begins with `head`: `all-reduce  model  22 ops  4.72 MB ━━━  ● dp-tp4: 11 ops`."""
     other = ""
-    if compared and (flow.count, flow.bytes_per_device) != (flow.other_count, flow.other_bytes_per_device):
-        other = f"  ● {compared.preset}: " + (_amount(flow.count, flow.bytes_per_device) if flow.count != 0 else "none")
-    amount = _amount(flow.other_count, flow.other_bytes_per_device) if flow.other_count != 0 else "none"
+    if compared and (flow.count, flow.bytes_sent) != (flow.other_count, flow.other_bytes_sent):
+        other = f"  ● {compared.preset}: " + (_amount(flow.count, flow.bytes_sent) if flow.count != 0 else "none")
+    amount = _amount(flow.other_count, flow.other_bytes_sent) if flow.other_count != 0 else "none"
     head += f"{amount:>{OPS_WIDTH + SIZE_WIDTH}} "
     room = max(0, min(40, width - len(head) - len(other)))
-    filled = round(room * (flow.other_bytes_per_device or 0) / most) if most else 0
+    filled = round(room * (flow.other_bytes_sent or 0) / most) if most else 0
     return Content.assemble(head, ("━" * filled, "$primary"), " " * (room - filled), (other, "$accent"))
 
 

@@ -40,6 +40,9 @@ def apply(state: RunState, event: AnyEvent) -> None:
             _start(state, event)
         case events.EngineReady():
             state.ready = event
+            if state.timed_on != (kinds := [device.kind for device in event.devices]):
+                state.timed.clear()
+                state.timed_on = kinds
         case events.Failed():
             _end(state, Phase.FAILED, event.problems)
         case events.EngineStopped():
@@ -159,7 +162,7 @@ def _start(state: RunState, event: EngineStarted) -> None:
         state.attempts.begin(event.attempt)
     _end(state, Phase.STARTING, [])
     state.is_paused, state.ready, state.preset, state.kept = False, None, "", None
-    for by_key in (state.compiled, state.inspected, state.timed, state.hosts, state.hosts_lost):
+    for by_key in (state.compiled, state.inspected, state.hosts, state.hosts_lost):
         by_key.clear()
 
 

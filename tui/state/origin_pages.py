@@ -188,7 +188,7 @@ def _collectives(heading: str, found: Sequence[CollectiveOrigin]) -> Iterator[Li
 def _size(each: CollectiveOrigin) -> str:
     count = "?" if each.count is None else f"{each.count:,}"
     source = f"  {formatting.short_source(each.source)}" if each.source else ""
-    return f"{each.kind} over {formatting.over(each.axes)}, {count} ×, {formatting.in_step(each.bytes)}{source}"
+    return f"{each.kind} over {formatting.over(each.axes)}, {count} ×, payload {formatting.in_step(each.bytes)}{source}"
 
 
 def _reasons(each: CollectiveOrigin, known: Known) -> Iterator[Line]:
@@ -210,7 +210,7 @@ def _values(heading: str, labels: Sequence[str], known: Known) -> Iterator[Line]
 
 def _compiled(info: CollectiveInfo, known: Known) -> Iterator[Line]:
     source = f"  {formatting.short_source(info.source)}" if info.source else ""
-    size = f"{formatting.ops(info.count)}, {formatting.in_step(info.bytes_per_device)} per step"
+    size = f"{formatting.ops(info.count)}, payload {formatting.in_step(info.bytes_per_device)} per step"
     yield Line(f"compiled: {info.kind} over {formatting.over(info.axes)}, {size}{source}", HEAD)
     found = origins_of(info, known.explanation.collectives)
     for each in found:

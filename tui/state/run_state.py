@@ -92,6 +92,8 @@ class RunState:
     """Seconds of each of the last steps under the active preset."""
     timed: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
     """Seconds of the last steps under each preset, preferably without a compilation in the background."""
+    timed_on: list[str] = field(default_factory=list[str])
+    """Kinds of the devices on which they ran: after a resume on the same, the times still hold."""
     input_wait: float | None = None
     """Fraction of the last report's time spent waiting for batches; None if the engine cannot measure it."""
     compiling: PresetCompiling | None = None

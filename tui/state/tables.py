@@ -8,6 +8,7 @@ from rich.text import Text
 from ...engine.base import formatting
 from ...engine.explain.explanation import UNKNOWN, CollectiveOrigin, ValueOrigin
 from ...engine.hlo.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
+from ...engine.hlo.traffic import bytes_sent
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, PeakBuffer
 from ...engine.wire.step_breakdown import CollectiveTime, OperationTime, StepBreakdown
 from ..terminal.plain_table import Column, figure
@@ -73,7 +74,7 @@ def _ordered(rows: Iterable[ArrayRow], mesh: MeshInfo) -> list[ArrayRow]:
 
 MAX_CELL = 500
 """Characters of an operation or a source."""
-REDUNDANT, DIMS = "redundant", "dims@axes"
+REDUNDANT, DIMS, PAYLOAD = "redundant", "dims@axes", "payload"
 
 
 def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: "") -> list[Column[ArrayRow]]:
@@ -130,8 +131,8 @@ def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> 
         Column("collective", lambda info: info.kind),
         Column("over", lambda info: formatting.over(info.axes, info.network)),
         figure("times", lambda info: formatting.times(info.count)),
-        figure("each", lambda info: formatting.size(info.bytes_each), 3),
-        figure("per step", lambda info: formatting.in_step(info.bytes_per_device)),
+        figure(PAYLOAD, lambda info: formatting.size(info.bytes_each), 3),
+        figure("sent/step", lambda info: formatting.in_step(bytes_sent(info))),
         *([figure("measured", time)] if measured else []),
         Column("by", lambda info: "user" if info.written else Text("compiler", "dim"), leaves=2),
         Column("source", lambda info: _cut(formatting.short_source(info.source)), cut="left"),
@@ -206,7 +207,7 @@ ESTIMATED_COLLECTIVES: Sequence[Column[CollectiveOrigin]] = (
     Column("collective", lambda each: UNKNOWN_HERE if each.kind == UNKNOWN else each.kind),
     Column("over", lambda each: formatting.over(each.axes)),
     figure("times", lambda each: formatting.times(each.count)),
-    figure("bytes", lambda each: formatting.in_step(each.bytes)),
+    figure(PAYLOAD, lambda each: formatting.in_step(each.bytes)),
     Column("source", lambda each: formatting.short_source(each.source), cut="left"),
     Column("because", lambda each: each.because, leaves=1),
 )

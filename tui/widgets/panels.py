@@ -118,7 +118,7 @@ class Traffic(Panel):
     """Collectives of a step, added up by kind and mesh axes."""
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
-        set_titles(self, "traffic per step")
+        set_titles(self, "sent per step")
         if state.layout is None or state.layout.collectives is None:
             return []
         rows = [_flow(flow, width) for flow in flows(state.layout.collectives)]
@@ -154,7 +154,7 @@ def _in_use(measured: MemoryMeasured, limit: int | None, width: int) -> str:
 
 def _flow(flow: Flow, width: int) -> Content:
     """Returns one row: `all-reduce model    22 ops  4.72 MB`. A narrow row leaves out the count."""
-    label, moved = f"{flow.kind} {formatting.over(flow.axes, flow.network)}", formatting.in_step(flow.bytes_per_device)
+    label, moved = f"{flow.kind} {formatting.over(flow.axes, flow.network)}", formatting.in_step(flow.sent)
     amount = f"{formatting.ops(flow.count)}  {moved:>7}"
     return _row(label, amount if len(label) + len(amount) < width else moved, width)
 

@@ -53,6 +53,20 @@ TIMES_REFRESH_SECONDS = 10.0
 """Seconds after which the shown step times are updated."""
 
 
+class StepTimes:
+    """The step time of each preset that has run, updated every few seconds only: a changed time redraws the list."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.found: Mapping[str, float | None] = {}
+
+    def of(self, state: RunState) -> Mapping[str, float | None]:
+        now = time.monotonic()
+        if self.found.keys() != state.timed.keys() or now - self.at > TIMES_REFRESH_SECONDS:
+            self.found, self.at = {name: state.seconds_under(name) for name in state.timed}, now
+        return self.found
+
+
 class PresetList(Choices):
     """A row for each preset: its state, name, mesh and step time. Selecting one posts `PresetChosen`."""
 
@@ -71,8 +85,7 @@ recently used are dropped first.
 
     def on_mount(self) -> None:
         set_titles(self, "presets")
-        self.times: dict[str, float | None] = {}
-        self.timed_at = 0.0
+        self.times = StepTimes()
         self.shows_unfit = False
         """Whether the presets that do not fit are listed."""
         self.followed: str | None = None
@@ -86,7 +99,6 @@ recently used are dropped first.
         self.state = state
         if state.ready is None:
             return
-        self.refresh_times(state)
         width = self.scrollable_content_region.width - 1
         rows = self.rows(state.ready.presets, width)
         self.show_rows(rows, partial(self.fill, rows))
@@ -94,12 +106,12 @@ recently used are dropped first.
         self.follow(state.preset)
 
     def rows(self, presets: Sequence[PresetInfo], width: int) -> dict[str, Content]:
-        found: dict[str, Content] = {}
+        found, times = dict[str, Content](), self.times.of(self.state)
         for group, infos in grouped(presets).items():
             is_folded = group == UNFIT and not self.shows_unfit
             found[f"{HEADING}{group}"] = heading(group, len(infos), is_folded)
             for info in () if is_folded else infos:
-                found[info.name] = preset_row(info, self.state, self.times.get(info.name), width)
+                found[info.name] = preset_row(info, self.state, times.get(info.name), width)
         return found
 
     def fill(self, rows: Mapping[str, Content]) -> None:
@@ -118,12 +130,6 @@ recently used are dropped first.
             if self.highlighted_preset == self.followed:
                 self.highlighted = self.get_option_index(active)
             self.followed = active
-
-    def refresh_times(self, state: RunState) -> None:
-        """Updates the step times every few seconds only, since a changed time redraws the whole list."""
-        now = time.monotonic()
-        if self.times.keys() != state.timed.keys() or now - self.timed_at > TIMES_REFRESH_SECONDS:
-            self.times, self.timed_at = {name: state.seconds_under(name) for name in state.timed}, now
 
     @property
     def highlighted_preset(self) -> str | None:

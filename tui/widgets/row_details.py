@@ -109,4 +109,4 @@ def _collectives(row: Row) -> Iterator[tuple[str, str]]:
     moved = board_rows.sent(row)
     for flow in moved.collectives or () if moved else ():
         times = f"{formatting.ops(flow.count)} over {formatting.over(flow.axes, flow.network)}"
-        yield flow.kind, f"{times}, {formatting.in_step(flow.bytes_per_device)}"
+        yield flow.kind, f"{times}, sends {formatting.in_step(flow.sent)}"
