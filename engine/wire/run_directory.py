@@ -175,6 +175,11 @@ class RunDirectory:
         holder = self.holder()
         return holder is not None and holder.is_alive
 
+    @property
+    def bytes(self) -> int:
+        """Size of all its files, checkpoints included. Raises OSError if one goes meanwhile."""
+        return sum(path.lstat().st_size for path in self.path.rglob("*"))
+
     def discard(self) -> None:
         shutil.rmtree(self.path)
 

@@ -16,6 +16,7 @@ from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.screens.overlay import OverlayScreen
 from shardtui.tui.screens.run_screen import RunScreen
 from shardtui.tui.state.losses import BLOCK, Evaluations
+from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.loss_chart import LossChart
 from shardtui.tui.widgets.loss_plot import CURVE_STYLE, Curve, Plot, draw_plot, right_edge
 from shardtui.tui.widgets.other_curves import MAX_CURVES
@@ -177,7 +178,7 @@ async def opened(app: ShardtuiApp, pilot: Pilot[None]) -> OverlayScreen:
     await pilot.press("i")
     await until(lambda: isinstance(app.screen, OverlayScreen), "the dialog")
     screen = app.screen
-    await until(lambda: len(screen.list.summaries) == len(screen.list.runs), "the figures")
+    await until(lambda: len(screen.table.summaries) == len(screen.table.runs), "the figures")
     await pilot.pause()
     return screen
 
@@ -190,24 +191,24 @@ async def test_i_draws_the_marked_runs_until_they_are_unmarked(home: Path) -> No
     assert resumed.path.is_dir()
     async with over(own) as (app, pilot, chart):
         screen = await opened(app, pilot)
-        assert set(screen.list.runs) == {"again-1", "other-1"}, "not the run itself"
-        screen.list.highlighted = screen.list.get_option_index("again-1")
+        assert set(screen.table.runs) == {"again-1", "other-1"}, "not the run itself"
+        screen.table.select("again-1")
         await pilot.press("space")
-        assert "[x] again-1" in str(screen.list.get_option("again-1").prompt)
+        assert "[x] again-1" in screen_text(app)
         await pilot.press("escape")
         await until(lambda: chart.others, "the curve")
         assert list(chart.others[0].losses) == pytest.approx([4.0, 3.0, 1.9, 1.8, 1.7, 1.6])
         assert chart.lines[0].plain == "A again-1 1.6"
         screen = await opened(app, pilot)
-        assert screen.list.chosen == {"again-1"}
-        screen.list.highlighted = screen.list.get_option_index("other-1")
+        assert screen.table.chosen == {"again-1"}
+        screen.table.select("other-1")
         await pilot.press("enter", "i")
         await until(lambda: len(chart.others) == 2, "the other curve")
         assert chart.lines[0].plain == "A again-1 1.6   B other-1 1"
         chart.put_cursor(2)
         assert chart.cursor_text() == "step 3: 2.0000 · A 1.9000 · B 2.0000"
         screen = await opened(app, pilot)
-        screen.list.highlighted = screen.list.get_option_index("again-1")
+        screen.table.select("again-1")
         await pilot.press("space", "escape")
         await until(lambda: [curve.letter for curve in chart.others] == ["B"], "its end")
         assert chart.lines[0].plain == "B other-1 1", "a letter stays with its run"
@@ -219,7 +220,7 @@ async def test_keys_in_a_burst_mark_their_runs_and_one_that_cannot_be_read_has_n
         screen = await opened(app, pilot)
         for key in ("enter", "down", "space"):
             app.simulate_key(key)
-        await until(lambda: screen.list.chosen == {"other-1", "other-2"}, "both marks")
+        await until(lambda: screen.table.chosen == {"other-1", "other-2"}, "both marks")
         others[1].events.unlink()
         await pilot.press("escape")
         await until(lambda: len(chart.others) == 2, "both entries")
@@ -252,7 +253,7 @@ async def test_there_are_at_most_as_many_curves_as_letters(home: Path) -> None:
         assert not app._notifications
         await pilot.press("space")
         await until(lambda: app._notifications, "the warning")
-        assert screen.list.chosen and len(screen.list.chosen) == MAX_CURVES
+        assert screen.table.chosen and len(screen.table.chosen) == MAX_CURVES
         await pilot.press("escape")
         await until(lambda: len(chart.others) == MAX_CURVES, "the curves")
         assert len({curve.letter for curve in chart.others}) == MAX_CURVES
@@ -261,7 +262,7 @@ async def test_there_are_at_most_as_many_curves_as_letters(home: Path) -> None:
 async def test_without_other_runs_the_dialog_says_so(home: Path) -> None:
     async with over(recorded_run("own-1")) as (app, pilot, chart):
         screen = await opened(app, pilot)
-        assert not screen.list.runs
+        assert not screen.table.runs
         await pilot.press("space", "enter", "escape")
         await until(lambda: isinstance(app.screen, RunScreen), "the view")
         assert not chart.others

@@ -24,7 +24,6 @@ from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.state.run_summary import age, summarise
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.run_list import columns_for
 from textual.pilot import Pilot
 
 from ..conftest import least_config, tiny_config
@@ -85,12 +84,7 @@ def test_a_summary_says_what_holds_the_run(home: Path) -> None:
     assert (fresh.state, fresh.step, fresh.preset) == (Phase.LOST, 0, "dp")
 
 
-def test_columns_give_way_to_long_names() -> None:
-    assert list(columns_for(76, ["nano-1"])) == ["run", "age", "model", "preset", "steps", "loss", "state"]
-    assert list(columns_for(76, ["a-name-of-20-letters"])) == ["run", "age", "preset", "steps", "loss", "state"]
-    for width in (76, 100, 140):
-        columns = columns_for(width, ["x" * 64])
-        assert sum(columns.values()) + 2 * (len(columns) - 1) <= width
+def test_ages_have_one_unit() -> None:
     assert [age(seconds) for seconds in (0, 59, 61, 7300, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
 
 
@@ -100,9 +94,9 @@ async def offered(
 ) -> AsyncIterator[tuple[ShardtuiApp, Pilot[None], RunsScreen]]:
     """Opens the UI as `shardtui` alone does; yields it once all runs are read."""
     async with shown(run_directory.all_runs()[-1], size=size, new_run=new_run) as (app, pilot):
-        await until(lambda: isinstance(app.screen, RunsScreen) and app.screen.query("RunList"), "the list")
+        await until(lambda: isinstance(app.screen, RunsScreen) and app.screen.query("RunTable"), "the list")
         screen = app.screen
-        listed = screen.list
+        listed = screen.table
         await until(lambda: len(listed.summaries) + len(listed.problems) == len(listed.runs), "the figures")
         await pilot.pause()
         yield app, pilot, screen
@@ -132,11 +126,11 @@ async def test_runs_are_listed_newest_first_below_new_run_and_enter_opens_one(ho
     aged(dead, old, new)
     async with offered(no_new_run) as (app, pilot, screen):
         rows = [" ".join(line.strip("│ ").split()) for line in screen_text(app).splitlines() if "│" in line]
-        assert rows[:2] == ["new run", "run age model preset steps loss state"]
+        assert rows[1::-1] == ["new run", "run age model preset steps loss size state"]
         assert [row.split()[0] for row in rows[2:5]] == ["new-1", "old-1", "dead-1"]
-        assert rows[2].endswith("d nano fsdp 1,300 1.235 ■ stopped")
+        assert " d nano fsdp 1,300 1.235 " in rows[2] and rows[2].endswith(" kB ■ stopped")
         assert rows[4].endswith("✗ crashed")
-        assert screen.list.highlighted == 0
+        assert screen.table.run is None
         await pilot.press("down", "down", "enter")
         await until(lambda: app.state.phase is Phase.STOPPED, "the history")
         await until(lambda: "■ stopped" in status(app), "the view")
@@ -161,8 +155,8 @@ async def test_d_deletes_a_run_once_it_is_confirmed(home: Path) -> None:
         assert await question(app, pilot) == asked
         await pilot.press("y")
         await until(lambda: not unwanted.path.exists(), "the deletion")
-        await until(lambda: list(screen.list.runs) == ["kept"], "the row's end")
-        assert screen.list.run == kept
+        await until(lambda: list(screen.table.runs) == ["kept"], "the row's end")
+        assert screen.table.run == kept
         await pilot.press("q")
     assert kept.events.exists()
 
@@ -196,7 +190,7 @@ async def test_checkpoints_elsewhere_stay_and_an_external_loop_is_not_resumed(ho
         await pilot.press("n")
         await until(lambda: app.screen is screen, "the list")
         await pilot.press("down", "r")
-        assert (app.screen, screen.list.run) == (screen, loop)
+        assert (app.screen, screen.table.run) == (screen, loop)
         await pilot.press("escape")
     assert (app.return_code, app.lifecycle.exit_lines(), far.path.is_dir()) == (0, [], True)
 
@@ -205,13 +199,13 @@ async def test_a_run_that_cannot_be_read_says_why_and_can_be_deleted(home: Path)
     directory = recorded_run("broken")
     (directory.path / "run.json").write_text("{")
     async with offered(no_new_run, size=(300, 24)) as (app, pilot, screen):
-        assert "cannot be read: " in screen.list.problems["broken"]
+        assert "cannot be read: " in screen.table.problems["broken"]
         await pilot.press("down", "enter")
         assert app.screen is screen
         assert app._notifications
         await question(app, pilot)
         await pilot.press("y")
-        await until(lambda: not directory.path.exists() and screen.list.highlighted == 0, "the deletion")
+        await until(lambda: not directory.path.exists() and screen.table.run is None, "the deletion")
 
 
 async def test_a_new_run_that_is_invalid_exits_with_the_reason(home: Path) -> None:

@@ -24,7 +24,7 @@ def rm_command(options: argparse.Namespace) -> int:
                 if directory.is_supervised:
                     raise UserError(f"run {name}: a supervisor keeps it training: `shardtui stop {name}` ends it")
                 with directory.hold():
-                    size = sum(path.lstat().st_size for path in directory.path.rglob("*"))
+                    size = directory.bytes
                     directory.discard()
             except UserError as error:
                 problems += error.problems

@@ -9,13 +9,14 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.widgets import Footer, OptionList
+from textual.widgets import DataTable, Footer
 
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import RunDirectory
 from ..widgets.lines import set_titles
-from ..widgets.run_list import RunList
+from ..widgets.run_table import RunTable
+from ..widgets.table import Table
 from .confirm import Confirm
 from .dialog import Dialog
 
@@ -33,6 +34,7 @@ class ChosenRun:
 class RunsScreen(Dialog[ChosenRun | None]):
     """The earlier runs, newest first, below "new run". Its result is the choice, or None if the user leaves."""
 
+    AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = [
         ("r", "resume", "Resume"),
         ("D", "delete", "Delete"),
@@ -41,49 +43,50 @@ class RunsScreen(Dialog[ChosenRun | None]):
 
     def __init__(self, runs: Iterable[RunDirectory]) -> None:
         super().__init__()
-        self.list = RunList(runs, new="new run")
+        self.table = RunTable(runs, new="new run")
 
     def compose(self) -> ComposeResult:
-        yield self.list
+        yield self.table
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        set_titles(self.list, "shardtui: start a run, or open an earlier one")
+        set_titles(self.table.rows, "shardtui: start a run, or open an earlier one", "enter: open")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         match action:
             case "resume":
-                return bool((summary := self.list.summary) and summary.is_over and not summary.is_external)
+                return bool((summary := self.table.summary) and summary.is_over and not summary.is_external)
             case "delete":
-                return bool((run := self.list.run) and not self.is_live(run))
+                return bool((run := self.table.run) and not self.is_live(run))
             case _:
                 return True
 
     def is_live(self, run: RunDirectory) -> bool:
-        summary = self.list.summaries.get(run.name)
-        return summary.is_live if summary else run.name not in self.list.problems
+        summary = self.table.summaries.get(run.name)
+        return summary.is_live if summary else run.name not in self.table.problems
 
-    @on(OptionList.OptionHighlighted)
+    @on(DataTable.RowHighlighted)
+    @on(Table.Refilled)
     def show_keys(self) -> None:
         self.refresh_bindings()
 
-    @on(OptionList.OptionSelected)
-    def open(self, event: OptionList.OptionSelected) -> None:
+    @on(DataTable.RowSelected)
+    def open(self, event: DataTable.RowSelected) -> None:
         """Opens the selected run, or a new one; not a run that cannot be read."""
-        run = self.list.runs.get(event.option_id or "")
-        if run and (problem := self.list.problems.get(run.name)):
+        run = self.table.runs.get(event.row_key.value or "")
+        if run and (problem := self.table.problems.get(run.name)):
             self.warn(problem)
         else:
             self.dismiss(ChosenRun(run))
 
     def action_resume(self) -> None:
-        if summary := self.list.summary:
-            self.dismiss(ChosenRun(self.list.run, summary.step))
+        if summary := self.table.summary:
+            self.dismiss(ChosenRun(self.table.run, summary.step))
 
     @work
     async def action_delete(self) -> None:
         """Deletes the run under the cursor, once the user has confirmed it."""
-        if (run := self.list.run) is None:
+        if (run := self.table.run) is None:
             return
         confirm = Confirm(question(run), yes="Delete", no="Keep it")
         if not await self.app.push_screen(confirm, wait_for_dismiss=True):  # pyright: ignore[reportUnknownMemberType]
@@ -93,7 +96,7 @@ class RunsScreen(Dialog[ChosenRun | None]):
         except UserError as error:
             self.warn(*error.problems)
         else:
-            self.list.drop(run.name)
+            self.table.drop(run.name)
 
 
 def question(run: RunDirectory) -> str:

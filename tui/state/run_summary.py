@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ...engine.base import formatting
 from ...engine.spec.preset_reader import name_of
 from ...engine.wire.event_log import LogReader, deciding_events
 from ...engine.wire.run_directory import RunDirectory
@@ -36,6 +37,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Process that trains it; null if there is none, or it runs on another host or in another container."""
     directory: str
     """Path of its files."""
+    bytes: int
+    """Size of these files, checkpoints included."""
     is_live: bool
     """Whether an engine, or an external loop, holds its lock."""
     is_external: bool
@@ -64,6 +67,7 @@ def summarise(directory: RunDirectory) -> RunSummary:
         loss=loss if math.isfinite(loss) else None,
         pid=holder.pid if holder and holder.is_here else None,
         directory=str(directory.path),
+        bytes=_size(directory),
         is_live=is_live,
         is_external=directory.watched is not None,
     )
@@ -76,6 +80,12 @@ def recorded_goodput(summary: RunSummary) -> Goodput:
         for events in LogReader(RunDirectory(Path(summary.directory)).events).read():
             wall_time.add_all(events)
     return wall_time.until(time.time() if summary.is_live else None)
+
+
+def _size(directory: RunDirectory) -> int:
+    with suppress(OSError):  # a checkpoint goes while an engine trains
+        return directory.bytes
+    return 0
 
 
 def active_at(directory: RunDirectory) -> float:
@@ -103,10 +113,11 @@ def _age(summary: RunSummary) -> str:
 RUNS: Sequence[Column[RunSummary]] = (
     Column("run", lambda summary: summary.run),
     figure("age", _age),
-    Column("model", lambda summary: summary.model, leaves=1),
-    Column("preset", lambda summary: name_of(summary.preset), leaves=2),
+    Column("model", lambda summary: summary.model, leaves=2),
+    Column("preset", lambda summary: name_of(summary.preset), leaves=3),
     figure("steps", lambda summary: f"{summary.step:,}"),
     figure("loss", lambda summary: "–" if summary.loss is None else f"{summary.loss:.4g}"),
+    figure("size", lambda summary: formatting.size(summary.bytes), 1),
     Column("state", lambda summary: summary.state),
 )
 """The columns of runs."""

@@ -22,6 +22,7 @@ SCALES = {
     "s": 1.0,
     "min": 60.0,
     "h": 3600.0,
+    "d": 86400.0,
     "%": 1.0,
 }
 """Factor of each unit that `engine.base.formatting` writes."""

@@ -25,7 +25,7 @@ class Filter(Input):
     """A regular expression, ignoring case; hidden until it is opened."""
 
     DEFAULT_CSS = """
-    Filter { display: none; height: 1; margin: 0 1; }
+    Filter { display: none; height: 1; padding: 0 2; }
     """
 
     def __init__(self) -> None:
