@@ -4,6 +4,7 @@ What a field means is taken from the docstring below it. With `--check` nothing 
 not as it would write them, and exits with 1 if there are any.
 """
 
+import argparse
 import ast
 import functools
 import inspect
@@ -18,6 +19,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 from shardtui.engine.explain.explanation import Explanation
+from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.spec.hf_export import Exported
 from shardtui.engine.spec.model_choice import ModelPreset
 from shardtui.engine.spec.prepared import Prepared
@@ -33,6 +35,7 @@ from shardtui.tui.cli.ls import RunListing
 from shardtui.tui.cli.numbers import NumbersReport
 from shardtui.tui.cli.plan_report import PlanReport
 from shardtui.tui.cli.profile_report import ProfileDiff, ProfileReport
+from shardtui.tui.cli.run_file import SETTINGS, is_repeatable, known_options
 from shardtui.tui.cli.train import RunEnded, StepDone
 
 ROOT = Path(__file__).parent.parent
@@ -101,6 +104,36 @@ def read(title: str, kind: Any) -> Schema:
     return schema
 
 
+def run_file() -> Schema:
+    """Closed, as the reader is. Takes the types of options from the parser, and what they mean from its help."""
+    properties = {name: _option(action) for name, action in sorted(known_options().items())}
+    model, training = (_schema("", struct)["properties"] for struct in (ModelConfig, TrainingConfig))
+    settings = {name: {"description": value["description"]} for name, value in (model | training).items()}
+    properties[SETTINGS] = {
+        "type": "object",
+        "description": "What `--set` changes: values of the model and the training, or arguments of your own function.",
+        "properties": settings,
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "title": "a run file",
+        "description": "The options of `shardtui run` and `train`, without their dashes.",
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def _option(action: argparse.Action) -> Schema:
+    one: Schema = {"type": "boolean" if action.nargs == 0 else ["string", "number"]}
+    if action.type is int:
+        one["type"] = "integer"
+    if action.choices:
+        one = {"enum": list(action.choices)}
+    kinds: Schema = {"anyOf": [one, {"type": "array", "items": one}]} if is_repeatable(action) else one
+    return {"description": (action.help or "").replace("%%", "%"), **kinds}
+
+
 def _schema(title: str, kind: Any) -> Schema:
     """That of the whole at the top, those of its parts below `$defs`."""
     (root,), parts = msgspec.json.schema_components([kind])
@@ -160,13 +193,14 @@ def written() -> Iterator[tuple[Path, str]]:
     schemas = {name: printed(*what) for name, what in PRINTED.items()} | {
         name: read(*what) for name, what in READ.items()
     }
+    schemas["run-file"] = run_file()
     for name, schema in schemas.items():
         yield ROOT / "schemas" / f"{name}.json", json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def main() -> int:
     wrong = [path for path, text in written() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    stale = [path for path in (ROOT / "schemas").glob("*.json") if path.stem not in PRINTED | READ]
+    stale = [path for path in (ROOT / "schemas").glob("*.json") if path.stem not in {*PRINTED, *READ, "run-file"}]
     if "--check" in sys.argv:
         for path in (*wrong, *stale):
             name = path.relative_to(ROOT)

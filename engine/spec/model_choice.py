@@ -64,7 +64,7 @@ def _hf_model(directory: Path, settings: tuple[str, ...]) -> ModelChoice:
     from .safetensors import has_weights
 
     dropout = next(
-        (_value(text) for key, _, text in (each.partition("=") for each in settings) if key == "dropout"), None
+        (setting_value(text) for key, _, text in (each.partition("=") for each in settings) if key == "dropout"), None
     )
     model = read_config(directory, dropout)
     tables = {"summary": "", "model": msgspec.to_builtins(model), "training": msgspec.to_builtins(DEFAULT_TRAINING)}
@@ -136,8 +136,8 @@ def with_user_settings(
         if not equals or not key.isidentifier():
             problems.append(f"--set {setting}: not KEY=VALUE")
         elif key in TrainingConfig.__struct_fields__:
-            tables[key] = _value(text)
-        elif (argument := _argument(_value(text))) is None:
+            tables[key] = setting_value(text)
+        elif (argument := _argument(setting_value(text))) is None:
             problems.append(f"--set {setting}: a value must be a number, true, false, text or a list of these")
         else:
             arguments[key] = argument
@@ -189,11 +189,11 @@ def _override(tables: dict[str, Any], setting: str) -> str | None:
     if table is None:
         known = [field for struct in structs.values() for field in struct.__struct_fields__]
         return f"--set {setting}: unknown key {key!r}: {suggestion(key, known)}the keys are {', '.join(known)}"
-    tables.setdefault(table, {})[key] = _value(text)
+    tables.setdefault(table, {})[key] = setting_value(text)
     return None
 
 
-def _value(text: str) -> Any:
+def setting_value(text: str) -> Any:
     """Parses a value as TOML does; what is not valid there is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

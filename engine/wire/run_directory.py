@@ -60,6 +60,8 @@ class RunDirectory:
         self.shown_on = path / "shown-on.txt"
         """Has the name of the host of process 0; there is none on that host."""
         self.presets, self.profile = path / "presets", path / "profile"
+        self.run_file = path / "run.toml"
+        """The options that start a run like it; absent if neither `run` nor `train` started it."""
         self.step = path / "step.json"
         """The lowered step of an external loop."""
 

@@ -18,7 +18,7 @@ def add_to_option(parser: argparse.ArgumentParser) -> None:
         dest="metrics_to",
         metavar="KIND:PLACE",
         help="write the curves while the run trains, as `shardtui metrics` does: csv:FILE, tensorboard:DIR or "
-        "wandb:PROJECT; repeatable; `none` ends what a resumed run did",
+        "wandb:PROJECT; repeatable; `none` ends what a resumed run, or a run file, did",
     )
 
 
@@ -48,8 +48,11 @@ def destination(kind: DestinationKind, place: str) -> Destination:
 
 
 def chosen(given: list[Destination | None] | None) -> tuple[Destination, ...] | None:
-    """Returns the destinations that `--to` names, without those of `none`; None without the option."""
-    return None if given is None else tuple(filter(None, given))
+    """Returns the destinations that `--to` names after the last `none`; None without the option."""
+    if given is None:
+        return None
+    last = max((at for at, each in enumerate(given, 1) if each is None), default=0)
+    return tuple(filter(None, given[last:]))
 
 
 def problems_of_destinations(directory: RunDirectory, config: RunConfig) -> list[str]:

@@ -111,7 +111,13 @@ def main(arguments: list[str] | None = None) -> int:
 
             complete(_parser(*COMMANDS.keys() & os.environ.get("COMP_LINE", "").split()))
         given = _with_command(_text(arguments))
-        options = _parser(given[0]).parse_args(given, argparse.Namespace(offers_runs=not arguments))
+        parser, options = _parser(given[0]), argparse.Namespace(offers_runs=not arguments)
+        if given[0] in ("run", "train"):
+            from .run_file import parse  # other commands start without it
+
+            options = parse(parser, given, options)
+        else:
+            options = parser.parse_args(given, options)
         return _function(options.command, "command")(options)
     except UserError as error:
         say(*error.problems)

@@ -53,7 +53,7 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = parser.add_argument_group("documents").add_argument
     add(
         "--text-field",
         default="text",
@@ -64,7 +64,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = parser.add_argument_group("data").add_argument
     add("--data", metavar="PATH", help="text, documents or tokens; default: the sources of Python's library")
     add("--tokenizer", metavar="FILE", help="tokenize the data first with this tokenizer.json, once; default: bytes")
     add_text_options(parser)
@@ -72,7 +72,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_evaluation_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = parser.add_argument_group("held-out data").add_argument
     add("--eval-data", metavar="PATH", help="held-out data, whose loss is computed every so often")
     add("--eval-share", type=float, metavar="F", help="hold out this fraction of the data, at its end, such as 0.01")
     add("--eval-every", type=int, metavar="N", help="steps between evaluations of the held-out data; default 100")
@@ -82,7 +82,7 @@ def _add_evaluation_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_anomaly_options(parser: argparse.ArgumentParser) -> None:
-    add, config = parser.add_argument, AnomalyConfig()
+    add, config = parser.add_argument_group("spikes and non-finite values").add_argument, AnomalyConfig()
     add(
         "--on-nonfinite",
         choices=("pause", "skip", "stop"),
@@ -102,14 +102,14 @@ def _add_anomaly_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = parser.add_argument_group("devices").add_argument
     add("--devices", type=int, metavar="N", help="devices to use; of simulated ones, to create (default 8)")
     add("--device-memory", type=byte_count, metavar="BYTES", help="reject presets predicted to need more on a device")
     add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = parser.add_argument_group("model and training").add_argument
     known = ", ".join(preset_files("models"))
     own = "hf:DIR with a config.json of transformers, or your own MODULE:FUNCTION or FILE.py:FUNCTION"
     add("--model", metavar="M", help=f"one of {known} (default nano), {own}")
@@ -126,7 +126,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = parser.add_argument_group("checkpoints").add_argument
     add(
         "--resume",
         metavar="RUN",
@@ -145,7 +145,7 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = parser.add_argument_group("profiling, memory and checks").add_argument
     add(
         "--profile",
         type=steps_to_trace,
@@ -186,7 +186,7 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_supervision_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = parser.add_argument_group("restarts").add_argument
     add(
         "--supervise",
         action="store_true",

@@ -21,6 +21,7 @@ from ...engine.wire import run_directory
 from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal import FINE
+from . import run_file
 from .options import add_local_options, add_run_argument, add_training_options, number
 from .run_config import new_config, resumed, supervision
 
@@ -35,6 +36,7 @@ T = TypeVar("T")
 
 
 def run_options(parser: argparse.ArgumentParser) -> None:
+    run_file.add_file_options(parser)
     add_training_options(parser)
     add_local_options(parser)
 
@@ -79,7 +81,9 @@ def client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart]":
 
 
 def _new_run(options: argparse.Namespace) -> RunDirectory:
-    return run_directory.create(new_config(options))
+    directory = run_directory.create(new_config(options))
+    run_file.write(directory, options.run_file)
+    return directory
 
 
 def client_of(directory: RunDirectory, supervision: Supervision | None = None) -> "EngineClient":

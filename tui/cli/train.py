@@ -39,6 +39,7 @@ from ..terminal.clean import json_line
 from .headless import Audience, Interrupts, Throttle
 from .options import add_json_option, add_local_options, add_run_argument, add_schedule_options, add_training_options
 from .run import client_for
+from .run_file import add_file_options
 
 
 class StepDone(Struct, frozen=True, tag=True, kw_only=True):
@@ -72,6 +73,7 @@ class RunEnded(Struct, frozen=True, tag=True, kw_only=True):
 
 
 def train_options(parser: argparse.ArgumentParser) -> None:
+    add_file_options(parser)
     add_training_options(parser)
     add_local_options(parser)
     add_schedule_options(parser)

@@ -43,7 +43,7 @@ class StartedEngine:
         """Sequence number of the last event before this engine."""
         self._old_events_bytes, self._old_log_bytes = map(_size, (directory.events, directory.log))
         """Bytes of the events and of the log from before this engine."""
-        self._is_new = [path.name for path in directory.path.iterdir()] == ["run.json"]
+        self._is_new = {path.name for path in directory.path.iterdir()} <= {"run.json", directory.run_file.name}
         """The directory held nothing but the run's configuration."""
         self.is_supervised = supervision is not None
         """Whether a supervisor starts it, and starts it again if a process is lost."""

@@ -1,0 +1,112 @@
+"""Run files: the options of `run` and `train` as TOML, and the one that each run writes."""
+
+import argparse
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from shardtui.engine.spec.config import RunConfig
+from shardtui.tui.cli.main import _parser, main
+from shardtui.tui.cli.run import _new_run
+from shardtui.tui.cli.run_file import known_options, parse
+
+from ..schemas import schema
+from ..test_schemas import takes
+
+LINE = """
+    --preset fsdp --devices 8 --steps 9 --switch 3:dp --switch 5:tp --set layers=2 --set learning_rate=3e-4
+    --batch-size 16 --seq-len 32 --eval-share 0.05 --low-memory --device-memory 16e9 --on-spike pause --data texts.txt
+    --checkpoint-dir kept --checkpoint-minutes 2.5 --seed 3 --keep 2 --sample-every 5 --sample-prompt def --to csv:a.csv
+""".split()  # noqa: SIM905 # as one types it
+
+
+@pytest.fixture(autouse=True)
+def place(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("def main(): pass\n" * 500)
+    return tmp_path
+
+
+def options(*arguments: str, command: str = "train") -> argparse.Namespace:
+    return parse(_parser(command), [command, *arguments], argparse.Namespace())
+
+
+def started(*arguments: str, command: str = "train") -> tuple[RunConfig, str]:
+    """Returns the configuration and the run file of a new run."""
+    directory = _new_run(options(*arguments, command=command))
+    return directory.config, directory.run_file.read_text()
+
+
+def nameless(config: RunConfig) -> RunConfig:
+    return msgspec.structs.replace(config, run="")
+
+
+def test_a_run_writes_the_file_that_starts_it_again_from_anywhere(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, text = started(*LINE)
+    assert takes("run-file", text)
+    (tmp_path / "mine.toml").write_text(text)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for arguments in (["../mine.toml"], ["--like", config.run]):
+        again, written = started(*arguments)
+        assert nameless(again) == nameless(config)
+        assert written.splitlines() == text.splitlines()
+    assert str(place / "texts.txt") in text and f"csv:{place / 'a.csv'}" in text
+
+
+def test_options_on_the_command_line_win_and_run_passes_over_what_only_train_has(place: Path) -> None:
+    (place / "a.toml").write_text(
+        'preset = "fsdp"\nsteps = 3\nswitch = "2:dp"\nlow-memory = false\n[set]\nlayers = 2\nremat = true\n'
+    )
+    given = options("a.toml", "--set", "layers=1", "--steps=5", "--preset", "tp")
+    assert (given.preset, given.steps, given.low_memory) == ("tp", 5, None)
+    assert given.set == ["layers=2", "remat=true", "layers=1"]
+    text = tomllib.loads(given.run_file)
+    assert text == {"preset": "tp", "steps": 5, "switch": ["2:dp"], "set": {"layers": 1, "remat": True}}
+    config, text = started("--preset=tp", "a.toml", command="run")
+    assert (config.preset, config.model.layers, config.switches, "steps" in text) == ("tp", 2, (), False)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("preset", "not valid TOML"),
+        ('prest = "dp"', "unknown option 'prest': did you mean preset?"),
+        ('run = "mine"', "run: a file starts a new run: give --run on the command line"),
+        ("low-memory = 1", "low-memory = 1: must be true or false"),
+        ("seed = true", "seed = True: must be a text or a number"),
+        ("set = 3", "set = 3: must be a table"),
+        ("[preset]\na = 1", "must be a text or a number"),
+        ("[set]\nlayrs = 3", "unknown key 'layrs'"),
+    ],
+)
+def test_a_wrong_file_is_refused_and_leaves_nothing(
+    place: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    (place / "a.toml").write_text(text)
+    assert main(["train", "a.toml", "--steps=1"]) == 2
+    err = capsys.readouterr().err
+    assert says in err and len(err.splitlines()) == 1
+    assert not list(place.rglob("run.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["none.toml"], "none.toml"),
+        (["--like=nobody"], "nobody"),
+        (["a.toml", "--like=b"], "a.toml and --like b: give one of them"),
+    ],
+)
+def test_a_missing_file_or_run_is_named(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    assert main(["train", *arguments, "--steps=1"]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_schema_has_every_option(place: Path) -> None:
+    assert set(schema("run-file")["properties"]) == set(known_options())
+    assert {"steps", "set", "preset", "to", "supervise"} <= set(known_options())
+    assert not {"run", "resume", "help", "json"} & set(known_options())

@@ -1,0 +1,180 @@
+"""Run files: the options of `run` and `train` as TOML. Every run writes the one that starts it again."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from ...engine.base.user_error import UserError, refuse, suggestion
+from ...engine.spec.config import Destination, ScheduledSwitch
+from ...engine.spec.model_choice import setting_value
+from ...engine.spec.preset_files import read_toml
+from ...engine.wire import run_directory
+from ...engine.wire.run_directory import RunDirectory
+from .options import absolute, add_local_options, add_schedule_options, add_training_options
+from .parser import Parser, actions
+
+OF_ONE_START = ("run", "like", "resume", "from-step", "other-data", "help")
+"""Options that no file has: a file starts a new run, under a name of its own."""
+SETTINGS = "set"
+"""The table with what `--set` changes."""
+
+Given = dict[str, Any]
+"""Values by option, without its dashes."""
+
+
+def add_file_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", metavar="FILE.toml", help="a run file with options; those given here win")
+    parser.add_argument("--like", metavar="RUN", help="the options of this run; those given here win")
+
+
+def parse(parser: argparse.ArgumentParser, arguments: list[str], options: argparse.Namespace) -> argparse.Namespace:
+    """Parses the arguments of `run` or `train`, with the options of a run file before them. Raises UserError."""
+    given: Given = {}
+    for action in actions(parser):
+        if action.option_strings and action.nargs is None:
+            action.type = _noting(given, action)
+    found = parser.parse_args(arguments, argparse.Namespace(**vars(options)))
+    if path := _path(found):
+        given.clear()
+        found = parser.parse_args([arguments[0], *_words(path, parser), *arguments[1:]], options)
+    for action in actions(parser):
+        if action.option_strings and action.nargs == 0 and getattr(found, action.dest, None) is True:
+            given[_name(action)] = True
+    found.run_file = _text(given)
+    return found
+
+
+def write(directory: RunDirectory, text: str) -> None:
+    """Writes the run file of a new run. Raises UserError, and leaves no run, if it cannot be written."""
+    try:
+        directory.run_file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        directory.discard()
+        raise UserError(f"{directory.run_file}: cannot be written: {error.strerror}") from error
+
+
+def known_options() -> dict[str, argparse.Action]:
+    """Returns what a run file can have, by name."""
+    parser = Parser(add_help=False)
+    for add in (add_training_options, add_local_options, add_schedule_options):
+        add(parser)
+    return {_name(action): action for action in actions(parser) if _name(action) not in OF_ONE_START}
+
+
+def is_repeatable(action: argparse.Action) -> bool:
+    return isinstance(action, argparse._AppendAction)  # pyright: ignore[reportPrivateUsage] # it has no other name
+
+
+def _path(options: argparse.Namespace) -> Path | None:
+    if options.file and options.like:
+        raise UserError(f"{options.file} and --like {options.like}: give one of them")
+    if options.file:
+        return Path(options.file).expanduser()
+    if not options.like:
+        return None
+    path = run_directory.find(options.like).run_file
+    if not path.exists():
+        raise UserError(f"--like {options.like}: it has no {path.name}: `run` or `train` did not start it")
+    return path
+
+
+def _words(path: Path, parser: argparse.ArgumentParser) -> list[str]:
+    """Returns what a run file has as arguments; without what `run` has no use for. Raises UserError."""
+    values, known = read_toml(path), known_options()
+    refuse(
+        [
+            f"{path}: {name}: a file starts a new run: give --{name} on the command line"
+            if name in OF_ONE_START
+            else f"{path}: unknown option {name!r}: {suggestion(name, known)}the options are those of `shardtui train`"
+            for name in values
+            if name not in known
+        ]
+    )
+    here = {_name(action) for action in actions(parser)}
+    return [word for name, value in values.items() if name in here for word in _option(path, known[name], value)]
+
+
+def _option(path: Path, action: argparse.Action, value: object) -> Iterator[str]:
+    name = _name(action)
+    if name == SETTINGS and isinstance(value, dict):
+        yield from (f"--set={key}={_toml(each)}" for key, each in cast(Given, value).items())
+        return
+    is_switch, is_plain = action.nargs == 0, isinstance(value, str | int | float | list)
+    if isinstance(value, bool) is not is_switch or not is_plain or name == SETTINGS:
+        kind = "true or false" if is_switch else "a table" if name == SETTINGS else "a text or a number"
+        raise UserError(f"{path}: {name} = {value}: must be {kind}")
+    if value is not False:
+        for each in cast(list[object], value) if isinstance(value, list) else [value]:
+            yield f"--{name}" if each is True else f"--{name}={each}"
+
+
+def _noting(given: Given, action: argparse.Action) -> Callable[[str], Any]:
+    """Returns the type of an option, which notes the values that it converts, too."""
+    convert = cast(Callable[[str], Any], action.type or str)
+    name = _name(action)
+
+    def note(text: str) -> Any:
+        value = convert(text)
+        if text == action.default or name in OF_ONE_START:
+            return value
+        if value is None:  # `--to none`
+            given.pop(name, None)
+            return value
+        if name == SETTINGS:
+            key, _, setting = text.partition("=")
+            given.setdefault(SETTINGS, {})[key] = _setting(setting)
+        elif is_repeatable(action):
+            given.setdefault(name, []).append(_portable(action, text, value))
+        else:
+            given[name] = _portable(action, text, value)
+        return value
+
+    note.__name__ = convert.__name__  # argparse quotes it
+    return note
+
+
+def _portable(action: argparse.Action, text: str, value: object) -> object:
+    """Returns a value as a file has it, with absolute paths: a run starts again from any directory."""
+    match value:
+        case Destination():
+            return value.words
+        case ScheduledSwitch():
+            return f"{value.step}:{value.preset}"
+        case int() | float():
+            return value
+        case _ if action.dest == "preset":
+            return absolute(text)
+        case _ if action.dest == "model" and (text.startswith("hf:") or ".py" in text):
+            kind, place = ("hf:", text[3:]) if text.startswith("hf:") else ("", text)
+            return f"{kind}{Path(place).expanduser().absolute()}"
+        case _ if action.metavar in ("PATH", "FILE") and "://" not in text:
+            return str(Path(text).expanduser().absolute())
+        case _:
+            return text
+
+
+def _setting(text: str) -> object:
+    value = setting_value(text)
+    return value if isinstance(value, str | int | float) else text
+
+
+def _text(given: Mapping[str, Any]) -> str:
+    lines = [f"{name} = {_toml(value)}" for name, value in given.items() if name != SETTINGS]
+    if settings := given.get(SETTINGS):
+        lines += ["", f"[{SETTINGS}]", *(f"{_key(key)} = {_toml(value)}" for key, value in settings.items())]
+    return "\n".join(["# The options of this run: `shardtui run` or `train` starts one like it.", *lines, ""])
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _toml(name)
+
+
+def _name(action: argparse.Action) -> str:
+    """Returns an option's name without dashes; empty for an argument."""
+    return action.option_strings[-1].lstrip("-") if action.option_strings else ""
