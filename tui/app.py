@@ -32,7 +32,7 @@ from .messages import (
     WatchRequested,
 )
 from .notices import Notices, Window
-from .palette import palette_commands
+from .palette import OF_TEXTUAL, palette_commands
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
 from .state.availability import OPTIONAL_ACTIONS, RUN_ACTIONS, why_not
@@ -260,5 +260,7 @@ class ShardtuiApp(BaseApp[None]):
         save_view(self, f"{self.client.directory.name}-{self.current_mode}-{self.state.step}")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        yield from super().get_system_commands(screen)  # pyright: ignore[reportUnknownMemberType]
+        for command in super().get_system_commands(screen):  # pyright: ignore[reportUnknownMemberType]
+            if command.title in OF_TEXTUAL:
+                yield command
         yield from palette_commands(self, self.client, self.state)

@@ -90,6 +90,8 @@ COMMANDS = (
     ("stop", "End run", "Save after the current step, then stop the engine"),
 )
 """Action, title and explanation of each command."""
+OF_TEXTUAL = ("Theme", "Maximize", "Minimize")
+"""Titles of Textual's commands that stay: there is a command here in the place of each other one."""
 
 
 def palette_commands(app: App[Any], client: EngineClient, state: RunState) -> Iterable[SystemCommand]:

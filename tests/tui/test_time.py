@@ -120,7 +120,7 @@ async def test_no_time_is_cut_in_80_columns_and_the_filter_leaves_collectives(ho
         assert "waiting 30 %" in text and "other fusions" in text and "operation: all-reduce.99" in text
         await pilot.press("slash", *"all-reduce", "enter")
         await until(lambda: "other fusions" not in screen_text(app), "collectives alone")
-        assert "all-reduce over…  blocks/attention  14.1 %" in screen_text(app)
+        assert "│ all-reduce over m…  blocks/attention  14.1 %   72 ms  blocks.py:88" in screen_text(app)
 
 
 @pytest.mark.parametrize(

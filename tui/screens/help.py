@@ -1,6 +1,7 @@
 """The help of a view: its keys and what it shows, over the view, with a search."""
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 from textual import on
@@ -8,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Input, Markdown, Static
 
@@ -37,17 +39,18 @@ class HelpScreen(Dialog[None]):
             box.border_title = "help"
             box.border_subtitle = "↑↓ scroll · esc close"
             yield Input(placeholder="search", compact=True)
-            yield VerticalScroll(Markdown(), Static(), can_focus=False)
+            yield VerticalScroll(Static(), Markdown(), can_focus=False)
 
     async def on_mount(self) -> None:
         await self.show_matching()
 
     @on(Input.Changed)
+    @on(Resize)
     async def show_matching(self) -> None:
         words = self.query_one(Input).value.casefold().split()
         paragraphs = matching_paragraphs(self.texts, words)
         keys = [(key, text) for key, text in self.keys if contains(f"{key} {text}", words)]
-        lines = [Content.assemble((f"{key:<{KEY_WIDTH}}", "bold $primary"), text) for key, text in keys]
+        lines = key_lines(keys, self.query_one(Static).size.width)
         await self.query_one(Markdown).update("\n\n".join(paragraphs) if paragraphs or keys else "Nothing found.")
         self.query_one(Static).update(Content("\n").join(lines))
 
@@ -60,9 +63,22 @@ def help_texts(view: Screen[Any]) -> Iterable[str]:
 
 
 def keys_of(view: Screen[Any]) -> Iterable[tuple[str, str]]:
-    for _, binding, enabled, tooltip in view.active_bindings.values():
-        if enabled and not binding.system and binding.description:
-            yield view.app.get_key_display(binding), tooltip or binding.description  # pyright: ignore[reportUnknownMemberType]
+    """Yields the keys that do something now: those of the view, then those of every one, then Textual's own."""
+    known = [each for each in view.active_bindings.values() if each.enabled and not each.binding.system]
+    for each in sorted(known, key=lambda each: not each.binding.id):
+        if each.binding.description:
+            yield view.app.get_key_display(each.binding), each.binding.description  # pyright: ignore[reportUnknownMemberType]
+
+
+def key_lines(keys: Sequence[tuple[str, str]], width: int) -> list[Content]:
+    """Returns the keys in two columns, downwards, or in one where two have no room."""
+    cells = [Content.assemble((f"{key:<{KEY_WIDTH}}", "bold $primary"), text) for key, text in keys]
+    half = width // 2
+    if any(cell.cell_length >= half for cell in cells):
+        return cells
+    rows = -(-len(cells) // 2)
+    pairs = zip_longest(cells[:rows], cells[rows:], fillvalue=Content())
+    return [Content.assemble(left.pad_right(half - left.cell_length), right) for left, right in pairs]
 
 
 def contains(text: str, words: Sequence[str]) -> bool:

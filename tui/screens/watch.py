@@ -31,7 +31,7 @@ class WatchScreen(RunScreen):
             Binding("g", "next_curve", "Next curve", show=False, tooltip="Draw the next scalar of the step"),
             Binding("u", "under", "Under the loss", show=False, tooltip="Lay that scalar under the loss"),
             Binding("i", "overlay", "Overlay", show=False, tooltip="Draw the losses of other runs, too"),
-            Binding("m", "memory", "Memory", show=False, tooltip="What fills the memory at the peak of a step"),
+            Binding("m", "memory", "Memory", tooltip="What fills the memory at the peak of a step"),
         ],
     )
 

@@ -24,8 +24,12 @@ from .lines import set_titles
 
 BY_AXIS = {"pipeline": "pipeline", "expert": "experts", "seq": "sequence", "fsdp": "fully sharded", "model": "tensor"}
 """Group by mesh axis; the first that a preset has decides."""
-DATA, PITFALLS, YOURS, UNFIT = "data", "pitfalls", "yours", "do not fit"
-ORDER = (DATA, "tensor", "fully sharded", "pipeline", "sequence", "experts", YOURS, PITFALLS, UNFIT)
+DATA, VARIANTS, PITFALLS, YOURS, UNFIT = "data", "variants", "pitfalls", "yours", "do not fit"
+FOLDED = (VARIANTS, PITFALLS, UNFIT)
+"""Groups that are folded at first."""
+ORDER = (DATA, "tensor", "fully sharded", "pipeline", "sequence", "experts", YOURS, *FOLDED)
+OF_VARIANTS = ("-explicit", "-1d")
+"""Ends of the names of presets that lay out the step as another one does, for another compiler or other axis types."""
 
 
 def grouped(presets: Sequence[PresetInfo]) -> dict[str, list[PresetInfo]]:
@@ -41,6 +45,8 @@ def group_of(info: PresetInfo) -> str:
         return PITFALLS
     if info.source != "built-in":
         return YOURS
+    if info.name.endswith(OF_VARIANTS):
+        return VARIANTS
     split = [axis for axis in BY_AXIS if info.mesh.get(axis, 1) > 1 or (axis == "fsdp" and axis in info.mesh)]
     return BY_AXIS[split[0]] if split else DATA
 
@@ -74,11 +80,11 @@ class PresetList(Choices):
 ## Presets
 
 Each row: the preset, its mesh on these devices, and its step time once it has run. `●` active, `○` compiled, `◌`
-compiling, `✗` does not fit: the panel below says why. **Enter** switches the running training to the highlighted
-preset and compares a 64-bit digest of every array before and after. The preset under the cursor is precompiled while a
-core is free or training is paused. A run in an external loop has the one layout of its own program. The lower border
-shows how many compiled programs are in memory, their estimated size and the limit (`--keep-programs`); the least
-recently used are dropped first.
+compiling, `✗` does not fit: the panel below says why. **Enter** on a heading with `▸` lists its presets; on a preset it
+switches the running training to that one and compares a 64-bit digest of every array before and after. The preset under
+the cursor is precompiled while a core is free or training is paused. A run in an external loop has the one layout of
+its own program. The lower border shows how many compiled programs are in memory, their estimated size and the limit
+(`--keep-programs`); the least recently used are dropped first.
 """
     BINDING_GROUP_TITLE = "Presets"
     BINDINGS: ClassVar[list[BindingType]] = identified("presets", [("enter", "select", "Switch")])
@@ -86,8 +92,8 @@ recently used are dropped first.
     def on_mount(self) -> None:
         set_titles(self, "presets")
         self.times = StepTimes()
-        self.shows_unfit = False
-        """Whether the presets that do not fit are listed."""
+        self.unfolded: set[str] = set()
+        """Groups that the user has unfolded."""
         self.followed: str | None = None
         self.state = RunState()
 
@@ -108,7 +114,8 @@ recently used are dropped first.
     def rows(self, presets: Sequence[PresetInfo], width: int) -> dict[str, Content]:
         found, times = dict[str, Content](), self.times.of(self.state)
         for group, infos in grouped(presets).items():
-            is_folded = group == UNFIT and not self.shows_unfit
+            is_active = any(info.name == self.state.preset for info in infos)
+            is_folded = group in FOLDED and group not in self.unfolded and not is_active
             found[f"{HEADING}{group}"] = heading(group, len(infos), is_folded)
             for info in () if is_folded else infos:
                 found[info.name] = preset_row(info, self.state, times.get(info.name), width)
@@ -144,20 +151,20 @@ recently used are dropped first.
         event.stop()
         if self.highlighted_preset:
             self.post_message(PresetChosen(self.highlighted_preset))
-        else:
-            self.shows_unfit = not self.shows_unfit
+        elif event.option_id:
+            self.unfolded ^= {event.option_id.removeprefix(HEADING)}
             self.show_state(self.state)
 
 
 def is_heading(id: str) -> bool:
-    """Returns whether the row of this id only divides the list. The one of presets that do not fit unfolds them."""
-    return id.startswith(HEADING) and id != f"{HEADING}{UNFIT}"
+    """Returns whether the row of this id only divides the list. Enter folds and unfolds the groups of others."""
+    return id.startswith(HEADING) and id.removeprefix(HEADING) not in FOLDED
 
 
 def heading(group: str, count: int, is_folded: bool) -> Content:
-    """Returns the heading of a group, with a count for presets that do not fit."""
+    """Returns the heading of a group, with a mark and a count if it can be folded."""
     mark = "▸" if is_folded else "▾"
-    return Content.styled(f"{mark} {count} {UNFIT}" if group == UNFIT else group, "$text-muted")
+    return Content.styled(f"{mark} {count} {group}" if group in FOLDED else group, "$text-muted")
 
 
 def programs_kept(kept: ProgramsKept) -> str:
