@@ -44,6 +44,10 @@ def save(app: ShardtuiApp, name: str) -> None:
 
 async def switch_to(app: ShardtuiApp, pilot: Pilot[None], preset: str) -> None:
     presets = app.screen.query_one(PresetList)
+    if preset not in presets.shown:  # its group is folded
+        presets.highlighted = presets.get_option_index("# pitfalls")
+        await pilot.press("enter")
+        await until(lambda: preset in presets.shown)
     presets.highlighted = presets.get_option_index(preset)
     await pilot.press("enter")
     await until(lambda: app.state.preset == preset)

@@ -71,8 +71,12 @@ def status(app: ShardtuiApp) -> str:
 
 
 async def choose(app: ShardtuiApp, pilot: Pilot, preset: str) -> None:
-    """Selects a preset by keys, from the cursor's row."""
+    """Selects a preset by keys, from the cursor's row; unfolds its group if need be."""
     presets = await listed_presets(app)
+    if preset not in presets.shown:
+        presets.highlighted = presets.get_option_index(f"# {group_of(app.state.preset_info(preset))}")
+        await pilot.press("enter")
+        await until(lambda: preset in presets.shown, "its group")
     begin, end = presets.highlighted or 0, presets.get_option_index(preset)
     passed = sum(not option.disabled for option in presets.options[min(begin, end) : max(begin, end)])
     await pilot.press(*["down" if end > begin else "up"] * passed, "enter")

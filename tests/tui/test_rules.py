@@ -13,6 +13,7 @@ from shardtui.tui.messages import EventsArrived
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.clean import clean
 from shardtui.tui.terminal.export import screen_text
+from shardtui.tui.widgets.preset_list import FOLDED, group_of
 from shardtui.tui.widgets.rule_list import Row
 from textual.pilot import Pilot
 
@@ -97,8 +98,8 @@ async def test_a_draft_is_previewed_saved_applied_and_resumed(home: Path) -> Non
         assert not mine.parent.exists()
         await pilot.press("escape")
         await until(lambda: app.current_mode == "watch", "the Watch view")
-        fitting = {info.name for info in app.state.ready.presets if info.fits}
-        assert fitting == {id for id in presets.shown if not id.startswith("# ")}
+        unfolded = {info.name for info in app.state.ready.presets if group_of(info) not in FOLDED}
+        assert unfolded == {id for id in presets.shown if not id.startswith("# ")}
 
         await pilot.press("8", "plus", *"model", "enter", "right")
         await put_on(pilot, Row("rule", "mlp"))

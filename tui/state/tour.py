@@ -151,7 +151,7 @@ LESSONS = (
         "that many make.",
         Open("watch"),
     ),
-    Lesson("Pitfalls", "It is in the group of pitfalls, at the end of the list.", SwitchTo("pitfall-same-axis")),
+    Lesson("Pitfalls", 'Enter on "3 pitfalls", near the end of the list, shows it.', SwitchTo("pitfall-same-axis")),
     Lesson("Pitfalls", "The loss is right, as before: what is wrong shows only in the compiled step.", Open("lint")),
     Lesson(
         "Pitfalls",
