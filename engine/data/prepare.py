@@ -40,7 +40,7 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
         parts, plan = sources.parts, _plan(request, tokenizer, sources)
     if sources.others:
         note(f"no documents: {listed(sources.others, MOST_NAMED)}")
-    out = Path(request.out) if request.out else cache_directory() / "data" / plan
+    out = Path(request.out or cache_directory() / "data" / plan / Path(request.source).name)
     if request.out is None and (out / FILE_NAME).exists():
         return PrepareAnswer(directory=str(out), data=read_struct(out / FILE_NAME, Prepared, advice=f"remove {out}"))
     done = _begin(out, plan, len(parts))

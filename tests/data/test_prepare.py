@@ -343,6 +343,7 @@ def test_the_data_of_a_run_are_tokenized_once(tmp_path: Path, tokenizer: Path, m
     options = _parser("train").parse_args([*given, "--set=vocab=400", "--set=vocab_rows=512"])
     config = new_config(options)
     assert config.data and config.evaluation and config.evaluation.data == config.data
+    assert Path(config.data).name == source.name, "the UI says the name"
     written = (Path(config.data) / "data.json").stat().st_mtime_ns
     assert new_config(options).data == config.data
     assert (Path(config.data) / "data.json").stat().st_mtime_ns == written

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from shardtui.engine.spec.config import RunConfig
-from shardtui.tui.cli.main import _parser, main
+from shardtui.tui.cli.main import _parser, _with_command, main
 from shardtui.tui.cli.run import _new_run
 from shardtui.tui.cli.run_file import known_options, parse
 
@@ -104,6 +104,10 @@ def test_a_wrong_file_is_refused_and_leaves_nothing(
 def test_a_missing_file_or_run_is_named(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
     assert main(["train", *arguments, "--steps=1"]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_run_file_alone_is_run() -> None:
+    assert _with_command(["a.toml", "--devices=8"]) == ["run", "a.toml", "--devices=8"]
 
 
 def test_the_schema_has_every_option(place: Path) -> None:

@@ -133,7 +133,7 @@ def _with_command(arguments: list[str]) -> list[str]:
     """Adds the default command `run` if none is given. Raises UserError for an unknown command."""
     if arguments and arguments[0] in (*COMMANDS, "-h", "--help", "--version"):
         return arguments
-    if arguments and not arguments[0].startswith("-"):
+    if arguments and not arguments[0].startswith("-") and not arguments[0].endswith(".toml"):
         maybe = f"{HINTS[arguments[0]]}: " if arguments[0] in HINTS else suggestion(arguments[0], COMMANDS)
         raise UserError(f"{arguments[0]}: no such command: {maybe}choose from {', '.join(COMMANDS)}")
     return ["run", *arguments]
