@@ -59,10 +59,10 @@ async def finished(
 
 
 async def listed_presets(app: ShardtuiApp) -> PresetList:
-    """Returns the list of presets, with a row for each once the engine has told them."""
+    """Returns the list of presets, filled once the engine has told them; an external loop has none to choose."""
     await until(lambda: app.screen.query(PresetList), "Watch")
-    presets = app.screen.query_one(PresetList)
-    await until(lambda: presets.options or not (app.state.ready and app.state.ready.presets), "the presets")
+    presets, state = app.screen.query_one(PresetList), app.state
+    await until(lambda: presets.options or state.watched or not (state.ready and state.ready.presets), "the presets")
     return presets
 
 

@@ -230,10 +230,11 @@ def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
     [
         ([Indivisible("batch", 16, 64)], "batch 16 < 64 devices"),
         ([Indivisible("batch", 24, 16)], "batch 24 ÷ 16 devices"),
-        ([Indivisible("batch", 16, 64), Indivisible("embed", 3, 2)], "infeasible"),
+        ([Indivisible("batch", 16, 64), Indivisible("embed", 3, 2)], "batch 16 < 64 devices"),
+        ([Indivisible("heads", 12, 8)], "heads 12 ÷ 8 devices"),
         ([], "infeasible"),
     ],
 )
-def test_the_short_verdict_names_a_batch_that_does_not_divide(indivisible: list[Indivisible], says: str) -> None:
+def test_the_short_verdict_names_a_dim_that_does_not_divide(indivisible: list[Indivisible], says: str) -> None:
     row = Row(preset="dp", mesh={"data": 64}, problems=["dp: it does not fit"], indivisible=indivisible)
     assert board_rows.short_verdict(row) == board_rows.verdict(row) == says

@@ -41,7 +41,7 @@ STEPS: tuple[tuple[str, list[str]] | tuple[str, list[str], str], ...] = (
     (ENTER, ["origin of params['up'] · net.py:program", "← argument params['up']"]),
     (ESCAPE, ["o Sort"]),
     ("2", ["collectives, estimated", "net.py:11"]),
-    (ENTER, ["because the product at net.py:11 sums over dim 1"]),
+    (ENTER, ["origin of all-reduce over model", "because the product at net.py:11 sums over dim 1"]),
     (ESCAPE, ["o Sort"]),
     ("3", ["S101", "params['down'] is replicated over the 2 devices", "S104"], "/ Filter"),
     (DOWN, ["S104"]),

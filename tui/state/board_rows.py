@@ -45,10 +45,11 @@ def _short_title(row: Row) -> str:
 
 
 def short_verdict(row: Row) -> str:
-    if row.verdict != "infeasible" or {dim.logical_axis for dim in row.indivisible} != {"batch"}:
+    """Returns the verdict; of an infeasible preset the first dim that its devices do not divide, if that is why."""
+    if row.verdict != "infeasible" or not row.indivisible:
         return row.verdict
-    size, devices = row.indivisible[0].size, row.indivisible[0].parts
-    return f"batch {size:,} {'<' if size < devices else '÷'} {devices:,} devices"
+    dim = row.indivisible[0]
+    return f"{dim.logical_axis} {dim.size:,} {'<' if dim.size < dim.parts else '÷'} {dim.parts:,} devices"
 
 
 def verdict(row: Row) -> str:
