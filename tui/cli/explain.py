@@ -235,7 +235,7 @@ def _tried(before: Explanation, after: Explanation) -> list[RenderableType]:
     changed = plain_table(Column("value", overflow="fold"), "before", "after", title="layouts with the other rules")
     for cells in layouts(before, after):
         changed.add_row(*map(Text, cells))
-    moved = plain_table("collective", "over", right("before"), right("after"), title="bytes per device and step")
+    moved = plain_table("collective", "over", right("before"), right("after"), title="payload per device and step")
     for kind, axes, *sizes in traffic(before, after):
         moved.add_row(kind, Text(axes), *map(formatting.size, sizes))
     return ["", changed if changed.row_count else "no layout changes", moved]

@@ -132,7 +132,7 @@ def _parts(breakdown: StepBreakdown) -> Table:
 
 
 def _collectives(breakdown: StepBreakdown) -> Table:
-    columns = ("times", "waiting", "exposed", "hidden", "bytes")
+    columns = ("times", "waiting", "exposed", "hidden", "payload")
     table = plain_table("collectives", "over", *map(right, columns), title="communication per device and step")
     for flow in flow_times(breakdown):
         table.add_row(flow.kind, formatting.over(flow.axes), _times(flow.count), *_times_of(flow))
@@ -163,7 +163,7 @@ def diff_tables(diff: ProfileDiff) -> Sequence[RenderableType]:
         parts.add_row(
             name, formatting.seconds(one), formatting.seconds(other), sign + formatting.seconds(abs(other - one))
         )
-    columns = ("times", "waiting", "exposed", "hidden", "bytes")
+    columns = ("times", "waiting", "exposed", "hidden", "payload")
     moved = plain_table("collectives", "over", "", *map(right, columns), title="communication per device and step")
     for change in diff.collectives:
         for name, flow in ((diff.subject, change.first), (diff.other, change.other)):
