@@ -56,10 +56,11 @@ class RunTable(Table):
     def name_of(self, key: str) -> Text:
         if key == NEW:
             return Text(self.new, "bold")
-        return Text(key if self.chosen is None else f"{'[x]' if key in self.chosen else '[ ]'} {key}")
+        name = printable(key)
+        return Text(name if self.chosen is None else f"{'[x]' if key in self.chosen else '[ ]'} {name}")
 
-    def known(self, column: Column[RunSummary]) -> Callable[[str], str | Text]:
-        return lambda key: column.text(self.summaries[key]) if key in self.summaries else ""
+    def known(self, column: Column[RunSummary]) -> Callable[[str], str]:
+        return lambda key: printable(column.text(self.summaries[key]).plain) if key in self.summaries else ""
 
     def state_of(self, key: str) -> str:
         if summary := self.summaries.get(key):

@@ -159,6 +159,8 @@ one that sorts it, and cuts long texts, never figures.
     @on(DataTable.RowHighlighted)
     def show_full_text(self) -> None:
         """Shows the cells that the table cuts or leaves out, of the row under the cursor."""
+        if not self.full_text.display:
+            return
         cells, widths = self.found_rows.get(self.selected or "", ()), self.shown_widths
         hidden = [
             f"{self.columns[at].name}: {cell.plain.strip()}"
