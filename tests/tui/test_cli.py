@@ -72,7 +72,8 @@ def test_a_run_is_reproducible_and_follows_its_seed(home: Path) -> None:
 def test_what_a_run_leaves(home: Path) -> None:
     train("--steps=3", "--run=mine")
     folder = home / "state/shardtui/runs/mine"
-    assert {path.name for path in folder.iterdir()} == {"run.json", "events.jsonl", "engine.log", "lock", "checkpoints"}
+    files = {"run.json", "run.toml", "events.jsonl", "engine.log", "lock"}
+    assert {path.name for path in folder.iterdir()} == files | {"checkpoints"}
     listing = checked("ls", run("ls", "--json").stdout)
     assert [(r["run"], r["state"], r["step"]) for r in listing["runs"]] == [("mine", "stopped", 3)]
     assert "mine" in run("ls").stdout
