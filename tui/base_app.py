@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+from rich.theme import Theme
 from textual.app import App, ScreenStackError
 from textual.css.query import NoMatches
 from textual.notifications import Notification, Notify, SeverityLevel
@@ -10,6 +11,7 @@ from textual.widget import AwaitMount, MountError
 from textual.worker import WorkerFailed
 
 from .screens.dialog import Dialog
+from .terminal.axis_style import AXIS_STYLES
 from .terminal.contrast import readable
 from .terminal.driver import Driver
 
@@ -37,8 +39,12 @@ class BaseApp(App[T], Generic[T]):
         self.set_keymap(dict(keymap))
 
     def get_css_variables(self) -> dict[str, str]:
-        self.theme_variables = readable(super().get_css_variables())
-        return self.theme_variables
+        """Returns the theme's variables, readable; tables, which Rich draws, get the colours of mesh axes, too."""
+        variables = readable(super().get_css_variables())
+        if variables != self.theme_variables:
+            self.theme_variables = variables
+            self.console.push_theme(Theme({name: variables[name].removeprefix("ansi_") for name in AXIS_STYLES}))
+        return variables
 
     def _handle_exception(self, error: Exception) -> None:
         """Ignores errors of messages to widgets that are gone while the app exits."""

@@ -22,9 +22,9 @@ from .test_app import finished, until
 
 LINES = {
     "mesh": [
-        "│ data            index 0 of 4; group: devices 0, 2, 4, 6 ",
-        "│ parameter bytes 1.72 MB in 16 shards ",
-        "│ moment bytes    3.45 MB in 32 shards ",
+        "│ data               index 0 of 4; group: devices 0, 2, 4, 6 ",
+        "│ peak, predicted     ━─────────────────────────────────────────────── 45.1 MB ",
+        "│ in use, fullest     ━─────────────────────────────────────────────── 5.18 MB ",
         "─ data 4 × model 2 ─╯",
     ],
     "lint": ["│ no findings so far, from parameters, moments and collectives "],

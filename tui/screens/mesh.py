@@ -10,14 +10,12 @@ from textual.content import Content
 from textual.widget import Widget
 
 from ...engine.base import formatting
-from ...engine.hlo.layout import bytes_per_device, coordinates
-from ...engine.wire.descriptions import DeviceInfo, MeshInfo
-from ...engine.wire.events import DevicesDiffer
 from ...engine.wire.hosts import HostInfo, HostStatus
 from ..bindings import identified
 from ..messages import ShardChosen
 from ..state.run_state import RunState
-from ..widgets.lines import Lines, set_titles
+from ..widgets.device_details import DeviceDetails, waits
+from ..widgets.lines import Lines
 from ..widgets.mesh_pane import MeshPane
 from .run_screen import RunScreen
 
@@ -28,13 +26,13 @@ class MeshScreen(RunScreen):
     HELP = """\
 ## Mesh
 
-The devices on the mesh axes of the active preset. **Arrows** move the cursor, **v** and **h** put other
-axes along rows and columns, **,** and **.** step through the rest. A row of devices shares a colour, and each box shows
-the bytes of state and batch that its device holds. **f** follows the device: its shard of each array
-is marked with `◆` in Arrays. `✗` marks a device that differed from its replicas
-(`--check-devices`). A run on several hosts lists its processes below, also which one is *stuck* and which
-are *waiting* for it, and a supervised one its attempts: who was lost, the time without steps, and how many were made
-again.
+The devices on the mesh axes of the active preset. **Arrows** move the cursor, **v** and **h** put other axes along rows
+and columns, **,** and **.** step through the rest. A row of devices shares a colour. Each box shows the bytes of state
+and batch that its device holds and, once a step was profiled (**p**), how long it waits for others in a step; beside
+them stand the device's group along each axis, its memory, and the parts of its step. **f** follows the device: its
+shard of each array is marked with `◆` in Arrays. `✗` marks a device that differed from its replicas
+(`--check-devices`). A run on several hosts lists its processes below, also which one is *stuck* and which are *waiting*
+for it, and a supervised one its attempts: who was lost, the time without steps, and how many were made again.
 """
     AUTO_FOCUS: ClassVar[str | None] = "MeshPane"
     BINDINGS: ClassVar[list[BindingType]] = identified("mesh", [("f", "follow", "Follow")])
@@ -53,8 +51,9 @@ again.
         if state.layout and state.ready:
             mesh, old = state.layout.mesh, pane.subject
             wrong = frozenset(device.id for device in state.differing.devices) if state.differing else frozenset[int]()
-            if old is None or (old.mesh, old.followed, old.wrong) != (mesh, state.followed, wrong):
-                pane.show_mesh(state.layout, state.ready.devices[0].platform, state.followed, wrong)
+            waiting = {device: f"waits {formatting.seconds(seconds)}" for device, seconds in waits(state).items()}
+            if old is None or (old.mesh, old.followed, old.wrong, old.notes) != (mesh, state.followed, wrong, waiting):
+                pane.show_mesh(state.layout, state.ready.devices[0].platform, state.followed, wrong, waiting)
             self.show_device()
         self.query_one(HostsPanel).show_hosts(state)
 
@@ -68,73 +67,6 @@ again.
 
     def action_follow(self) -> None:
         self.follow_device(self.device)
-
-
-MAX_PEERS = 16
-
-
-class DeviceDetails(Lines):
-    """Identity, mesh position and bytes by kind of the device under the cursor."""
-
-    def on_mount(self) -> None:
-        self.border_title = "device"
-
-    def show_device(self, state: RunState, device: int | None) -> None:
-        """Shows the device with this id, once the run has reported its devices and a layout."""
-        info = next((info for info in state.ready.devices if info.id == device), None) if state.ready else None
-        if info and state.layout:
-            set_titles(self, f"device {info.id}{' ◆ followed' if info.id == state.followed else ''}")
-            self.show(
-                _difference(info, state.differing)
-                + _identity(info)
-                + _mesh_position(info.id, state.layout.mesh)
-                + _held_bytes(state)
-            )
-
-
-def _identity(info: DeviceInfo) -> list[Content]:
-    rows = [("device", f"{info.kind} ({info.platform}), process {info.process}")]
-    if info.coords is not None:
-        core = "" if info.core is None else f", core {info.core}"
-        rows.append(("torus coordinates", f"({', '.join(map(str, info.coords))}){core}"))
-    return [_row(label, value) for label, value in rows]
-
-
-def _difference(info: DeviceInfo, differing: DevicesDiffer | None) -> list[Content]:
-    """Returns that the device was found to differ from its replicas; nothing if it was not."""
-    if differing is None or all(device.id != info.id for device in differing.devices):
-        return []
-    what = "differed" if differing.is_certain else "may be what differed"
-    lines = f"✗ {what} from its replicas after step {differing.step:,}, in {len(differing.arrays)} arrays"
-    return [Content.styled(lines, "$error"), Content()]
-
-
-def _mesh_position(device: int, mesh: MeshInfo) -> list[Content]:
-    """Returns the device's index on each mesh axis, and the devices that differ from it in that axis alone."""
-    places = coordinates(mesh)
-    mine = places[device]
-    lines = [Content()]
-    for axis, size in mesh.axes.items():
-        peers = [other for other, place in places.items() if {**place, axis: 0} == {**mine, axis: 0}]
-        shown = ", ".join(map(str, peers[:MAX_PEERS])) + (" …" if len(peers) > MAX_PEERS else "")
-        lines.append(_row(axis, f"index {mine[axis]} of {size}" + (f"; group: devices {shown}" if size > 1 else "")))
-    return lines
-
-
-def _held_bytes(state: RunState) -> list[Content]:
-    """Returns the bytes that a device holds, by kind. All devices hold the same, except for dims that do not divide."""
-    assert state.layout
-    kinds = ("parameter", "moment", "variable", "batch")
-    lines = [Content()]
-    for kind in kinds:
-        held = [bytes_per_device(array, state.layout.mesh) for array in state.layout.arrays if array.kind == kind]
-        if held:
-            lines.append(_row(f"{kind} bytes", f"{formatting.size(sum(held))} in {len(held)} shards"))
-    return lines
-
-
-def _row(label: str, value: str) -> Content:
-    return Content.assemble((f"{label:<16}", "$text-muted"), value)
 
 
 MAX_NAME = 20

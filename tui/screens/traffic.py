@@ -20,7 +20,7 @@ from ..state.origin_pages import CompiledPage
 from ..state.run_state import RunState
 from ..state.step_words import overlap_words
 from ..state.tables import collective_columns
-from ..widgets.lines import Lines, StyledText, Texts, set_titles
+from ..widgets.lines import Lines, StyledText, Texts, axes_content, set_titles
 from ..widgets.table import Table
 from .run_screen import RunScreen
 
@@ -178,18 +178,21 @@ def flow_lines(layout: PresetCompiled, compared: PresetCompiled | None, width: i
     most = max(max(flow.other_bytes_sent or 0, flow.bytes_sent or 0) for flow in found)
     names = [(flow.kind, formatting.over(flow.axes, flow.network)) for flow in found]
     kinds, axes = (2 + max(map(len, each)) for each in zip(*names, strict=True))
-    heads = [f"{kind:<{kinds}}{over:<{axes}}" for kind, over in names]
+    heads = [
+        axes_content(f"{kind:<{kinds}}{over:<{axes}}", flow.axes)
+        for (kind, over), flow in zip(names, found, strict=True)
+    ]
     return [_line(head, flow, most, compared, width) for head, flow in zip(heads, found, strict=True)]
 
 
-def _line(head: str, flow: FlowChange, most: int, compared: PresetCompiled | None, width: int) -> Content:
+def _line(head: Content, flow: FlowChange, most: int, compared: PresetCompiled | None, width: int) -> Content:
     """Returns one row, which begins with `head`: `all-reduce  model  22 ops  4.72 MB ━━━  ● dp-tp4: 11 ops`."""
     other = ""
     if compared and (flow.count, flow.bytes_sent) != (flow.other_count, flow.other_bytes_sent):
         other = f"  ● {compared.preset}: " + (_amount(flow.count, flow.bytes_sent) if flow.count != 0 else "none")
     amount = _amount(flow.other_count, flow.other_bytes_sent) if flow.other_count != 0 else "none"
     head += f"{amount:>{OPS_WIDTH + SIZE_WIDTH}} "
-    room = max(0, min(40, width - len(head) - len(other)))
+    room = max(0, min(40, width - head.cell_length - len(other)))
     filled = round(room * (flow.other_bytes_sent or 0) / most) if most else 0
     return Content.assemble(head, ("━" * filled, "$primary"), " " * (room - filled), (other, "$accent"))
 

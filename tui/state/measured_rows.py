@@ -11,6 +11,7 @@ from ...engine.planning.ranking import Measured, Row, StepCost, ranked
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady, PresetCompiled
+from ..terminal.axis_style import axes_text
 from ..terminal.plain_table import Column, figure
 from .recommendation import recommendation
 from .run_state import RunState
@@ -62,7 +63,12 @@ def columns(
     `status`: what stands in the place of its step time, if anything."""
     return [
         Column("preset", lambda row: mark(row) + row.preset),
-        Column("mesh", lambda row: formatting.axes(row.mesh) if is_wide else "×".join(map(str, row.mesh.values()))),
+        Column(
+            "mesh",
+            lambda row: (
+                axes_text(formatting.axes(row.mesh), row.mesh) if is_wide else "×".join(map(str, row.mesh.values()))
+            ),
+        ),
         figure(
             "step time",
             lambda row: status(row) or _measured(row, lambda it: formatting.seconds(it.step_seconds)) or "–",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from rich.text import Text
 
@@ -11,6 +12,7 @@ from ...engine.hlo.layout import bytes_per_device, notation, replicas, shard_of,
 from ...engine.hlo.traffic import bytes_sent
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, PeakBuffer
 from ...engine.wire.step_breakdown import CollectiveTime, OperationTime, StepBreakdown
+from ..terminal.axis_style import axes_text
 from ..terminal.plain_table import Column, figure
 from .explanation_words import ends
 from .step_words import held_by, lifetime
@@ -80,7 +82,7 @@ REDUNDANT, DIMS, PAYLOAD = "redundant", "dims@axes", "payload"
 def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: "") -> list[Column[ArrayRow]]:
     """Returns the columns of arrays and modules. `mark`: what stands before a name."""
 
-    def of_array(cell: Callable[[ArrayInfo], str]) -> Callable[[ArrayRow], str]:
+    def of_array(cell: Callable[[ArrayInfo], str | Text]) -> Callable[[ArrayRow], str | Text]:
         return lambda row: "" if row.is_module else cell(row.arrays[0])
 
     def total(size: Callable[[ArrayInfo, MeshInfo], int]) -> Callable[[ArrayRow], str]:
@@ -96,7 +98,7 @@ def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: 
             lambda row: Text("  " * row.depth + mark(row) + row.label, "bold" if row.is_module else ""),
             cut="left",
         ),
-        Column(DIMS, of_array(notation)),
+        Column(DIMS, of_array(lambda array: axes_text(notation(array), mesh.axes))),
         figure("per device", total(bytes_per_device)),
         figure("copies", of_array(lambda array: str(replicas(array.compiled_spec, mesh))), 5),
         figure(REDUNDANT, total(wasted_bytes), 6),
@@ -129,7 +131,7 @@ def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> 
 
     return [
         Column("collective", lambda info: info.kind),
-        Column("over", lambda info: formatting.over(info.axes, info.network)),
+        Column("over", lambda info: axes_text(formatting.over(info.axes, info.network), info.axes)),
         figure("times", lambda info: formatting.times(info.count)),
         figure(PAYLOAD, lambda info: formatting.size(info.bytes_each), 3),
         figure("sent/step", lambda info: formatting.in_step(bytes_sent(info))),
@@ -194,7 +196,7 @@ def share(value: float | None) -> str:
 
 VALUES: Sequence[Column[tuple[str, ValueOrigin]]] = (
     Column("value", lambda each: each[0], cut="left"),
-    Column("split over", lambda each: each[1].layout if each[1].is_laid_out else ""),
+    Column("split over", lambda each: axes_text(each[1].layout if each[1].is_laid_out else "", chain(*each[1].axes))),
     Column("shape", lambda each: formatting.shape(each[1].shape), leaves=2),
     Column("dtype", lambda each: each[1].dtype, style="dim", leaves=1),
     Column("source", lambda each: formatting.short_source(each[1].source), cut="left"),
@@ -205,7 +207,7 @@ VALUES: Sequence[Column[tuple[str, ValueOrigin]]] = (
 UNKNOWN_HERE = f"{UNKNOWN} here: --compile"
 ESTIMATED_COLLECTIVES: Sequence[Column[CollectiveOrigin]] = (
     Column("collective", lambda each: UNKNOWN_HERE if each.kind == UNKNOWN else each.kind),
-    Column("over", lambda each: formatting.over(each.axes)),
+    Column("over", lambda each: axes_text(formatting.over(each.axes), each.axes)),
     figure("times", lambda each: formatting.times(each.count)),
     figure(PAYLOAD, lambda each: formatting.in_step(each.bytes)),
     Column("source", lambda each: formatting.short_source(each.source), cut="left"),

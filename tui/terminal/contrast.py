@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from textual.color import Color
 
+from .axis_style import ANSI, AXIS_STYLES
+
 LEAST = 4.5
 """Contrast of text, as WCAG 2.2 asks for (success criterion 1.4.3)."""
 TEXTS = ("primary", "secondary", "accent", "success", "warning", "error", "text-muted")
@@ -14,6 +16,8 @@ STEP = 0.02
 MUTED = 0.6
 TURN = 1 / 6
 """From the hue of the primary colour to that of an accent that would look like a warning."""
+AXIS_HUES = (210, 320, 165, 280, 95, 240, 130)
+"""Degrees, of the mesh axes: far from orange and red, which warn."""
 
 
 def readable(theme: Mapping[str, str]) -> dict[str, str]:
@@ -21,7 +25,7 @@ def readable(theme: Mapping[str, str]) -> dict[str, str]:
     accent in the colour of warnings gets another hue. A theme of the terminal's own colours stays as it is."""
     colours = {name: Color.parse(theme[name]) for name in (*TEXTS[:-1], *BACKGROUNDS[:-1], "foreground")}
     if any(colour.ansi is not None for colour in colours.values()):
-        return dict(theme)
+        return {**theme, **{name: f"ansi_{colour}" for name, colour in zip(AXIS_STYLES, ANSI, strict=True)}}
     foreground = colours["foreground"]
     if colours["accent"] == colours["warning"]:
         hue, saturation, lightness = colours["primary"].hsl
@@ -30,7 +34,8 @@ def readable(theme: Mapping[str, str]) -> dict[str, str]:
     colours["text-muted"] = colours["background"].blend(foreground, MUTED)
     backgrounds = [colours[name] for name in BACKGROUNDS]
     is_dark = colours["background"].brightness < 0.5
-    for name in TEXTS:
+    colours |= {name: Color.from_hsl(hue / 360, 0.6, 0.6) for name, hue in zip(AXIS_STYLES, AXIS_HUES, strict=True)}
+    for name in (*TEXTS, *AXIS_STYLES):
         colour, by = colours[name], 0.0
         while min(contrast(colour, each) for each in backgrounds) < LEAST and by < 1:
             by += STEP

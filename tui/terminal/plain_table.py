@@ -10,8 +10,10 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
+from rich.theme import Theme
 
 from ...engine.base.output import printable
+from .axis_style import ANSI, AXIS_STYLES
 
 R = TypeVar("R", contravariant=True)
 UNLIMITED = 10_000
@@ -139,7 +141,8 @@ class PlainConsole(Console):
 
 def plain_console(**options: Any) -> Console:
     """`options`: for `rich.console.Console`."""
-    return PlainConsole(markup=False, emoji=False, **options)
+    theme = Theme(dict(zip(AXIS_STYLES, ANSI, strict=True)))
+    return PlainConsole(markup=False, emoji=False, theme=theme, **options)
 
 
 def table_console() -> Console:

@@ -20,8 +20,9 @@ MIN_CELL_WIDTH = 3
 """Least terminal columns of a cell."""
 FOLDED_CELL_WIDTH = 16
 """Terminal columns of a cell that shows several positions: enough for a label that names them."""
-MIN_DETAIL_HEIGHT = 3
-"""Least lines of a cell with a detail below its label."""
+RULE = "$foreground 30%"
+MAX_CELL_HEIGHT = 5
+"""Most lines of a cell: taller ones would say no more."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class Cell:
     """Whether the cell has a `◆`: it belongs to the followed device."""
     tint: int | None = None
     """Index of its colour; None for one of its own."""
-    detail: str = ""
-    """A second line, where there is room."""
+    details: tuple[str, ...] = ()
+    """Further lines, where there is room."""
 
 
 def window(positions: int, room: int, folded_room: int, cursor: int, folds: bool) -> Window:
@@ -81,28 +82,30 @@ def draw_grid(cells: list[list[Cell]], cursor: tuple[int, int] | None, width: in
     """
     rows, columns = len(cells), len(cells[0])
     cell_width = max(MIN_CELL_WIDTH, (width - 1) // columns - 1)
-    cell_height = max(1, (height - 1) // rows - 1)
+    cell_height = min(MAX_CELL_HEIGHT, max(1, (height - 1) // rows - 1))
     rules = [left + middle.join(["─" * cell_width] * columns) + right for left, middle, right in ("┌┬┐", "├┼┤", "└┴┘")]
-    lines = [Content(rules[0])]
+    rules = [Content.styled(rule, RULE) for rule in rules]
+    lines = [rules[0]]
     for y, row in enumerate(cells):
         for inner in range(cell_height):
-            parts: list[str | tuple[str, str]] = ["│"]
+            parts: list[str | tuple[str, str]] = [("│", RULE)]
             for x, cell in enumerate(row):
-                text = _cell_line(cell, inner - (cell_height - 1) // 2, cell_width, cell_height, (y, x) == cursor)
+                text = _cell_line(cell, inner, cell_width, cell_height, (y, x) == cursor)
                 tint = TINTS[(y * columns + x if cell.tint is None else cell.tint) % len(TINTS)]
                 style = f"bold reverse {tint}" if (y, x) == cursor else f"on {tint} {45 if cell.marked else 25}%"
-                parts += [(text.center(cell_width), style), "│"]
+                parts += [(text.center(cell_width), style), ("│", RULE)]
             lines.append(Content.assemble(*parts))
-        lines.append(Content(rules[1] if y < rows - 1 else rules[2]))
+        lines.append(rules[1] if y < len(cells) - 1 else rules[2])
     return lines
 
 
 def _cell_line(cell: Cell, line: int, width: int, height: int, is_cursor: bool) -> str:
-    """Returns the text of a cell's line, counted from its middle: the label, the detail below it, or nothing."""
-    if line == 0:
+    """Returns the text of a cell's line: the label, the details that fit below it, or nothing around them."""
+    details = [detail for detail in cell.details if len(detail) <= width][: height - 1]
+    at = line - (height - 1 - len(details)) // 2
+    if at == 0:
         return cell_text(cell, width, is_cursor)
-    has_detail = line == 1 and height >= MIN_DETAIL_HEIGHT and len(cell.detail) <= width
-    return cell.detail if has_detail else ""
+    return details[at - 1] if 0 < at <= len(details) else ""
 
 
 def cell_text(cell: Cell, width: int, is_cursor: bool) -> str:

@@ -13,6 +13,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ..state.run_state import RunState
+from ..terminal.axis_style import axis_style, whole_word
 
 UNIT = r"(?:[kMGTP]?B|[kMGTP]?FLOP(?:/s)?|µs|ms|s|min|h|%|[kMGBTP]|ops?)(?!\w)"
 DIGITS = r"\d[\d.,:]*(?:e-?\d+)?"
@@ -60,6 +61,22 @@ EMPTY = Content()
 TITLE_MARGIN = 6
 """Cells of a border that its title cannot use."""
 _titles: "WeakKeyDictionary[Widget, tuple[str, str]]" = WeakKeyDictionary()
+
+
+def axes_content(text: str, axes: Iterable[str]) -> Content:
+    """Returns the text with these mesh axes in their colours."""
+    found = Content(text)
+    for axis in axes:
+        found = found.highlight_regex(whole_word(axis), style=f"${axis_style(axis)}")
+    return found
+
+
+def bar(label: str, label_width: int, part: float, whole: float, value: str, width: int) -> Content:
+    """Returns one row with a bar: `params   ━━━━───  1.6 MB`."""
+    name, value = Content.styled(label, "$text-muted").truncate(label_width, ellipsis=True, pad=True), value.rjust(8)
+    room = max(0, width - label_width - 1 - len(value))
+    filled = min(room, max(1, round(room * part / whole))) if whole and room else 0
+    return Content.assemble(name, " ", ("━" * filled, "$primary"), ("─" * (room - filled), "$surface-lighten-2"), value)
 
 
 def set_titles(widget: Widget, title: str, subtitle: str = "") -> None:

@@ -1,5 +1,6 @@
 """The devices on the mesh axes."""
 
+from collections.abc import Mapping
 from itertools import zip_longest
 
 import msgspec
@@ -31,15 +32,24 @@ class MeshPane(ShardingPane):
     wrong: frozenset[int] = frozenset()
     """Devices that were found to differ from their replicas."""
 
+    notes: Mapping[int, str] = {}
+    """A third line for each device."""
+
     def show_mesh(
-        self, layout: PresetCompiled, platform: str, followed: int | None, wrong: frozenset[int] = frozenset()
+        self,
+        layout: PresetCompiled,
+        platform: str,
+        followed: int | None,
+        wrong: frozenset[int] = frozenset(),
+        notes: Mapping[int, str] = {},
     ) -> None:
-        self.wrong = wrong
+        self.wrong, self.notes = wrong, notes
         self.held = formatting.size(sum(bytes_per_device(array, layout.mesh) for array in layout.arrays))
         self.show_array(mesh_as_array(layout.mesh), layout.mesh, platform, followed)
 
     def set_subject(self, subject: Subject) -> None:
-        super().set_subject(msgspec.structs.replace(subject, tints_by_row=True, detail=self.held, wrong=self.wrong))
+        marks = {"detail": self.held, "wrong": self.wrong, "notes": self.notes}
+        super().set_subject(msgspec.structs.replace(subject, tints_by_row=True, **marks))
 
     def show_title(self, subject: Subject) -> None:
         set_titles(self, "mesh", formatting.axes(subject.mesh.axes))

@@ -7,7 +7,7 @@ from ...engine.hlo.traffic import Flow, flows
 from ...engine.wire.events import MemoryMeasured, Switched
 from ..state.run_state import RunState
 from ..state.step_words import pipeline_words
-from .lines import StateLines, cut, set_titles, wrapped
+from .lines import StateLines, axes_content, bar, cut, set_titles, wrapped
 
 
 class Panel(StateLines):
@@ -111,7 +111,7 @@ class MemoryPerDevice(Panel):
             ("temps", memory.temporaries),
             ("peak", memory.peak),
         )
-        return [_bar(label, part, memory.peak, width) for label, part in parts]
+        return [bar(label, 8, part, memory.peak, formatting.size(part), width) for label, part in parts]
 
 
 class Traffic(Panel):
@@ -156,22 +156,14 @@ def _flow(flow: Flow, width: int) -> Content:
     """Returns one row: `all-reduce model    22 ops  4.72 MB`. A narrow row leaves out the count."""
     label, moved = f"{flow.kind} {formatting.over(flow.axes, flow.network)}", formatting.in_step(flow.sent)
     amount = f"{formatting.ops(flow.count)}  {moved:>7}"
-    return _row(label, amount if len(label) + len(amount) < width else moved, width)
+    value = amount if len(label) + len(amount) < width else moved
+    return _labelled(axes_content(label, flow.axes).stylize_before("$text-muted"), value, width)
 
 
 def _row(label: str, value: str, width: int) -> Content:
-    name = cut(Content.styled(label, "$text-muted"), max(width - len(value) - 1, 0))
+    return _labelled(Content.styled(label, "$text-muted"), value, width)
+
+
+def _labelled(label: Content, value: str, width: int) -> Content:
+    name = cut(label, max(width - len(value) - 1, 0))
     return Content.assemble(name, value.rjust(max(width - name.cell_length, len(value) + 1)))
-
-
-def _bar(label: str, part: int, total: int, width: int) -> Content:
-    """Returns one row with a bar: `params   ━━━━───  1.6 MB`."""
-    value = formatting.size(part).rjust(8)
-    room = max(0, width - 9 - len(value))
-    filled = max(1, round(room * part / total)) if total and room else 0
-    return Content.assemble(
-        (f"{label:<8} ", "$text-muted"),
-        ("━" * filled, "$primary"),
-        ("─" * (room - filled), "$surface-lighten-2"),
-        value,
-    )

@@ -20,7 +20,7 @@ from ...engine.spec.preset_reader import REST
 from ..bindings import identified
 from ..state.draft import Draft
 from .choices import Choices
-from .lines import cut, set_titles
+from .lines import axes_content, cut, set_titles
 
 Kind = Literal["name", "heading", "axis", "rule", "override"]
 MESH_PROBLEM = re.compile(r": mesh \S+=|\[mesh\]: ")
@@ -123,8 +123,9 @@ def row_content(row: Row, draft: Draft, problems: Sequence[str], width: int) -> 
     if row.kind == "heading":
         return Content.styled(f"\n{'✗ ' if is_wrong else '  '}{row.key}", "$error" if is_wrong else "$text-muted")
     mark, style = ("✗", "$error") if is_wrong else ("●", "$accent") if is_changed(row, draft) else (" ", "")
-    label = Content(printable(row.key)).truncate(LABEL_WIDTH - 1, ellipsis=True)
-    value = Content(value_of(row, draft)).stylize(style or value_style(row, draft))
+    name = printable(row.key)
+    label = axes_content(name, [name] if row.kind == "axis" else []).truncate(LABEL_WIDTH - 1, ellipsis=True)
+    value = axes_content(value_of(row, draft), draft.sizes).stylize_before(style or value_style(row, draft))
     parts = [(f"{mark} ", style), label, " " * (LABEL_WIDTH - label.cell_length), value]
     room = width - 2 - LABEL_WIDTH - max(VALUE_WIDTH, value.cell_length)
     text = explanation(row, draft)

@@ -13,7 +13,7 @@ from ...engine.base import formatting
 from ...engine.hlo.layout import bytes_per_device, coordinates, dim_name, replicas, shard_shape
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from .grid import FOLDED_CELL_WIDTH, Cell, Window, draw_grid, grid_capacity, window
-from .lines import cut
+from .lines import axes_content, cut
 from .sharding_subject import Part, Subject
 
 
@@ -39,7 +39,7 @@ def size_summary(array: ArrayInfo, mesh: MeshInfo) -> str:
 
 def draw_sharding(subject: Subject, width: int, height: int, with_cursor: bool = False) -> list[Content]:
     """Returns at most `height` lines of `width` cells: a legend of the dims, then the grid."""
-    head = [Content.styled(text, "$text-muted") for text in _legend(subject)]
+    head = [axes_content(text, subject.mesh.axes).stylize_before("$text-muted") for text in _legend(subject)]
     down, across = _windows(subject, width, height)
     holders = subject.holders
     cells = [
@@ -88,11 +88,12 @@ def _cell(subject: Subject, holders: dict[Part, list[int]], down: range, across:
                 part[subject.columns] = x
             devices += holders.get(tuple(part), [])
     mark = "✗" * (not subject.wrong.isdisjoint(devices))
+    note = subject.notes.get(devices[0], "") if len(devices) == 1 else ""
     return Cell(
         lambda width: mark + label(subject.platform, sorted(set(devices)), width - len(mark), subject.mesh),
         subject.followed in devices,
         down.start if subject.tints_by_row else None,
-        subject.detail,
+        tuple(filter(None, (subject.detail, note))),
     )
 
 

@@ -1,5 +1,7 @@
 """The array whose sharding is drawn, the dims drawn along rows and columns, and the place of the cursor."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from ...engine.hlo.layout import device_parts, parts
@@ -32,6 +34,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the boxes of a row share a colour, instead of each having its own."""
     detail: str = ""
     """A second line in each box."""
+    notes: Mapping[int, str] = {}
+    """A third line in the box of one device, by its id."""
 
     @property
     def counts(self) -> Part:

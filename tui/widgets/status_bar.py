@@ -7,7 +7,7 @@ from ...engine.spec.training_words import training_words
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
 from ..state.goodput import share_words
 from ..state.run_state import Phase, RunState
-from .lines import StateLines, cut
+from .lines import StateLines, axes_content, cut
 
 PHASE_MARKS = {
     Phase.STARTING: ("◌", "$warning"),
@@ -60,7 +60,7 @@ def _left(state: RunState) -> list[Content]:
     if state.preset:
         parts.append(Content.styled(state.preset, "bold"))
         if state.layout:
-            parts.append(Content(formatting.axes(state.layout.mesh.axes)))
+            parts.append(axes_content(formatting.axes(state.layout.mesh.axes), state.layout.mesh.axes))
     model = state.about.model_name if state.about else ""
     if state.ready:
         parts.append(Content(f"{model} {formatting.count(state.ready.parameters)}"))

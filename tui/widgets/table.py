@@ -275,9 +275,11 @@ def shortened(cell: Text, width: int, column: Column[Any]) -> Text:
     if column.cut == "left":
         mark = text[: len(text) - len(text.lstrip(MARKS))]
         begin = next(at for at in range(len(mark), len(text) + 1) if cell_len(mark + text[at:]) <= room)
-        return Text(mark + ELLIPSIS + text[begin:], cell.style)
+        return Text.assemble(Text(mark + ELLIPSIS, cell.style), cell[begin:])
     end = next(at for at in range(len(text), -1, -1) if cell_len(text[:at]) <= room)
-    return Text(text[: cut_point(text, end)].rstrip() + ELLIPSIS, cell.style)
+    left = cell[: cut_point(text, end)]
+    left.rstrip()
+    return left.append(ELLIPSIS)
 
 
 def matches(cells: Cells, patterns: Sequence[re.Pattern[str]]) -> bool:
