@@ -27,6 +27,13 @@ def seconds(value: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def rough_seconds(value: float) -> str:
+    """Formats seconds in one unit, rounded down: `42 s`, `12 min`, `5 h`, `3 d`."""
+    whole = max(0, int(value))
+    steps = ((86400, "d"), (3600, "h"), (60, "min"))
+    return next((f"{whole // each} {unit}" for each, unit in steps if whole >= each), f"{whole} s")
+
+
 def count(value: float) -> str:
     """Formats a number of parameters: `848 k`, `124 M`, `1.56 B`."""
     return _scaled(value, 1000, ("", "k", "M", "B", "T"))

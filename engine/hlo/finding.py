@@ -15,7 +15,7 @@ RULES = {
     "S103": ("does-not-divide", "a dim cannot be split as its rule says"),
     "S104": ("idle-axis", "nothing is split over a mesh axis"),
     "S105": ("redundant-compute", "devices repeat each other's matrix products"),
-    "S106": ("gathered-parameter", "a parameter is all-gathered for a product that could be reduced instead"),
+    "S106": ("gathered-parameter", "a parameter is gathered for a product that could be reduced instead"),
     "S107": ("rematerialization", "the compiler replicates an array to reshard it"),
     "S108": ("other-layout", "the compiler chose another layout than intended"),
     "S109": ("traffic-over-compute", "an axis carries more bytes than compute can hide"),
@@ -24,6 +24,8 @@ RULES = {
     "S112": ("captured-array", "a program has large arrays as constants, which its function does not take"),
 }
 """Code to (name, what it finds). The meaning of a code never changes."""
+OF_PROGRAMS = "S112"
+"""The code that is about programs alone, not about presets."""
 
 
 class Finding(Struct, frozen=True):

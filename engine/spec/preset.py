@@ -39,6 +39,10 @@ LOGICAL_AXES = {
     "layers": "stacked blocks",
 }
 """Logical axes of the built-in models, with their meaning. A user's model may have others."""
+ONLY_ACTIVATIONS = ("batch", "seq", "keys", "activation_embed", "saved_embed")
+"""Those that no parameter has."""
+OF_SENT_TOKENS = ("expert_batch", "capacity")
+"""Those of tokens sent to experts."""
 FOLLOWS = {"saved_embed": "heads", "kv_heads": "heads", "expert_batch": "batch", "capacity": "seq"}
 """Logical axes that are split like another one, unless a preset has a rule for them."""
 OF_SOME_PARAMETERS = {

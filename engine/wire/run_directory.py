@@ -182,6 +182,25 @@ class RunDirectory:
         """Size of all its files, checkpoints included. Raises OSError if one goes meanwhile."""
         return sum(path.lstat().st_size for path in self.path.rglob("*"))
 
+    def rename(self, name: str) -> "RunDirectory":
+        """Moves an ended run to another name. Raises UserError if it is live or its checkpoints lie elsewhere, or the
+        name is taken or not valid."""
+        renamed = RunDirectory(self.path.with_name(checked_name(name)))
+        if self.is_supervised:
+            raise UserError(f"run {self.name}: a supervisor keeps it training: `shardtui stop {self.name}` ends it")
+        with self.hold():
+            about = self.about
+            if isinstance(about, RunConfig) and about.checkpoints.directory:
+                raise UserError(f"run {self.name}: its checkpoints are in {self.checkpoints(about)}, under its name")
+            if renamed.path.exists():
+                raise UserError(f"run {name}: this run already exists: choose another name")
+            try:
+                self.path.rename(renamed.path)
+                renamed.write_config(msgspec.structs.replace(about, run=name))
+            except OSError as error:
+                raise UserError(f"run {self.name}: {error.filename}: cannot be renamed: {error.strerror}") from error
+        return renamed
+
     def discard(self) -> None:
         shutil.rmtree(self.path)
 

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import run_directory
 from shardtui.tui.cli.main import _parser, main
 
@@ -243,6 +245,24 @@ def test_rm_deletes_ended_runs_and_no_others(home: Path, capsys: pytest.CaptureF
     assert f"run two: process {os.getpid()} holds its lock" in output.err
     assert main(["rm", "two"]) == 0
     assert run_directory.all_runs() == []
+
+
+def test_rename_moves_an_ended_run_and_no_other(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    far = CheckpointConfig(directory="/far")
+    one, two, other = (
+        run_directory.create(tiny_config(run=name, checkpoints=kept))
+        for name, kept in (("one", CheckpointConfig()), ("two", CheckpointConfig()), ("far", far))
+    )
+    with one.hold():
+        assert main(["rename", "one", "new"]) == 2
+    assert main(["rename", "one", "two"]) == main(["rename", "one", "../x"]) == main(["rename", "far", "near"]) == 2
+    errors = capsys.readouterr().err
+    assert all(text in errors for text in ("holds its lock", "run two: this run already exists", "/far/far", "'../x'"))
+    assert one.exists and two.exists and other.exists
+    assert main(["rename", "one", "new"]) == 0
+    renamed = run_directory.find("new")
+    assert renamed.config == msgspec.structs.replace(tiny_config(run="new", checkpoints=CheckpointConfig()))
+    assert not one.path.exists()
 
 
 def inspect(*arguments: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shardtui.engine.base.formatting import rough_seconds
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.config import CheckpointConfig, WatchedRun
 from shardtui.engine.wire import event_log, run_directory
@@ -18,11 +19,11 @@ from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.cli import run as run_command
 from shardtui.tui.cli.main import main
-from shardtui.tui.screens.confirm import Confirm
+from shardtui.tui.screens.confirm import AskName, Confirm
 from shardtui.tui.screens.runs import RunsScreen
 from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import Phase, RunState
-from shardtui.tui.state.run_summary import age, summarise
+from shardtui.tui.state.run_summary import summarise
 from shardtui.tui.terminal.export import screen_text
 from textual.pilot import Pilot
 
@@ -85,7 +86,7 @@ def test_a_summary_says_what_holds_the_run(home: Path) -> None:
 
 
 def test_ages_have_one_unit() -> None:
-    assert [age(seconds) for seconds in (0, 59, 61, 7300, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
+    assert [rough_seconds(seconds) for seconds in (0, 59, 61, 7300, 200_000)] == ["0 s", "59 s", "1 min", "2 h", "2 d"]
 
 
 @asynccontextmanager
@@ -126,7 +127,7 @@ async def test_runs_are_listed_newest_first_below_new_run_and_enter_opens_one(ho
     aged(dead, old, new)
     async with offered(no_new_run) as (app, pilot, screen):
         rows = [" ".join(line.strip("│ ").split()) for line in screen_text(app).splitlines() if "│" in line]
-        assert rows[1::-1] == ["new run", "run age model preset steps loss size state"]
+        assert rows[1::-1] == ["new run", "run age model preset steps loss held-out size state"]
         assert [row.split()[0] for row in rows[2:5]] == ["new-1", "old-1", "dead-1"]
         assert " d nano fsdp 1,300 1.235 " in rows[2] and rows[2].endswith(" kB ■ stopped")
         assert rows[4].endswith("✗ crashed")
@@ -159,6 +160,32 @@ async def test_d_deletes_a_run_once_it_is_confirmed(home: Path) -> None:
         assert screen.table.run == kept
         await pilot.press("q")
     assert kept.events.exists()
+
+
+async def test_n_renames_a_run(home: Path) -> None:
+    first, taken = recorded_run("first", steps(5, 2.0)), recorded_run("taken")
+    aged(taken, first)
+    async with offered(no_new_run) as (app, pilot, screen):
+        await pilot.press("down", "n")
+        await until(lambda: isinstance(app.screen, AskName) and app.screen.query("Input"), "the question")
+        await pilot.press("ctrl+u", *"taken", "enter")
+        await until(lambda: app._notifications, "the warning")
+        assert first.path.is_dir()
+        await pilot.press("n")
+        await until(lambda: isinstance(app.screen, AskName) and app.screen.query("Input"), "the question")
+        await pilot.press("ctrl+u", *"best", "enter")
+        await until(lambda: "best" in screen.table.runs, "the new name")
+        assert screen.table.run == run_directory.find("best") and list(screen.table.runs) == ["best", "taken"]
+        assert screen.table.summary and screen.table.summary.step == 5
+        await pilot.press("q")
+
+
+def test_the_best_loss_of_held_out_data_is_listed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = [
+        wire.Evaluated(step=step, loss=loss, batches=1, seconds=0.1) for step, loss in ((1, 3.0), (2, 2.5), (3, 2.75))
+    ]
+    assert summarise(recorded_run("held", steps(3, 2.0), *losses, STOPPED)).best_held_out_loss == 2.5
+    assert summarise(recorded_run("none", steps(3, 2.0))).best_held_out_loss is None
 
 
 async def test_a_live_run_is_neither_deleted_nor_resumed(home: Path) -> None:

@@ -43,6 +43,7 @@ COMMANDS = {
     ),
     "ls": Command("list the runs", "--json"),
     "rm": Command("delete ended runs, with their checkpoints", "nano-1 nano-2"),
+    "rename": Command("give an ended run another name", "nano-1 baseline"),
     "stop": Command("stop a run after its current step; its state is saved", "nano-1", "train"),
     "train": Command("train without the UI", "--steps 100 --preset dp --switch 50:fsdp"),
     "sample": Command("print text sampled from the model of a run that trains", "nano-1 --prompt 'def ' --tokens 100"),
@@ -95,7 +96,12 @@ COMMANDS = {
     "completion": Command("print the script for tab completion in a shell", "bash"),
 }
 
-HINTS = {"resume": "`shardtui --resume RUN` resumes one", "list": "did you mean ls?", "delete": "did you mean rm?"}
+HINTS = {
+    "resume": "`shardtui --resume RUN` resumes one",
+    "list": "did you mean ls?",
+    "delete": "did you mean rm?",
+    "mv": "did you mean rename?",
+}
 """For commands that other programs have."""
 
 

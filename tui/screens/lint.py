@@ -8,8 +8,8 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
+from ...engine.hlo.finding import OF_PROGRAMS, RULES
 from ...engine.wire.events import PresetCompiled, PresetInspected
 from ..bindings import identified
 from ..messages import OriginRequested, RowChosen
@@ -66,9 +66,13 @@ array that a finding names, or else the collective at its source line; enter the
             self.post_message(RowChosen("traffic", (found.source,)))
 
 
-def nothing_found(state: RunState) -> Option:
-    """Returns the row of an empty list; green only once activations and gradients were checked, too."""
+def nothing_found(state: RunState) -> list[Content]:
+    """Returns the rows of an empty list: what was checked. Green only once activations and gradients were, too."""
     if state.inspection and not state.inspection.problem:
-        return Option(Content.styled("✓ no findings", "$success"), disabled=True)
-    text = "no findings so far, from parameters, moments and collectives"
-    return Option(Content.styled(text, "$text-muted"), disabled=True)
+        lines, mark = [Content.styled("✓ no findings", "$success")], ("✓", "$success")
+    else:
+        text = "no findings so far, from parameters, moments and collectives"
+        lines, mark = [Content(text)], ("·", "$text-muted")
+    checks = ((code, text) for code, (_, text) in RULES.items() if code != OF_PROGRAMS)
+    rows = (Content.assemble(mark, f" {code} ", (text, "$text-muted")) for code, text in checks)
+    return [*lines, Content(), *rows]

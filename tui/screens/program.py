@@ -9,7 +9,6 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import DataTable, Footer, Label, OptionList, Static, TabbedContent, TabPane
-from textual.widgets.option_list import Option
 
 from ...engine.base import formatting
 from ...engine.explain.explanation import CompiledProgram, Explanation, ValueOrigin
@@ -97,7 +96,7 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
         collectives.show_columns(ESTIMATED_COLLECTIVES, rows)
         values.rows.border_title = f"values: {len(self.values):,}"
         collectives.rows.border_title = f"collectives, estimated: {len(rows):,}"
-        nothing = Option(Content.styled("✓ no findings", "$success"), disabled=True)
+        nothing = [Content.styled("✓ no findings", "$success")]
         self.query_one(FindingList).show_findings(program_findings(found), nothing)
         if found.compiled:
             text = VerticalScroll(Static(compiled_lines(found.compiled)))

@@ -1,6 +1,6 @@
 """Rules: edits a preset, and previews how each array would be sharded and what a step would cost."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from textual.widgets import Input, OptionList
 
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
-from ...engine.spec.preset import LOGICAL_AXES
+from ...engine.spec.preset import LOGICAL_AXES, OF_SENT_TOKENS, ONLY_ACTIVATIONS
 from ...engine.spec.preset_writer import write_preset
 from ...engine.wire.commands import AddPreset
 from ...engine.wire.events import PresetPreviewed
@@ -31,6 +31,11 @@ from .run_screen import RunScreen
 
 PREVIEW_DELAY_SECONDS = 0.15
 """Seconds between the last change of the draft and the request for its preview."""
+
+
+def is_of_activations(axis: str, of_parameters: Container[str]) -> bool:
+    """Returns whether activations have this logical axis, in a model whose parameters have those others."""
+    return axis in ONLY_ACTIVATIONS or (axis in OF_SENT_TOKENS and "experts" in of_parameters)
 
 
 class RulesScreen(RunScreen):
@@ -100,9 +105,6 @@ runs. **Escape** discards the draft; another view keeps it.
             self.show_preview(self.draft, state.previewed)
             self.request.proceed()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.redraw)
-
     def show_draft(self, draft: Draft) -> None:
         """Shows the draft at once, and its preview as soon as the engine has answered."""
         ready = self.state.ready
@@ -130,9 +132,10 @@ runs. **Escape** discards the draft; another view keeps it.
         self.query_one(DraftPreview).show_preview(draft.name, previewed, limit)
 
     def show_rows(self, draft: Draft, problems: Sequence[str]) -> None:
-        """Shows the draft's rows, with one for each logical axis that is built in or found in the run's arrays."""
-        known = (name for array in self.state.arrays for name in array.logical_axes if name)
-        self.rules.show_draft(draft, [*dict.fromkeys((*LOGICAL_AXES, *known))], problems)
+        """Shows the draft's rows, with one for each logical axis of the model."""
+        known = {name: None for array in self.state.arrays for name in array.logical_axes if name}
+        built_in = [axis for axis in LOGICAL_AXES if not known or axis in known or is_of_activations(axis, known)]
+        self.rules.show_draft(draft, [*dict.fromkeys((*built_in, *known))], problems)
 
     @on(ValueStepped)
     def step_value(self, message: ValueStepped) -> None:

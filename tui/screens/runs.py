@@ -17,7 +17,7 @@ from ...engine.wire.run_directory import RunDirectory
 from ..widgets.lines import set_titles
 from ..widgets.run_table import RunTable
 from ..widgets.table import Table
-from .confirm import Confirm
+from .confirm import AskName, Confirm
 from .dialog import Dialog
 
 
@@ -37,6 +37,7 @@ class RunsScreen(Dialog[ChosenRun | None]):
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = [
         ("r", "resume", "Resume"),
+        ("n", "rename", "Rename"),
         ("D", "delete", "Delete"),
         ("escape,q,ctrl+q", "dismiss", "Quit"),
     ]
@@ -56,7 +57,7 @@ class RunsScreen(Dialog[ChosenRun | None]):
         match action:
             case "resume":
                 return bool((summary := self.table.summary) and summary.is_over and not summary.is_external)
-            case "delete":
+            case "delete" | "rename":
                 return bool((run := self.table.run) and not self.is_live(run))
             case _:
                 return True
@@ -97,6 +98,19 @@ class RunsScreen(Dialog[ChosenRun | None]):
             self.warn(*error.problems)
         else:
             self.table.drop(run.name)
+
+    @work
+    async def action_rename(self) -> None:
+        if (run := self.table.run) is None:
+            return
+        ask = AskName(f"New name of run {run.name}", run.name)
+        name = await self.app.push_screen(ask, wait_for_dismiss=True)  # pyright: ignore[reportUnknownMemberType]
+        if name is None:
+            return
+        try:
+            self.table.replace(run.name, await asyncio.to_thread(run.rename, name))
+        except UserError as error:
+            self.warn(*error.problems)
 
 
 def question(run: RunDirectory) -> str:

@@ -33,6 +33,8 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Steps done."""
     loss: float | None
     """Loss of the last step; null if there is none, or it is not finite."""
+    best_held_out_loss: float | None
+    """Lowest loss of the held-out data since its engine last started; null if they were not evaluated."""
     pid: int | None
     """Process that trains it; null if there is none, or it runs on another host or in another container."""
     directory: str
@@ -65,6 +67,7 @@ def summarise(directory: RunDirectory) -> RunSummary:
         preset=state.preset or about.preset,
         step=state.step,
         loss=loss if math.isfinite(loss) else None,
+        best_held_out_loss=state.evaluations.best[1] if state.evaluations.best else None,
         pid=holder.pid if holder and holder.is_here else None,
         directory=str(directory.path),
         bytes=_size(directory),
@@ -99,15 +102,16 @@ def newest_first(directories: Iterable[RunDirectory]) -> list[RunDirectory]:
     return sorted(directories, key=active_at, reverse=True)
 
 
-def age(seconds: float) -> str:
-    """Returns how long ago something was, in one unit: `42 s`, `12 min`, `5 h`, `3 d`."""
-    whole = max(0, int(seconds))
-    steps = ((86400, "d"), (3600, "h"), (60, "min"))
-    return next((f"{whole // each} {unit}" for each, unit in steps if whole >= each), f"{whole} s")
-
-
 def _age(summary: RunSummary) -> str:
-    return "now" if summary.is_live else age(time.time() - active_at(RunDirectory(Path(summary.directory))))
+    return (
+        "now"
+        if summary.is_live
+        else formatting.rough_seconds(time.time() - active_at(RunDirectory(Path(summary.directory))))
+    )
+
+
+def _loss(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
 
 
 RUNS: Sequence[Column[RunSummary]] = (
@@ -116,7 +120,8 @@ RUNS: Sequence[Column[RunSummary]] = (
     Column("model", lambda summary: summary.model, leaves=2),
     Column("preset", lambda summary: name_of(summary.preset), leaves=3),
     figure("steps", lambda summary: f"{summary.step:,}"),
-    figure("loss", lambda summary: "–" if summary.loss is None else f"{summary.loss:.4g}"),
+    figure("loss", lambda summary: _loss(summary.loss)),
+    figure("held-out", lambda summary: _loss(summary.best_held_out_loss), 4),
     figure("size", lambda summary: formatting.size(summary.bytes), 1),
     Column("state", lambda summary: summary.state),
 )

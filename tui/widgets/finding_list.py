@@ -18,8 +18,8 @@ class FindingList(Choices):
         self.findings: dict[str, Finding] = {}
         """By option id."""
 
-    def show_findings(self, findings: Sequence[Finding], nothing: Option) -> None:
-        """Lists the findings. `nothing`: the row to show if there are none."""
+    def show_findings(self, findings: Sequence[Finding], nothing: Sequence[Content]) -> None:
+        """Lists the findings. `nothing`: the rows to show if there are none."""
         self.clear_options()
         self.findings = {}
         for group in grouped(findings):
@@ -29,7 +29,7 @@ class FindingList(Choices):
                 self.findings[id] = found
                 self.add_option(Option(finding_content(found), id=id))
         if not self.findings:
-            self.add_option(nothing)
+            self.add_options(Option(line, disabled=True) for line in nothing)
         self.action_first()
 
     @property

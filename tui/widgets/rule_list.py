@@ -29,6 +29,8 @@ LABEL_WIDTH = 17
 """Cells of the label: the longest logical axis and a space."""
 VALUE_WIDTH = 12
 """Least cells of the value: most are no wider."""
+LEAST_EXPLANATION = 20
+"""Least cells in which an explanation is cut."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,12 @@ class RuleList(Choices):
     def on_mount(self) -> None:
         self.draft: Draft | None = None
         self.rows: dict[str, Row] = {}
+        self.logical_axes: Sequence[str] = ()
+        self.problems: Sequence[str] = ()
+
+    def on_resize(self) -> None:
+        if self.draft:
+            self.show_draft(self.draft, self.logical_axes, self.problems)
 
     @property
     def row(self) -> Row | None:
@@ -74,7 +82,7 @@ class RuleList(Choices):
 
     def show_draft(self, draft: Draft, logical_axes: Sequence[str], problems: Sequence[str]) -> None:
         """Redraws the rows that changed. `logical_axes`: the model's; each gets a row."""
-        self.draft = draft
+        self.draft, self.logical_axes, self.problems = draft, logical_axes, problems
         width = self.content_region.width - 1
         rows = {row.id: row for row in rows_of(draft, logical_axes)}
         shown = {id: row_content(row, draft, problems, width) for id, row in rows.items()}
@@ -118,7 +126,7 @@ def rows_of(draft: Draft, logical_axes: Sequence[str]) -> Iterator[Row]:
 
 
 def row_content(row: Row, draft: Draft, problems: Sequence[str], width: int) -> Content:
-    """Returns one row: `● embed            fsdp+model   model width, in parameters`, without explanation if narrow."""
+    """Returns one row: `● embed            fsdp+model   model width`, cut or without explanation if narrow."""
     is_wrong = any(is_about(row, problem) for problem in problems)
     if row.kind == "heading":
         return Content.styled(f"\n{'✗ ' if is_wrong else '  '}{row.key}", "$error" if is_wrong else "$text-muted")
@@ -129,8 +137,9 @@ def row_content(row: Row, draft: Draft, problems: Sequence[str], width: int) -> 
     parts = [(f"{mark} ", style), label, " " * (LABEL_WIDTH - label.cell_length), value]
     room = width - 2 - LABEL_WIDTH - max(VALUE_WIDTH, value.cell_length)
     text = explanation(row, draft)
-    if room > len(text):
-        parts += [" " * (max(VALUE_WIDTH, value.cell_length) - value.cell_length + 1), (text, "$text-muted")]
+    if room > min(len(text), LEAST_EXPLANATION):
+        words = Content.styled(text, "$text-muted").truncate(room - 1, ellipsis=True)
+        parts += [" " * (max(VALUE_WIDTH, value.cell_length) - value.cell_length + 1), words]
     return cut(Content.assemble(*parts), width)
 
 
@@ -164,6 +173,8 @@ def explanation(row: Row, draft: Draft) -> str:
             return "remaining devices" if draft.preset.mesh[row.key] == REST else ""
         case "rule":
             return LOGICAL_AXES.get(row.key, "")
+        case "override":
+            return "wins over the rules for arrays of this name"
         case _:
             return ""
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
 from rich.text import Text
 from textual import work
 
@@ -77,6 +78,16 @@ class RunTable(Table):
         if self.chosen is not None:
             self.chosen ^= {name}
             self.draw()
+
+    def replace(self, name: str, directory: RunDirectory) -> None:
+        """Shows a renamed run in the place of the old one."""
+        self.runs = {each.name: each for each in (directory if old == name else run for old, run in self.runs.items())}
+        if summary := self.summaries.pop(name, None):
+            self.summaries[directory.name] = msgspec.structs.replace(
+                summary, run=directory.name, directory=str(directory.path)
+            )
+        self.draw()
+        self.select(directory.name)
 
     def drop(self, name: str) -> None:
         at = self.rows.cursor_row

@@ -3,6 +3,7 @@
 from textual.content import Content
 
 from ...engine.base import formatting
+from ...engine.spec.config import RunConfig
 from ...engine.spec.training_words import training_words
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
 from ..state.goodput import share_words
@@ -99,7 +100,7 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
     if state.is_over and state.step and state.goodput.share is not None:
         parts.append((f"goodput {share_words(state.goodput)}  ", "$text-muted"))
     if state.step:
-        parts.append(f"step {state.step:,}  ")
+        parts.append(f"step {state.step:,}{_left_words(state)}  ")
     word = "loading jax" if state.phase is Phase.STARTING else state.phase.value
     if state.phase is Phase.COMPILING and state.compiling:
         word = _compiling(state.compiling, now)
@@ -107,6 +108,16 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
         mark, style, word = "●", "$accent", _tracing(state.profiling, now)
     parts.append((f"{mark} {word}", style))
     return parts
+
+
+def _left_words(state: RunState) -> str:
+    """Returns `of 2,000, 12 min left` for a run that ends by itself, at the pace of the last steps."""
+    last = state.about.steps if isinstance(state.about, RunConfig) else None
+    if not last or state.is_over:
+        return ""
+    seconds = state.seconds_per_step
+    left = f", {formatting.rough_seconds((last - state.step) * seconds)} left" if seconds and last > state.step else ""
+    return f" of {last:,}{left}"
 
 
 def _tracing(event: Profiling | ProfileWriting, now: float) -> str:
