@@ -38,7 +38,7 @@ LINES = {
     "plan": [" slice v5e:4x4          batch 16        press t to choose a slice, e.g. v5e:4x4"],
     "rules": [
         "│  heads            model ",
-        "│  kv_heads         like heads ",
+        "│  saved_embed      like heads ",
         "││ Not connected to an engine, and only",
     ],
     "time": [

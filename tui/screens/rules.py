@@ -105,6 +105,9 @@ runs. **Escape** discards the draft; another view keeps it.
             self.show_preview(self.draft, state.previewed)
             self.request.proceed()
 
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.redraw)
+
     def show_draft(self, draft: Draft) -> None:
         """Shows the draft at once, and its preview as soon as the engine has answered."""
         ready = self.state.ready
