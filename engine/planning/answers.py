@@ -8,8 +8,9 @@ from ..spec.preset_files import is_pitfall
 from ..spec.preset_reader import load_preset, load_presets
 from ..spec.search import SearchRequest
 from ..spec.topology import load_topology
+from ..wire.engine_command import Turn
 from ..wire.stdout import print_answer
-from .compilers import Turn, load_cost, slot, store_cost
+from .compilers import load_cost, slot, store_cost
 from .ranking import Board, StepCost
 
 

@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from ..base.atomic_write import write_atomically
 from ..base.directories import ENGINE
@@ -47,12 +46,6 @@ def missing(topology: Topology) -> str | None:
         return None if find_spec("libtpu") else NO_TPU_COMPILER
     has_all = any(map(find_spec, PLUGINS)) and any(map(installed_version, PTX_COMPILERS))
     return None if has_all else NO_GPU_COMPILER
-
-
-class Turn(Struct, frozen=True, kw_only=True):
-    """Printed before the answer of a compilation that waits for others: when it begins to wait, and when it goes on."""
-
-    is_waiting: bool
 
 
 @contextlib.contextmanager

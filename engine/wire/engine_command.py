@@ -1,4 +1,4 @@
-"""The command line of an engine process."""
+"""The command line of an engine process, and what it prints while its answer waits."""
 
 import sys
 
@@ -7,6 +7,12 @@ from msgspec import Struct
 from ..base.encoding import exact_json
 
 ENGINE = [sys.executable, "-P", "-m", "shardtui.engine"]
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    """Printed before the answer of a compilation that waits for others: when it begins to wait, and when it goes on."""
+
+    is_waiting: bool
 
 
 def engine_command(question: str, *about: str | Struct | None) -> list[str]:

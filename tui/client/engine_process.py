@@ -18,8 +18,7 @@ from ...engine.base.encoding import encode_json
 from ...engine.base.processes import KILL_SECONDS, exit_words, last_line
 from ...engine.base.regular_file import open_regular
 from ...engine.base.user_error import UserError
-from ...engine.planning.compilers import Turn
-from ...engine.wire.engine_command import engine_command
+from ...engine.wire.engine_command import Turn, engine_command
 
 MAX_PROBLEM_CHARS = 400
 """Compilers quote whole programs in their errors."""
