@@ -152,6 +152,8 @@ class ShardtuiApp(BaseApp[None]):
 
         if self.state.layout and isinstance(self.screen, RunScreen):
             step, arrays = self.state.layout, list(self.state.arrays)
+            if self.state.tour:
+                self.state.tour.visit("origin")
             self.push_screen(OriginScreen(message.page, step.preset, step.mesh, self.lookups.explain(), arrays))
 
     @on(PresetChosen)

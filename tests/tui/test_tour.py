@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from shardtui.engine.wire import run_directory
 from shardtui.tui.app import ShardtuiApp
-from shardtui.tui.state.tour import Follow, Lesson, Open, Seen, SwitchTo, Tour
+from shardtui.tui.screens.run_screen import RunScreen
+from shardtui.tui.state.tour import Follow, Lesson, Open, Profile, Seen, SwitchTo, Tour, Visit
 from shardtui.tui.widgets.tab_bar import TABS
 from textual.pilot import Pilot
 
@@ -36,6 +37,18 @@ async def follow_request(app: ShardtuiApp, pilot: Pilot[None], lesson: Lesson) -
         case Follow():
             assert shown_texts(app)[-1].startswith("Press f to follow the device under the cursor.")
             await pilot.press("f")
+        case Profile():
+            assert shown_texts(app)[-1].startswith("Press p to trace five steps.")
+            await pilot.press("p")
+        case Visit(page, view):
+            assert shown_texts(app)[-1].startswith(f"Press {KEYS[view]} for ")
+            await pilot.press(KEYS[view])
+            key = {"memory": "m", "origin": "enter"}[page]
+            await until(lambda: f"Press {key}" in shown_texts(app)[-1], "the page's key")
+            await pilot.press(key)
+            await until(lambda: not isinstance(app.screen, RunScreen), "the page")
+            await pilot.press("escape")
+            await until(lambda: isinstance(app.screen, RunScreen), "the view")
         case _:
             pass
 
@@ -59,9 +72,9 @@ async def test_every_lesson_ends_when_its_keys_are_pressed(home: Path) -> None:
 async def test_a_lesson_can_be_skipped_and_says_the_users_keys(home: Path) -> None:
     keymap = {"next-lesson": "f5", "mesh.follow": "t"}
     async with shown(recorded_run(), keymap=keymap, tour=Tour()) as (app, pilot):
-        await until(lambda: "Press 2 for Arrays. (2 of 21, f5 skips)" in shown_texts(app), "the second lesson")
+        await until(lambda: "Press 2 for Arrays. (2 of 23, f5 skips)" in shown_texts(app), "the second lesson")
         await pilot.press("f5")
-        await until(lambda: "Press 3 for Mesh. (3 of 21, f5 skips)" in shown_texts(app), "the third lesson")
+        await until(lambda: "Press 3 for Mesh. (3 of 23, f5 skips)" in shown_texts(app), "the third lesson")
         await pilot.press("3")
         await until(lambda: "Press t to follow" in shown_texts(app)[-1], "the view's key")
 
@@ -75,19 +88,19 @@ async def test_without_a_tour_its_key_says_what_has_lessons(home: Path) -> None:
 
 def test_a_goal_that_is_met_already_ends_its_lesson() -> None:
     tour = Tour([Lesson("", "", Open("mesh")), Lesson("", "", SwitchTo("tp")), Lesson("", "", Follow())])
-    tour.advance(Seen("watch", "tp", 0, None))
+    tour.advance(Seen("watch", "tp", 0, None, False))
     assert tour.position == 0
-    tour.advance(Seen("mesh", "tp", 0, None))
+    tour.advance(Seen("mesh", "tp", 0, None, False))
     assert tour.position == 2
-    tour.advance(Seen("mesh", "tp", 0, 0))
+    tour.advance(Seen("mesh", "tp", 0, 0, False))
     assert tour.lesson is None
 
 
 @pytest.mark.slow
 def test_the_tour_starts_a_run_of_its_own(home: Path) -> None:
     terminal = Terminal("tour")
-    terminal.until(lambda text: "(1 of 21, ^n skips)" in text, "the first lesson")
-    terminal.until(lambda text: "2 of 21" in text, "the run that trains")
+    terminal.until(lambda text: "(1 of 23, ^n skips)" in text, "the first lesson")
+    terminal.until(lambda text: "2 of 23" in text, "the run that trains")
     terminal.send("d")
     assert terminal.exit_code(60) == 0
     (run,) = run_directory.all_runs()

@@ -126,7 +126,8 @@ class RunScreen(BaseScreen[None]):
         from ..widgets.tour_strip import TourStrip
 
         view = self.title_of_tab.lower()
-        tour.advance(Seen(view, self.state.preset, self.state.step, self.state.followed))
+        state, is_profiled = self.state, bool(self.state.profiled and self.state.profiled.breakdown)
+        tour.advance(Seen(view, state.preset, state.step, state.followed, is_profiled))
         self.set_class(tour.lesson is not None, "-tour")
         if not self.query(TourStrip):
             self.mount(TourStrip(), after=self.query_one(StatusBar))

@@ -97,6 +97,8 @@ class WatchScreen(RunScreen):
         if layout is None or layout.memory is None or layout.at_peak is None:
             self.notify("what fills the memory is known once the step is compiled, if its text can be read")
             return
+        if self.state.tour:
+            self.state.tour.visit("memory")
         await self.ask(MemoryScreen(layout.preset, layout.at_peak, layout.peak_buffers, layout.memory.peak))
 
     @work(exclusive=True, group="overlay")

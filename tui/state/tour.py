@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 
 class Seen(NamedTuple):
@@ -10,6 +10,7 @@ class Seen(NamedTuple):
     preset: str
     step: int
     followed: int | None
+    is_profiled: bool
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,30 @@ class Follow:
 
 
 @dataclass(frozen=True)
+class Profile:
+    def is_met(self, seen: Seen) -> bool:
+        return seen.is_profiled
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A page that lies over a view."""
+
+    page: Literal["memory", "origin"]
+    view: str
+    """The view from which it is opened."""
+
+    def is_met(self, seen: Seen) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
 class Leave:
     def is_met(self, seen: Seen) -> bool:
         return False
 
 
-Goal = Wait | Open | SwitchTo | Follow | Leave
+Goal = Wait | Open | SwitchTo | Follow | Profile | Visit | Leave
 
 
 @dataclass(frozen=True)
@@ -146,12 +165,28 @@ LESSONS = (
         Open("mesh"),
     ),
     Lesson(
+        "Where the time goes",
+        "What does a step cost? The profiler measures how long each device computes, sends, and waits for others.",
+        Profile(),
+    ),
+    Lesson(
+        "Where the time goes",
+        "The parts add up to the step, for each device. Below are the operations with their source lines, and a step "
+        "as it ran. Why is one of the collectives there at all?",
+        Visit("origin", "traffic"),
+    ),
+    Lesson(
+        "Memory",
+        "Each chain ended at the rule or the line to change. Memory is traced back, too: its course over the step, and "
+        "the arrays that fill it at the peak.",
+        Visit("memory", "watch"),
+    ),
+    Lesson(
         "Pitfalls",
         "Not every layout that trains is a good one. The preset pitfall-same-axis has a mesh of 2 × 4, and a mistake "
-        "that many make.",
-        Open("watch"),
+        'that many make. Enter on "3 pitfalls", near the end of the list, shows it.',
+        SwitchTo("pitfall-same-axis"),
     ),
-    Lesson("Pitfalls", 'Enter on "3 pitfalls", near the end of the list, shows it.', SwitchTo("pitfall-same-axis")),
     Lesson("Pitfalls", "The loss is right, as before: what is wrong shows only in the compiled step.", Open("lint")),
     Lesson(
         "Pitfalls",
@@ -187,6 +222,11 @@ class Tour:
 
     def advance(self, seen: Seen) -> None:
         while self.lesson and self.lesson.goal.is_met(seen):
+            self.position += 1
+
+    def visit(self, page: str) -> None:
+        """To be called when a page opens over a view."""
+        if self.lesson and isinstance(self.lesson.goal, Visit) and self.lesson.goal.page == page:
             self.position += 1
 
     def skip(self) -> None:

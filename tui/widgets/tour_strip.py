@@ -1,7 +1,7 @@
 """The present lesson of a tour: what to read, and the key to press then."""
 
 from ..bindings import key_of
-from ..state.tour import Follow, Goal, Leave, Open, SwitchTo, Tour, Wait
+from ..state.tour import Follow, Goal, Leave, Open, Profile, SwitchTo, Tour, Visit, Wait
 from .lines import Paragraphs
 from .tab_bar import TABS
 
@@ -43,6 +43,14 @@ class TourStrip(Paragraphs):
                 return f"Press {key_of(self, 'follow')} to follow the device under the cursor."
             case Follow():
                 return f"Press {self.key_of_view('mesh')}."
+            case Profile():
+                return f"Press {key_of(self, 'profile')} to trace five steps. This takes some seconds."
+            case Visit(_, wanted) if view != wanted:
+                return f"Press {self.key_of_view(wanted)}."
+            case Visit("memory"):
+                return f"Press {key_of(self, 'memory')}, and escape to come back."
+            case Visit():
+                return "Press enter on a row, and escape to come back."
             case Leave():
                 skip, detach, stop, help_ = (
                     key_of(self, action) for action in ("skip_lesson", "detach", "stop", "help")
