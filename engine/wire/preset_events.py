@@ -216,9 +216,8 @@ class Switched(Event, frozen=True):
     @property
     def line(self) -> str:
         digests = f"all {self.arrays} digests equal (64-bit)" if self.digests_equal else "DIGESTS DIFFER"
-        compiled = (
-            f", compiled in {formatting.seconds(self.compile_seconds)} while training" if self.compile_seconds else ""
-        )
+        seconds = formatting.seconds(self.compile_seconds)
+        compiled = f", compiled with its transfers in {seconds} while training" if self.compile_seconds else ""
         return (
             f"{self.from_preset} → {self.to_preset} at step {self.step:,}: moved {formatting.size(self.bytes_moved)}, "
             f"stalled {formatting.seconds(self.stall_seconds)}{compiled}, {digests}"

@@ -16,7 +16,7 @@ from shardtui.tui.state.tables import (
     collective_columns,
     operation_columns,
 )
-from shardtui.tui.terminal.plain_table import GAP, NARROWEST, Column, figure, fit, needed_cells
+from shardtui.tui.terminal.plain_table import GAP, NARROWEST, Column, figure, fit, needed_cells, table_of
 from shardtui.tui.widgets.table import shortened
 
 from .test_time import breakdown
@@ -70,3 +70,15 @@ def test_columns_leave_in_their_order_and_texts_share_what_is_left() -> None:
     assert fit(columns, [60, 10, 60, 10], 80) == {0: 60, 1: 10}
     assert fit(columns, [60, 10, 60, 10], 80, kept="d") == {0: 60, 1: 10, 3: 10}
     assert fit(columns, [60, 10, 60, 10], 15) == {0: 8, 1: 10}
+
+
+def test_a_column_that_may_leave_and_is_empty_is_not_shown() -> None:
+    columns = [
+        Column("name", lambda row: row[0], leaves=1),
+        figure("kept", lambda row: ""),
+        figure("padding", lambda row: row[1], leaves=2),
+    ]
+    empty, one = (table_of(columns, rows) for rows in ([("a", ""), ("b", " ")], [("a", ""), ("b", "4 B")]))
+    assert [column.header for column in empty.columns] == ["name", "kept"]
+    assert [column.header for column in one.columns] == ["name", "kept", "padding"]
+    assert len(table_of(columns, []).columns) == 3, "an empty table says what it would show"

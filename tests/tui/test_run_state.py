@@ -157,7 +157,7 @@ def test_every_event_except_steps_is_logged_as_text() -> None:
     words = [event.line for event in state.events]
     assert len(words) == len(START) + 2
     assert words[-2] == (
-        "dp → tp at step 3: moved 1.5 MB, stalled 31 ms, compiled in 2.0 s while training, "
+        "dp → tp at step 3: moved 1.5 MB, stalled 31 ms, compiled with its transfers in 2.0 s while training, "
         "all 64 digests equal (64-bit)"
     )
     assert "DIGESTS DIFFER" in switched(digests_equal=False).line

@@ -127,7 +127,7 @@ async def test_runs_are_listed_newest_first_below_new_run_and_enter_opens_one(ho
     aged(dead, old, new)
     async with offered(no_new_run) as (app, pilot, screen):
         rows = [" ".join(line.strip("│ ").split()) for line in screen_text(app).splitlines() if "│" in line]
-        assert rows[1::-1] == ["new run", "run age model preset steps loss held-out size state"]
+        assert rows[1::-1] == ["new run", "run age model preset steps loss size state"]
         assert [row.split()[0] for row in rows[2:5]] == ["new-1", "old-1", "dead-1"]
         assert " d nano fsdp 1,300 1.235 " in rows[2] and rows[2].endswith(" kB ■ stopped")
         assert rows[4].endswith("✗ crashed")

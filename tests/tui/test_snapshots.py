@@ -30,9 +30,9 @@ LINES = {
     "lint": ["│ no findings so far, from parameters, moments and collectives "],
     "compare": [
         "╭─ presets on 8 × cpu ─",
-        "│ preset               mesh   step time  tokens/s  in use     peak     sent ",
-        "│ ○ dp                 8×1        1.1 s                    46.9 MB   5.9 MB ",
-        "│ ● dp-tp2             4×2       834 ms                    45.1 MB  7.31 MB ",
+        "│ preset               mesh   step time  in use     peak     sent ",
+        "│ ○ dp                 8×1        1.1 s          46.9 MB   5.9 MB ",
+        "│ ● dp-tp2             4×2       834 ms          45.1 MB  7.31 MB ",
         "│ dp: data 8 × model 1; state + batch 10.1 MB, peak 46.9 MB ",
     ],
     "plan": [" slice v5e:4x4          batch 16        press t to choose a slice, e.g. v5e:4x4"],

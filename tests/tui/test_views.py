@@ -11,6 +11,7 @@ from shardtui.engine.wire.events import DevicesDiffer, EngineStopped, Event, Ins
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.messages import EventsArrived
+from shardtui.tui.state.tables import by_source
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.sort_values import sort_value
 from textual.pilot import Pilot
@@ -114,7 +115,7 @@ async def test_m_in_watch_shows_what_fills_the_memory_of_the_running_program(
         text = screen_text(app)
         assert f"peak at {formatting.percent(compiled.at_peak.at)}" in text
         assert "▄" in text or "█" in text
-        assert formatting.size(compiled.peak_buffers[0].bytes) in text
+        assert formatting.size(by_source(compiled.peak_buffers)[0].bytes) in text
         assert formatting.size(compiled.memory.peak) in text, "the compiler's own figure"
         await press(pilot, "m")
         await until(lambda: app.current_mode == "watch" and len(app.screen_stack) == 1, "Watch again")

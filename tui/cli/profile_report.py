@@ -13,7 +13,7 @@ from ...engine.wire.step_breakdown import FlowTime, StepBreakdown
 from ..state.alternative import Alternative
 from ..state.bottleneck import flow_times, suggestion
 from ..state.step_words import coverage, curve_rows, moment
-from ..state.tables import BUFFERS, operation_columns, share
+from ..state.tables import BUFFERS, by_source, operation_columns, share
 from ..terminal.plain_table import plain_table, right, table_of
 
 SCHEMA = 1
@@ -180,7 +180,7 @@ def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compi
     None if nothing is compiled."""
     return table_of(
         BUFFERS,
-        buffers,
+        by_source(buffers),
         title=f"{name}: largest buffers at the peak, predicted: {moment(peak)}",
         caption="\n".join([*_curve(peak), coverage(peak, buffers, compiler)]),
     )

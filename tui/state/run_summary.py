@@ -110,18 +110,14 @@ def _age(summary: RunSummary) -> str:
     )
 
 
-def _loss(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
-
-
 RUNS: Sequence[Column[RunSummary]] = (
     Column("run", lambda summary: summary.run),
     figure("age", _age),
     Column("model", lambda summary: summary.model, leaves=2),
     Column("preset", lambda summary: name_of(summary.preset), leaves=3),
     figure("steps", lambda summary: f"{summary.step:,}"),
-    figure("loss", lambda summary: _loss(summary.loss)),
-    figure("held-out", lambda summary: _loss(summary.best_held_out_loss), 4),
+    figure("loss", lambda summary: "–" if summary.loss is None else f"{summary.loss:.4g}"),
+    figure("held-out", lambda summary: f"{summary.best_held_out_loss:.4g}" if summary.best_held_out_loss else "", 4),
     figure("size", lambda summary: formatting.size(summary.bytes), 1),
     Column("state", lambda summary: summary.state),
 )

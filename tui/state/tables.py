@@ -1,5 +1,6 @@
 """The columns of the tables that commands print and views show: arrays, collectives, buffers, operations, values."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -152,6 +153,18 @@ BUFFERS: Sequence[Column[PeakBuffer]] = (
     Column("holds", held_by),
 )
 """Of what fills the memory at the peak of a step."""
+
+
+def by_source(buffers: Sequence[PeakBuffer]) -> list[PeakBuffer]:
+    """Returns the buffers of one source line together, an argument alone; those with the most bytes first."""
+
+    def group(buffer: PeakBuffer) -> str:
+        return buffer.source or buffer.name
+
+    sizes: Counter[str] = Counter()
+    for buffer in buffers:
+        sizes[group(buffer)] += buffer.bytes
+    return sorted(buffers, key=lambda buffer: (-sizes[group(buffer)], group(buffer), -buffer.bytes))
 
 
 def operation_columns(breakdown: StepBreakdown) -> list[Column[OperationTime]]:

@@ -82,6 +82,15 @@ def _longest_text(columns: Sequence[Column[Any]], needed: Sequence[int], shown: 
     return UNLIMITED if left >= 0 else 0
 
 
+def filled(columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]]) -> list[int]:
+    """Returns the indices of the columns to show in any width: not one that may leave and is empty in all rows."""
+    return [
+        at
+        for at, column in enumerate(columns)
+        if not column.leaves or not rows or any(row[at].plain.strip() for row in rows)
+    ]
+
+
 def needed_cells(headings: Iterable[str], rows: Iterable[Sequence[Text]]) -> list[int]:
     """Returns the cells of each column in full, with the gap to the next one."""
     needed = [cell_len(heading) for heading in headings]
@@ -95,6 +104,8 @@ def table_of(
 ) -> table.Table:
     """Returns a table for a terminal of `width` columns. Texts that are too long are folded, not cut."""
     cells = [[column.text(row, "\n") for column in columns] for row in rows]
+    kept = filled(columns, cells)
+    columns, cells = [columns[at] for at in kept], [[row[at] for at in kept] for row in cells]
     shown = fit(columns, needed_cells((column.name for column in columns), cells), width)
     headings = [
         right(columns[at].name) if columns[at].is_figure else table.Column(columns[at].name, overflow="fold")

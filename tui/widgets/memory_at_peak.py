@@ -9,7 +9,7 @@ from textual.content import Content
 from ...engine.base import formatting
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ..state.step_words import curve_rows, moment
-from ..state.tables import BUFFERS
+from ..state.tables import BUFFERS, by_source
 from .lines import Lines, set_titles
 from .table import Table
 
@@ -41,7 +41,7 @@ class MemoryAtPeak(Vertical):
     def show_peak(self, peak: PeakMemory, buffers: Sequence[PeakBuffer]) -> None:
         size = self.screen.size
         self.curve.show_peak(peak, TALL if size.height >= TALL_FROM else LOW)
-        rows = {str(at): buffer for at, buffer in enumerate(buffers)}
+        rows = {str(at): buffer for at, buffer in enumerate(by_source(buffers))}
         self.table.show_columns(BUFFERS, rows)
         set_titles(self.table.rows, f"at the peak, {moment(peak)}")
 

@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.widgets import DataTable, Input
 
 from ..bindings import identified
-from ..terminal.plain_table import GAP, Column, R, fit, needed_cells
+from ..terminal.plain_table import GAP, Column, R, filled, fit, needed_cells
 from .lines import ELLIPSIS, Texts, cut_point
 from .rows import Rows
 from .sort_values import MARKS, SortValue, sort_value
@@ -120,7 +120,10 @@ one that sorts it, and cuts long texts, never figures.
 
     def show_columns(self, columns: Sequence[Column[R]], rows: Mapping[str, R]) -> None:
         """Shows the rows, by key. Cells that stay the same are not redrawn."""
-        self.columns, self.all_rows = columns, {key: cells_of(columns, row) for key, row in rows.items()}
+        cells = {key: cells_of(columns, row) for key, row in rows.items()}
+        kept = filled(columns, list(cells.values()))
+        self.columns = [columns[at] for at in kept]
+        self.all_rows = {key: [row[at] for at in kept] for key, row in cells.items()}
         self.needed = needed_cells(self.names, self.all_rows.values())
         self.refresh_rows()
 
