@@ -160,8 +160,21 @@ class ShardtuiApp(BaseApp[None]):
     async def switch_to(self, message: PresetChosen) -> None:
         """Requests a switch, or cancels the one to that preset; says why if the run cannot switch now."""
         is_cancelled = self.state.pending and self.state.pending.preset == message.preset
-        if not self.notices.refuses("switch"):
-            await self.client.send(CancelSwitch() if is_cancelled else SwitchPreset(message.preset))
+        if is_cancelled:
+            await self.action_cancel_switch()
+        elif not self.notices.refuses("switch"):
+            self.show_request(message.preset if message.preset != self.state.preset else "")
+            await self.client.send(SwitchPreset(message.preset))
+
+    async def action_cancel_switch(self) -> None:
+        self.show_request("")
+        await self.client.send(CancelSwitch())
+
+    def show_request(self, preset: str) -> None:
+        """Shows at once which preset is requested."""
+        self.state.requested = preset
+        self.show_keys()
+        self.redraws.now()
 
     @on(CommandRequested)
     async def send_command(self, message: CommandRequested) -> None:

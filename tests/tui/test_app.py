@@ -1,6 +1,8 @@
 """The UI on a real engine, driven by keys. Nothing is mocked."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +12,7 @@ import msgspec
 import pytest
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Stop
+from shardtui.engine.wire.events import SwitchCancelled
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
@@ -225,6 +228,26 @@ async def test_a_second_switch_replaces_a_pending_one(home: Path) -> None:
         await until(lambda: app.state.compiling is None, "the switch to be cancelled")
         await asyncio.sleep(4)
         assert app.state.preset == "dp-tp4"
+        await stop(app)
+
+
+@pytest.mark.slow
+async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Path) -> None:
+    directory = run_directory.create(least_config())
+    async with shown(directory, True) as (app, pilot):
+        await until(lambda: app.state.step >= 1, "steps")
+        holder = directory.holder()
+        assert holder
+        os.kill(holder.pid, signal.SIGSTOP)
+        try:
+            await choose(app, pilot, "dp-tp2")
+            await until(lambda: "requested, no answer yet" in screen_text(app), "the request")
+            await pilot.press("escape")
+            await until(lambda: "requested, no answer yet" not in screen_text(app), "its end")
+        finally:
+            os.kill(holder.pid, signal.SIGCONT)
+        await until(lambda: any(isinstance(event, SwitchCancelled) for event in app.state.events), "the answer")
+        assert (app.state.preset, app.state.requested, app.state.switches) == ("dp", "", [])
         await stop(app)
 
 

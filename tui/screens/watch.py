@@ -32,6 +32,7 @@ class WatchScreen(RunScreen):
             Binding("u", "under", "Under the loss", show=False, tooltip="Lay that scalar under the loss"),
             Binding("i", "overlay", "Overlay", show=False, tooltip="Draw the losses of other runs, too"),
             Binding("m", "memory", "Memory", tooltip="What fills the memory at the peak of a step"),
+            Binding("escape", "app.cancel_switch", "Cancel switch"),
         ],
     )
 
@@ -61,7 +62,8 @@ class WatchScreen(RunScreen):
 
     @property
     def named_keys(self) -> dict[str, str]:
-        return {**super().named_keys, "enter": "switch"}
+        """The actions by key whose absence is explained."""
+        return {key: action for key, action in super().named_keys.items() if key != "escape"} | {"enter": "switch"}
 
     @property
     def chosen_preset(self) -> str | None:

@@ -5,8 +5,8 @@ from .run_state import Phase, RunState
 ENGINE_ACTIONS = ("pause", "step", "save", "profile", "stop", "switch", "measure", "measure_numbers", "apply")
 """Actions that need a live engine."""
 RUN_ACTIONS = (*ENGINE_ACTIONS, "checkpoints", "restart", "resume", "edit_rules")
-OPTIONAL_ACTIONS = ("experts", "nonfinite")
-"""Actions that only some runs have, live or ended."""
+OPTIONAL_ACTIONS = ("experts", "nonfinite", "cancel_switch")
+"""Actions that only some runs have, live or ended, or at some times."""
 
 
 def why_not(action: str, state: RunState) -> str:
@@ -21,6 +21,8 @@ def why_not(action: str, state: RunState) -> str:
         return "" if state.has_experts else "this model has no experts"
     if action == "nonfinite":
         return "" if state.nonfinite else "no non-finite value was explained in this run"
+    if action == "cancel_switch":
+        return "" if (state.pending or state.requested) and not state.playback else "no switch is under way"
     if state.playback and action in RUN_ACTIONS:
         return "this is a replay: it sends no commands"
     if state.watched and action in RUN_ACTIONS:

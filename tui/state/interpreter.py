@@ -94,6 +94,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
                 state.ready = msgspec.structs.replace(state.ready, presets=[*state.ready.presets, event.preset])
         case events.PresetCompiling():
             state.compiling, state.recent = event, state.recent.copy()
+            state.requested = state.requested if event.ahead else ""
             if not state.preset:
                 state.phase = Phase.COMPILING
         case events.PresetCompiled():
@@ -108,7 +109,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
         case events.PresetPreviewed():
             state.previewed = event
         case events.Switching():
-            state.phase = Phase.SWITCHING
+            state.phase, state.requested = Phase.SWITCHING, ""
         case events.Switched():
             state.switches.append(event)
             _mark(state, event.step, event.to_preset)
@@ -192,11 +193,13 @@ def _resume(state: RunState) -> None:
 
 def _end_compiling(state: RunState) -> None:
     """Steps that ran during a compilation say nothing about the time of the next ones."""
+    state.requested = ""
     state.compiling = None
     state.recent = deque(maxlen=RECENT_STEPS)
 
 
 def _end(state: RunState, phase: Phase, problems: list[str]) -> None:
+    state.requested = ""
     state.phase, state.problems, state.numbers.is_requested = phase, problems, False
     state.compiling = state.saving = state.profiling = None
 

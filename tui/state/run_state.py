@@ -96,6 +96,8 @@ class RunState:
     """Kinds of the devices on which they ran: after a resume on the same, the times still hold."""
     input_wait: float | None = None
     """Fraction of the last report's time spent waiting for batches; None if the engine cannot measure it."""
+    requested: str = ""
+    """The preset that this viewer has requested, until the engine answers: under load that takes seconds."""
     compiling: PresetCompiling | None = None
     """The preset that is being compiled, while training continues; None for none."""
     compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])

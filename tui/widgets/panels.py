@@ -60,7 +60,14 @@ class LastSwitch(Panel):
             return [
                 Content(f"{state.preset} → {pending.preset}"),
                 Content.styled(f"{pending.phase_words} {seconds} s", "$warning"),
-                Content.styled("enter on it cancels", "$text-muted"),
+                Content.styled("escape cancels", "$text-muted"),
+            ]
+        if state.requested:
+            asked = Content.styled("requested, no answer yet", "$warning")
+            return [
+                Content(f"{state.preset} → {state.requested}"),
+                asked,
+                Content.styled("escape cancels", "$text-muted"),
             ]
         if failed := state.failed_switch:
             problem = f"cannot switch to {failed.to_preset}: {' '.join(failed.problems)}"
