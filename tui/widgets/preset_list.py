@@ -80,11 +80,12 @@ class PresetList(Choices):
 ## Presets
 
 Each row: the preset, its mesh on these devices, and its step time once it has run. `●` active, `○` compiled, `◌`
-compiling, `✗` does not fit: the panel below says why. **Enter** on a heading with `▸` lists its presets; on a preset it
-switches the running training to that one and compares a 64-bit digest of every array before and after. The preset under
-the cursor is precompiled while a core is free or training is paused. A run in an external loop has the one layout of
-its own program. The lower border shows how many compiled programs are in memory, their estimated size and the limit
-(`--keep-programs`); the least recently used are dropped first.
+compiling, `✗` does not fit: the panel below says why. **Enter** on a heading with `▸` lists its presets; on a preset
+it switches the running training to that one and compares a 64-bit digest of every array before and after; **escape**
+cancels a switch that has not begun to move the state. The preset under the cursor is precompiled while a core is free
+or training is paused. A run in an external loop has the one layout of its own program. The lower border shows how many
+compiled programs are in memory, their estimated size and the limit (`--keep-programs`); the least recently used are
+dropped first.
 """
     BINDING_GROUP_TITLE = "Presets"
     BINDINGS: ClassVar[list[BindingType]] = identified("presets", [("enter", "select", "Switch")])
