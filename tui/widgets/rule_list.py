@@ -133,7 +133,7 @@ def row_content(row: Row, draft: Draft, problems: Sequence[str], width: int) -> 
     mark, style = ("✗", "$error") if is_wrong else ("●", "$accent") if is_changed(row, draft) else (" ", "")
     name = printable(row.key)
     label = axes_content(name, [name] if row.kind == "axis" else []).truncate(LABEL_WIDTH - 1, ellipsis=True)
-    axes = [] if row.kind == "name" else draft.sizes
+    axes = () if row.kind == "name" else tuple(draft.sizes)
     value = axes_content(value_of(row, draft), axes).stylize_before(style or value_style(row, draft))
     parts = [(f"{mark} ", style), label, " " * (LABEL_WIDTH - label.cell_length), value]
     room = width - 2 - LABEL_WIDTH - max(VALUE_WIDTH, value.cell_length)
