@@ -56,6 +56,7 @@ class Lifecycle:
         try:
             self._starts = chosen.run is None
             self._client.directory = run = chosen.run or new_run()
+            self._state.name = run.name
             if chosen.run and chosen.resumes_after is None:
                 self._follow()
             else:

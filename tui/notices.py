@@ -55,7 +55,7 @@ NO_PROGRESS = "0"
 
 
 def title(state: RunState) -> str:
-    run = state.about.run if state.about else "shardtui"
+    run = state.name or "shardtui"
     return f"{run} · step {state.step:,} · {state.phase.value}" if state.step else f"{run} · {state.phase.value}"
 
 

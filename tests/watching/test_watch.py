@@ -155,7 +155,7 @@ async def test_commands_are_refused_with_a_reason_and_the_loop_continues(loop: O
 async def test_every_view_works_and_no_key_sends_a_command(loop: OwnLoop) -> None:
     expected = {
         "2": ["up.kernel", "not available for an external loop", "laid out by its own program"],
-        "3": ["data 4 × model 2", "parameter bytes 8.19 kB in 2 shards"],
+        "3": ["data 4 × model 2", "parameters", "8.19 kB"],
         "4": ["all-reduce", "own_loop.py:"],
         "5": ["no findings so far"],
         "6": ["as-run", "external loop: it decides its own layout"],

@@ -111,7 +111,7 @@ class WatchScreen(RunScreen):
 
         if not self.state.about or not self.panels:
             return
-        others = [run for run in all_runs() if run.name != self.state.about.run]
+        others = [run for run in all_runs() if run.name != self.state.name]
         chosen = await self.ask(OverlayScreen(others, self.overlaid))
         if chosen is None:
             return

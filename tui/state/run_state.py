@@ -70,6 +70,8 @@ OVER = (Phase.STOPPED, Phase.FAILED, Phase.LOST)
 class RunState:
     """A viewer's model of one run. Long because each field stands here with its meaning, and what follows from them."""
 
+    name: str = ""
+    """The name of the run's directory: one that is renamed has another in the events before."""
     phase: Phase = Phase.STARTING
     about: RunConfig | WatchedRun | None = None
     """Configuration of the run, or description of the external loop; None before the first event."""

@@ -117,7 +117,9 @@ RUNS: Sequence[Column[RunSummary]] = (
     Column("preset", lambda summary: name_of(summary.preset), leaves=3),
     figure("steps", lambda summary: f"{summary.step:,}"),
     figure("loss", lambda summary: "–" if summary.loss is None else f"{summary.loss:.4g}"),
-    figure("held-out", lambda summary: f"{summary.best_held_out_loss:.4g}" if summary.best_held_out_loss else "", 4),
+    figure(
+        "held-out", lambda summary: "" if summary.best_held_out_loss is None else f"{summary.best_held_out_loss:.4g}", 4
+    ),
     figure("size", lambda summary: formatting.size(summary.bytes), 1),
     Column("state", lambda summary: summary.state),
 )

@@ -123,6 +123,11 @@ def slice_column(device: int, mesh: MeshInfo) -> Column[ArrayRow]:
     return Column(f"device {device} holds", held)
 
 
+def gathered(info: CollectiveInfo) -> str:
+    """Returns the arrays of state and batch that a collective gathers; empty if it gathers none."""
+    return formatting.listed([name for name in dict.fromkeys(info.gathered) if name], 2)
+
+
 def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> list[Column[CollectiveInfo]]:
     """Returns the columns of compiled collectives. `measured`: their times by name, if a step was profiled."""
 
@@ -137,6 +142,7 @@ def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> 
         figure(PAYLOAD, lambda info: formatting.size(info.bytes_each), 3),
         figure("sent/step", lambda info: formatting.in_step(bytes_sent(info))),
         *([figure("measured", time)] if measured else []),
+        Column("gathers", gathered, leaves=4, cut="left"),
         Column("by", lambda info: "user" if info.written else Text("compiler", "dim"), leaves=2),
         Column("source", lambda info: _cut(formatting.short_source(info.source)), cut="left"),
         Column("operation", lambda info: _cut(formatting.op(info.op_name)), leaves=1, cut="left"),

@@ -72,7 +72,7 @@ def _left(state: RunState) -> list[Content]:
     elif model:
         parts.append(Content(model))
     if state.about:
-        parts.append(Content.styled(state.about.run, "$text-muted"))
+        parts.append(Content.styled(state.name, "$text-muted"))
         if words := training_words(state.about, state.layout.remat if state.layout else None):
             parts.append(Content.styled(words, "$text-muted"))
     return parts
