@@ -168,6 +168,12 @@ class RunDirectory:
     def hold(self) -> BinaryIO:
         return lock.take(self.lock)
 
+    def hold_ended(self) -> BinaryIO:
+        """Holds a run that nothing will train again by itself. Raises UserError if it is live or supervised."""
+        if self.is_supervised:
+            raise UserError(f"run {self.name}: a supervisor keeps it training: `shardtui stop {self.name}` ends it")
+        return self.hold()
+
     def holder(self) -> Holder | None:
         return lock.holder(self.lock)
 
@@ -186,9 +192,7 @@ class RunDirectory:
         """Moves an ended run to another name. Raises UserError if it is live or its checkpoints lie elsewhere, or the
         name is taken or not valid."""
         renamed = RunDirectory(self.path.with_name(checked_name(name)))
-        if self.is_supervised:
-            raise UserError(f"run {self.name}: a supervisor keeps it training: `shardtui stop {self.name}` ends it")
-        with self.hold():
+        with self.hold_ended():
             about = self.about
             if isinstance(about, RunConfig) and about.checkpoints.directory:
                 raise UserError(f"run {self.name}: its checkpoints are in {self.checkpoints(about)}, under its name")

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from shardtui.engine.spec.config import CheckpointConfig
-from shardtui.engine.wire import run_directory
+from shardtui.engine.wire import lock, run_directory
 from shardtui.tui.cli.main import _parser, main
 
 from ..command import answered
@@ -255,13 +254,17 @@ def test_rename_moves_an_ended_run_and_no_other(home: Path, capsys: pytest.Captu
     )
     with one.hold():
         assert main(["rename", "one", "new"]) == 2
+    assert "holds its lock" in capsys.readouterr().err
+    with lock.take(one.supervisor_lock):
+        assert main(["rename", "one", "new"]) == main(["rm", "one"]) == 2
+    assert capsys.readouterr().err.count("a supervisor keeps it training") == 2
     assert main(["rename", "one", "two"]) == main(["rename", "one", "../x"]) == main(["rename", "far", "near"]) == 2
     errors = capsys.readouterr().err
-    assert all(text in errors for text in ("holds its lock", "run two: this run already exists", "/far/far", "'../x'"))
+    assert all(text in errors for text in ("run two: this run already exists", "/far/far", "'../x'"))
     assert one.exists and two.exists and other.exists
     assert main(["rename", "one", "new"]) == 0
     renamed = run_directory.find("new")
-    assert renamed.config == msgspec.structs.replace(tiny_config(run="new", checkpoints=CheckpointConfig()))
+    assert renamed.config == tiny_config(run="new", checkpoints=CheckpointConfig())
     assert not one.path.exists()
 
 

@@ -21,9 +21,7 @@ def rm_command(options: argparse.Namespace) -> int:
         for name in dict.fromkeys(options.runs):
             try:
                 directory = run_directory.find(name)
-                if directory.is_supervised:
-                    raise UserError(f"run {name}: a supervisor keeps it training: `shardtui stop {name}` ends it")
-                with directory.hold():
+                with directory.hold_ended():
                     size = directory.bytes
                     directory.discard()
             except UserError as error:

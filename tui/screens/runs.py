@@ -123,8 +123,8 @@ def question(run: RunDirectory) -> str:
 
 
 def delete(run: RunDirectory) -> None:
-    """Deletes a run. Raises UserError if it is live, or its files cannot be deleted."""
-    with run.hold():
+    """Deletes a run. Raises UserError if it is live or supervised, or its files cannot be deleted."""
+    with run.hold_ended():
         try:
             run.discard()
         except OSError as error:

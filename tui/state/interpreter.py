@@ -115,10 +115,11 @@ def apply(state: RunState, event: AnyEvent) -> None:
             _mark(state, event.step, event.to_preset)
             _train(state, event.to_preset)
         case events.SwitchFailed():
-            state.failed_switch, state.preset = event, event.preset
+            state.failed_switch, state.preset, state.requested = event, event.preset, ""
             _end_compiling(state)
             _resume(state)
         case events.SwitchCancelled():
+            state.requested = ""
             _end_compiling(state)
         case events.CheckpointSaving():
             state.saving = event.step
@@ -193,7 +194,6 @@ def _resume(state: RunState) -> None:
 
 def _end_compiling(state: RunState) -> None:
     """Steps that ran during a compilation say nothing about the time of the next ones."""
-    state.requested = ""
     state.compiling = None
     state.recent = deque(maxlen=RECENT_STEPS)
 

@@ -65,8 +65,8 @@ def columns(
         Column("preset", lambda row: mark(row) + row.preset),
         Column(
             "mesh",
-            lambda row: (
-                axes_text(formatting.axes(row.mesh), row.mesh) if is_wide else "×".join(map(str, row.mesh.values()))
+            lambda row: axes_text(
+                formatting.axes(row.mesh) if is_wide else "×".join(map(str, row.mesh.values())), row.mesh
             ),
         ),
         figure(

@@ -5,18 +5,21 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-AXIS_STYLES = tuple(f"axis-{number}" for number in range(7))
+ANSI = {
+    f"axis-{number}": colour
+    for number, colour in enumerate(
+        ("bright_blue", "magenta", "cyan", "blue", "green", "bright_magenta", "bright_cyan")
+    )
+}
+"""The colour of each style in a terminal whose own colours are used."""
+AXIS_STYLES = tuple(ANSI)
 """Names of theme variables, and of styles in the tables."""
-ANSI = ("bright_blue", "magenta", "cyan", "blue", "green", "bright_magenta", "bright_cyan")
-"""The colour of each in a terminal whose own colours are used."""
-_found: dict[str, str] = {}
+_found: dict[str, str] = dict(zip(("data", "model", "fsdp", "expert", "pipeline"), AXIS_STYLES, strict=False))
 
 
 def axis_style(axis: str) -> str:
     """Returns the style of a mesh axis: those of the built-in presets have one each, another gets the next one."""
-    for name in ("data", "model", "fsdp", "expert", "pipeline", axis):
-        _found.setdefault(name, AXIS_STYLES[len(_found) % len(AXIS_STYLES)])
-    return _found[axis]
+    return _found.setdefault(axis, AXIS_STYLES[len(_found) % len(AXIS_STYLES)])
 
 
 def axes_text(text: str, axes: Iterable[str]) -> Text:

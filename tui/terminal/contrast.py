@@ -25,7 +25,7 @@ def readable(theme: Mapping[str, str]) -> dict[str, str]:
     accent in the colour of warnings gets another hue. A theme of the terminal's own colours stays as it is."""
     colours = {name: Color.parse(theme[name]) for name in (*TEXTS[:-1], *BACKGROUNDS[:-1], "foreground")}
     if any(colour.ansi is not None for colour in colours.values()):
-        return {**theme, **{name: f"ansi_{colour}" for name, colour in zip(AXIS_STYLES, ANSI, strict=True)}}
+        return {**theme, **{name: f"ansi_{colour}" for name, colour in ANSI.items()}}
     foreground = colours["foreground"]
     if colours["accent"] == colours["warning"]:
         hue, saturation, lightness = colours["primary"].hsl

@@ -13,7 +13,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from ...engine.base.output import printable
-from .axis_style import ANSI, AXIS_STYLES
+from .axis_style import ANSI
 
 R = TypeVar("R", contravariant=True)
 UNLIMITED = 10_000
@@ -152,8 +152,7 @@ class PlainConsole(Console):
 
 def plain_console(**options: Any) -> Console:
     """`options`: for `rich.console.Console`."""
-    theme = Theme(dict(zip(AXIS_STYLES, ANSI, strict=True)))
-    return PlainConsole(markup=False, emoji=False, theme=theme, **options)
+    return PlainConsole(markup=False, emoji=False, theme=Theme(ANSI), **options)
 
 
 def table_console() -> Console:

@@ -16,7 +16,8 @@ from .lines import StateLines, axes_content, bar, set_titles
 LABEL_WIDTH = 19
 WAITING = ": waiting"
 """The end of the names of parts in which a device waits for others."""
-KINDS = ("parameter", "moment", "variable", "batch")
+KINDS = {"parameters": "parameter", "moments": "moment", "variables": "variable", "batch": "batch"}
+"""The kinds of arrays that a device holds, by their labels."""
 
 
 class DeviceDetails(StateLines):
@@ -97,10 +98,10 @@ def _memory(state: RunState, width: int) -> Iterator[Content]:
     assert state.layout and state.ready
     memory, limit = state.layout.memory, state.ready.memory_limit
     held = {
-        kind: sum(bytes_per_device(array, state.layout.mesh) for array in state.layout.arrays if array.kind == kind)
-        for kind in KINDS
+        label: sum(bytes_per_device(array, state.layout.mesh) for array in state.layout.arrays if array.kind == kind)
+        for label, kind in KINDS.items()
     }
-    parts = {f"{kind}s" if kind != "batch" else kind: size for kind, size in held.items() if size}
+    parts = {label: size for label, size in held.items() if size}
     whole = {}
     if memory:
         parts["temporaries"] = memory.temporaries
