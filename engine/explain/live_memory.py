@@ -21,6 +21,7 @@ from ..base.formatting import maxima
 from ..hlo.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from .graph import Place, Places
+from .kernel_layouts import kernel_values
 from .partitioned import Partitioned, bytes_of, trip_count
 from .passes import CALLS
 
@@ -73,6 +74,7 @@ class LiveMemory:
         self.now = 0
         self.places = Places()
         self._is_tpu = is_tpu
+        self._fixed = kernel_values(program) if is_tpu else set[Any]()
         self._sources: dict[Any, Sources] = {}
         self._reusable: list[tuple[Buffer, Buffer]] = []
         """Memory, and what can take its place once nothing reads it any more."""
@@ -109,7 +111,8 @@ class LiveMemory:
             return 0
         layout = self.program.layout(value)
         size = self.program.bytes(value, layout)
-        ratios = [-(-dim // LANES) * LANES / dim for dim in self.program.part(value, layout) if dim]
+        dims = self.program.part(value, layout)
+        ratios = [-(-dim // LANES) * LANES / dim for dim in (dims[-1:] if value in self._fixed else dims) if dim]
         return round(size * min(ratios, default=1)) if self._is_tpu else size
 
     def _run(self, block: Any, given: Sequence[Sources], times: int) -> list[Sources]:

@@ -1,11 +1,13 @@
 """The peak of small programs, to the byte, each with what follows from its code by hand."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.live_memory import LiveMemory, live_peak
 from shardtui.engine.explain.partitioned import partition
@@ -139,3 +141,27 @@ def test_the_largest_buffers_say_what_they_are() -> None:
     copy = next(buffer for buffer in buffers if buffer.layout == "bf16[6,128,128]")
     assert copy.source == f"{__file__}:{step.__code__.co_firstlineno + 2}"
     assert (copy.begin, copy.end) == (pytest.approx(0.2, abs=0.2), pytest.approx(0.8, abs=0.2))
+
+
+def test_what_a_kernel_takes_and_returns_has_the_rows_of_its_last_dim() -> None:
+    """64 of 128 lanes are padding, also where a loop keeps it; without a kernel the other dim lies along the lanes."""
+    half, narrow = WIDTH // 2, ((WIDTH, WIDTH // 2), P())
+
+    def doubled(given: Any, made: Any) -> None:
+        made[...] = given[...] * 2
+
+    def step(x: jax.Array, w: jax.Array, kernel: bool) -> jax.Array:
+        def body(carried: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+            y = carried @ w
+            called = pl.pallas_call(doubled, out_shape=jax.ShapeDtypeStruct(y.shape, y.dtype))
+            split = jax.shard_map(called, in_specs=P(), out_specs=P(), check_vma=False)
+            return carried + 1, split(y) if kernel else jnp.sin(y)
+
+        return jnp.sum(jax.lax.scan(body, x, length=LAYERS)[1], axis=0) @ w.T
+
+    rows = ((WIDTH, WIDTH), P())
+    kept = LAYERS * WIDTH * half * FLOAT
+    with_kernel, without = (peak(partial(step, kernel=kernel), rows, narrow, is_tpu=True) for kernel in (True, False))
+    square = WIDTH * WIDTH * FLOAT
+    assert with_kernel == 2 * kept + 3 * square + FLOAT, "what the loop carries, the product and the kernel's result"
+    assert without == kept + square + square // 2 + FLOAT
