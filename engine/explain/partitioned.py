@@ -75,6 +75,11 @@ class Partitioned:
         self.module.walk(lambda op: _add_call(found, op))
         return {name: calls[0] for name, calls in found.items() if len(calls) == 1}
 
+    def call_of(self, function: Any) -> Any:
+        """Returns the call of a function that is called once; None for other functions and operations."""
+        is_function = function.name == "func.func"
+        return self._call_of.get(ir.StringAttr(function.attributes["sym_name"]).value) if is_function else None
+
     def source(self, value: Any) -> Any:
         """Returns a value before the passes move it, and before a function that is called once takes it."""
         while True:
@@ -82,10 +87,7 @@ class Partitioned:
                 value = value.owner.operation.operands[0]
                 continue
             function = value.owner.owner.operation if isinstance(value.owner, ir.Block) else None
-            if function is None or function.name != "func.func":
-                return value
-            call = self._call_of.get(ir.StringAttr(function.attributes["sym_name"]).value)
-            if call is None:
+            if function is None or (call := self.call_of(function)) is None:
                 return value
             value = call.operands[ir.BlockArgument(value).arg_number]
 
@@ -145,7 +147,10 @@ class Partitioned:
         return [-(-size // count) for size, count in zip(shape_of(value), counts, strict=True)]
 
     def bytes(self, value: Any, layout: list[list[Axis]]) -> int:
-        return math.prod(self.part(value, layout)) * bytes_of(str(ir.RankedTensorType(value.type).element_type))
+        return math.prod(self.part(value, layout)) * self.itemsize(value)
+
+    def itemsize(self, value: Any) -> int:
+        return bytes_of(str(ir.RankedTensorType(value.type).element_type))
 
     def tensor_of(self, value: Any) -> int | None:
         """Returns the tensor of the graph that a value is, also after collectives; None if it is none."""

@@ -12,6 +12,7 @@ from .exchanges import RAGGED_EXCHANGE, exchanges, target
 from .explanation import UNKNOWN
 from .graph import Axis, Places
 from .partitioned import INSERTED, Partitioned, tag
+from .reductions import REDUCE, Reductions
 from .reshards import CUSTOM_CALL, Exchange, inserted
 
 WRITTEN = {
@@ -51,13 +52,15 @@ class Transfer:
     """Why an operation needs it by itself; empty if the passes insert it or the code calls it."""
 
 
-def read_transfers(program: Partitioned) -> Iterator[Transfer]:
-    yield from _TransferReader(program).found()
+def read_transfers(program: Partitioned, reductions: Reductions | None = None) -> Iterator[Transfer]:
+    """`reductions`: of the compiler, in place of those that the passes insert."""
+    yield from _TransferReader(program, reductions).found()
 
 
 class _TransferReader:
-    def __init__(self, program: Partitioned) -> None:
+    def __init__(self, program: Partitioned, reductions: Reductions | None) -> None:
         self._program, self._graph, self._places = program, program.graph, Places()
+        self._reductions = reductions
         self._moves: dict[tuple[Any, str, str], Any] = {}
         self._first: dict[Any, Any] = {}
         """The result of a collective to the result of the first like it."""
@@ -88,7 +91,7 @@ class _TransferReader:
         before, after = self._program.layout(value), self._program.layout(op.results[0])
         axes = axes_in(op.attributes[attribute]) if attribute else self._changed(op)
         local = self._program.bytes(value, after)
-        each = local * self._graph.parts(axes) if kind == "reduce-scatter" else local
+        each = local * self._graph.parts(axes) if op.name == "sdy.reduce_scatter" else local
         consumer, position = self._program.consumer(op.results[0])
         moved = self._program.tensor_of(value)
         found = Transfer(
@@ -105,6 +108,10 @@ class _TransferReader:
             after=after,
             written=False,
         )
+        if self._reductions and op.name == REDUCE:
+            for kind, its, count in self._reductions.of(op):
+                yield replace(found, kind=kind, axes=its, bytes_each=each // count)
+            return
         for part in inserted(self._program, op, Exchange(kind, axes, each, "")):
             if part.bytes or part.kind == UNKNOWN:
                 yield replace(found, kind=part.kind, axes=part.axes, bytes_each=part.bytes, why=part.why)

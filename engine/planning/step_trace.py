@@ -9,6 +9,7 @@ from jax.stages import Traced
 from ..explain.explanation import UNKNOWN
 from ..explain.live_memory import LiveMemory, live_peak
 from ..explain.partitioned import Partitioned, partition
+from ..explain.reductions import Reductions
 from ..explain.step import platforms
 from ..explain.transfers import Transfer, read_transfers
 from ..hlo.traffic import Flow, flows
@@ -58,12 +59,12 @@ class StepTrace:
     def argument_bytes(self) -> int:
         return argument_bytes(self._task, self._placement)
 
-    @cached_property
-    def flows(self) -> list[Flow]:
-        """Collectives that the partitioner's own passes insert, those with most bytes first."""
+    def _flows(self, topology: Topology) -> list[Flow]:
+        """Collectives of the compiler, those with most bytes first."""
         graph = self._program.graph
+        reductions = Reductions(self._program, topology)
         with self._program.module.context:
-            known = (each for each in read_transfers(self._program) if each.axes and each.kind != UNKNOWN)
+            known = (each for each in read_transfers(self._program, reductions) if each.axes and each.kind != UNKNOWN)
             return flows([_info(each, graph.parts(each.axes)) for each in known])
 
     @property
@@ -88,7 +89,7 @@ class StepTrace:
             peak_bytes=sum(self.parts.values()),
             parts=self.parts,
             capacity_bytes=topology.chip.memory,
-            collectives=by_network(self.flows, mesh, topology),
+            collectives=by_network(self._flows(topology), mesh, topology),
             at_peak=peak.memory,
             peak_buffers=peak.buffers,
         )

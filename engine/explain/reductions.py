@@ -1,0 +1,156 @@
+"""What XLA's compilers for TPU and GPU have in place of the all-reduces that Shardy's passes insert.
+
+They add sums before they reduce them, and where each device takes only a part of a sum, they reduce-scatter. The CPU's
+compiler does neither.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from jaxlib.mlir import ir
+
+from ..spec.topology import Topology
+from .attributes import axes_in
+from .graph import Axis
+from .partitioned import Partitioned
+from .passes import CALLS
+
+REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
+PRODUCT = "stablehlo.dot_general"
+ORDERS = ("stablehlo.convert", "stablehlo.transpose")
+CARRIES = {
+    *(ADD, *ORDERS),
+    *(f"stablehlo.{name}" for name in ("divide", "multiply", "negate", "reshape", "select", "subtract")),
+}
+"""Operations of which a part needs only that part of their operands."""
+LANES, LANE_BYTES = 128, 4
+"""A row of a TPU's tiles: 128 lanes of 32 bits."""
+
+
+class Reductions:
+    def __init__(self, program: Partitioned, topology: Topology) -> None:
+        self._program, self._topology = program, topology
+
+    def of(self, op: Any) -> list[tuple[str, list[Axis], int]]:
+        """Returns the collectives that an all-reduce becomes: each one's kind, its axes, and by what the bytes of the
+        all-reduce are to be divided. There is none if it becomes part of another all-reduce."""
+        axes = axes_in(op.attributes["reduction_axes"])
+        value = added = op.results[0]
+        while (adder := _adder(part := _sliced(added), set(axes))) is not None:
+            if adder.operands[0] == part:
+                return []
+            value = adder.results[0] if part == value else value
+            added = adder.results[0]
+        parts = self._parts(value, set(axes))
+        cut = [axis for axis in axes if all(axis in self._axes(part) for part in parts)]
+        if not parts or not cut or not all(self._scatters(op, part, set(cut)) for part in parts):
+            return [("all-reduce", axes, 1)]
+        rest = [axis for axis in axes if axis not in cut]
+        left = [("all-reduce", rest, self._program.graph.parts(cut))] if rest else []
+        return [("reduce-scatter", cut, 1), *left]
+
+    def _scatters(self, op: Any, part: Any, axes: set[Axis]) -> bool:
+        """Whether the compiler has a reduce-scatter that gives each device this part. That for TPUs has none over a
+        whole slice, unless `scatters_whole`; none along the lanes, unless the part has whole rows of 32 bits; and of
+        more than two dims none along any, unless the part has whole rows. The gradient of a product of two dims may lie
+        either way. Found by compiling sums of many shapes on many slices (libtpu 0.0.42 and 0.0.50)."""
+        program, topology = self._program, self._topology
+        if topology.chip.target:
+            return True
+        if program.graph.parts(list(axes)) >= topology.devices // topology.slices and not scatters_whole(topology):
+            return False
+        stored = self._stored(part)
+        layout = program.layout(stored)
+        *outer, last = program.part(stored, layout)
+        if axes & set(layout[-1]):
+            lies_either_way = len(outer) == 1 and _is_product(op) and last % LANES and not outer[0] % LANES
+            return bool(lies_either_way) or last % (LANES * LANE_BYTES // program.itemsize(op.results[0])) == 0
+        return len(outer) < 2 or all(
+            size % LANES == 0 for size, its in zip(outer, layout[:-1], strict=True) if axes & set(its)
+        )
+
+    def _stored(self, value: Any) -> Any:
+        """A value in the order of dims in which it is kept."""
+        while (op := next(self._takers(value), None)) is not None and op.name in ORDERS:
+            value = op.results[0]
+        return value
+
+    def _parts(self, value: Any, axes: set[Axis]) -> list[Any]:
+        """The parts that devices take of a value; none if one of them takes the whole."""
+        found, waiting, seen = list[Any](), [value], {value}
+        while waiting:
+            for op in self._takers(waiting.pop()):
+                result = op.results[0] if len(op.results) else None
+                if op.name == SLICE and (cut := axes & self._axes(result)) and not self._is_regathered(result, cut):
+                    found.append(result)
+                elif op.name not in CARRIES:
+                    return []
+                elif result not in seen:
+                    seen.add(result)
+                    waiting.append(result)
+        return found
+
+    def _is_regathered(self, part: Any, axes: set[Axis]) -> bool:
+        """Whether what is added to a part is gathered and used whole: the compiler then adds whole values."""
+        waiting = [part]
+        while waiting:
+            for op in self._takers(waiting.pop()):
+                if op.name == GATHER and not self._axes(op.results[0]) & axes:
+                    if any(taker.name != SLICE for taker in self._takers(op.results[0])):
+                        return True
+                elif op.name == ADD:
+                    waiting.append(op.results[0])
+        return False
+
+    def _takers(self, value: Any) -> Iterator[Any]:
+        """The operations that take a value, also in functions that are called with it and where they return it."""
+        for use in value.uses:
+            op = use.owner.operation
+            if op.name in CALLS:
+                yield from self._takers(self._program.called(op).arguments[use.operand_number])
+            elif op.name.endswith("return") and (call := self._program.call_of(op.parent)) is not None:
+                yield from self._takers(call.results[use.operand_number])
+            else:
+                yield op
+
+    def _axes(self, value: Any) -> set[Axis]:
+        return {axis for axes in self._program.layout(value) for axis in axes}
+
+
+def scatters_whole(topology: Topology) -> bool:
+    """Whether the TPU compiler has a reduce-scatter over all devices of a slice: over a ring, over two dims that
+    differ, over 2 × 2 chips, and where a chip is two devices."""
+    dims = [size for size in topology.shape if size > 1]
+    return topology.chip.cores > 1 or len(dims) < 2 or (len(dims) == 2 and (dims[0] != dims[1] or dims == [2, 2]))
+
+
+def _is_product(op: Any) -> bool:
+    maker = op.operands[0].owner
+    return not isinstance(maker, ir.Block) and maker.operation.name == PRODUCT
+
+
+def _taker(value: Any) -> Any:
+    uses = list(value.uses)
+    return uses[0].owner.operation if len(uses) == 1 else None
+
+
+def _sliced(value: Any) -> Any:
+    """The part that devices take of a value, if nothing else takes it; else the value."""
+    taker = _taker(value)
+    return taker.results[0] if taker is not None and taker.name == SLICE else value
+
+
+def _adder(value: Any, axes: set[Axis]) -> Any:
+    """The operation that adds a sum to another sum over the same axes and alone takes both; None without one."""
+    op = _taker(value)
+    return op if op is not None and op.name == ADD and all(_is_sum(each, axes) for each in op.operands) else None
+
+
+def _is_sum(value: Any, axes: set[Axis]) -> bool:
+    """Whether a value with one taker is a sum over these axes, or a part of one, or adds such sums."""
+    if isinstance(value.owner, ir.Block) or _taker(value) is None:
+        return False
+    op = value.owner.operation
+    if op.name in (ADD, SLICE):
+        return all(_is_sum(each, axes) for each in op.operands)
+    return op.name == REDUCE and set(axes_in(op.attributes["reduction_axes"])) == axes
