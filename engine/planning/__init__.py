@@ -1,1 +1,1 @@
-"""Costs of presets: by formula, by trace, and by the compiler for devices that are not attached."""
+"""Costs of presets: rough, traced, and compiled for devices that are not attached."""

@@ -123,7 +123,7 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
         if (needed := needed_bytes(str(error))) is None:
             raise UserError(first_line(str(error))) from error
         arguments, capacity = argument_bytes(task, placement), topology.chip.memory
-        return StepCost(basis="compiler", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=capacity)
+        return StepCost(basis="compiled", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=capacity)
     module, mesh = parse(program.step.as_text() or ""), program.description.mesh.axes
     work = step.work if step and not step.unknown else _work(task, Program(module, mesh, module.partitions, set()))
     cost = _cost(program.description, work, topology)
@@ -152,7 +152,7 @@ def _cost(compiled: PresetCompiled, work: Work, topology: Topology) -> StepCost:
     assert memory is not None, "these compilers always report memory"
     mesh, found = compiled.mesh.axes, compiled.collectives
     cost = StepCost(
-        basis="compiler",
+        basis="compiled",
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
         capacity_bytes=topology.chip.memory,

@@ -1,4 +1,6 @@
-"""The engine's side of `shardtui plan`: by formula, by search, and by the TPU compiler. Uses no device."""
+"""The engine's side of `shardtui plan`: rough and traced costs, a search, and the compiler's. Uses no device."""
+
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -15,8 +17,17 @@ from .ranking import Board, StepCost
 
 
 def plan(config: RunConfig, target: str, *names: str) -> Board:
-    """Returns estimates for the named presets or for all. `target`: a slice such as `v5e:2x4`, or a number of local
-    devices. Raises UserError if the slice, a preset or the model is invalid."""
+    """Returns rough costs of the named presets or of all, and traced ones where there is no formula. `target`: a slice
+    such as `v5e:2x4`, or a number of local devices. Raises UserError if the slice, a preset or the model is invalid."""
+    return _board(config, target, names)
+
+
+def trace(config: RunConfig, target: str, *names: str) -> Board:
+    """Returns traced costs of the named presets or of all, which take about a second each. Raises as `plan` does."""
+    return _board(config, target, names, traces=True)
+
+
+def _board(config: RunConfig, target: str, names: Sequence[str], traces: bool = False) -> Board:
     topology = None if target.isdecimal() else load_topology(target)
 
     from ..program.setup import simulated_task
@@ -25,7 +36,7 @@ def plan(config: RunConfig, target: str, *names: str) -> Board:
     task = simulated_task(config, topology.platform, topology.devices) if topology else simulated_task(config)
     presets = [load_preset(name) for name in names] or load_presets()[0]
     devices = topology.devices if topology else int(target)
-    rows = [estimate_row(task, preset, devices, topology, traces=True) for preset in presets]
+    rows = [estimate_row(task, preset, devices, topology, "traced" if traces else "known") for preset in presets]
     return Board(model=config.model_name, topology=target, rows=rows)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Literal
 
 import jax
 from msgspec.structs import replace
@@ -39,14 +40,15 @@ from .step_traffic import StepTraffic
 
 KEPT_STEPS = 16
 """Layouts that are kept: a search tries the orders of a mesh one after the other, which differ only in their links."""
+Wanted = Literal["rough", "known", "traced"]
+"""An estimate by formula, or none; by formula, and where there is none, from the trace; always from the trace."""
 USER_MODEL = "no formula for a user's model: `plan --topology` estimates it from its trace"
 
 
-def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | None, traces: bool = False) -> Row:
-    """Returns the estimate of one preset; without a `topology` the chip is unknown, and so are the times. A preset that
-    does not fit the model or the devices gives a row with `problems` instead. A user's model is traced, if there is a
-    `topology`, on as many simulated devices as that has; so are, with `traces`, layouts of the built-in model that no
-    formula covers."""
+def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | None, wanted: Wanted = "rough") -> Row:
+    """Returns the estimate of one preset; without a `topology` the chip is unknown, so there are no times and no trace.
+    A preset that does not fit the model or the devices gives a row with `problems` instead. A user's model is always
+    traced. Traces need as many simulated devices as the `topology` has."""
     mesh = preset.sizes(devices)
     is_users = isinstance(task.config.model, UserModel)
     step, domains = None, topology.domains if topology else 1
@@ -68,9 +70,9 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         laid_out=True,
         no_estimate=step.unknown if step else USER_MODEL,
     )
-    if step and not step.unknown:
+    if step and not step.unknown and not (topology and wanted == "traced"):
         row = replace(row, estimate=step.cost(topology, mesh))
-    elif topology and (is_users or traces):
+    elif topology and (is_users or wanted != "rough"):
         row = _traced(row, task, preset, topology)
     return replace(row, findings=_over_dcn(preset, axes, row.estimate))
 

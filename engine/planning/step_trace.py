@@ -84,7 +84,7 @@ class StepTrace:
         with self._program.module.context:
             peak = live_peak(self._live, [array.names[0] for array in self._task.arrays])
         cost = StepCost(
-            basis="trace",
+            basis="traced",
             argument_bytes=self.argument_bytes,
             peak_bytes=sum(self.parts.values()),
             parts=self.parts,

@@ -100,7 +100,7 @@ class _Search:
         """Yields the differences between the chosen preset and the run's, if any."""
         own, mesh = self.own, formatting.axes(chosen.shrunk(devices).sizes(devices))
         if chosen.name != own.name:
-            why = "; ".join(self.problems(devices)) or "its memory, by formula"
+            why = "; ".join(self.problems(devices)) or "its memory, roughly"
             yield f"{chosen.name} ({mesh}) in place of {own.name}, which does not fit {devices} devices: {why}"
         elif own.size_problem(devices):
             yield f"{own.name} on {devices} devices: mesh {mesh} in place of {formatting.axes(own.mesh)}"

@@ -278,7 +278,7 @@ class CorpusInfo(Struct, frozen=True):
 
 
 class Preview(Struct, frozen=True, kw_only=True):
-    """Estimate of a preset on these devices, by formula. If the preset is invalid, only `problems` is set."""
+    """Rough cost of a preset on these devices. If the preset is invalid, only `problems` is set."""
 
     problems: list[str]
     """Why it is invalid, one line each."""

@@ -304,7 +304,7 @@ def test_user_models_are_estimated_from_their_trace(preset: str) -> None:
     assert (refused.verdict, refused.estimate) == ("infeasible", None)
     cost, compiled = row.estimate, compile_program(task, place(task, load_preset(preset), jax.devices())).description
     memory, found = compiled.memory, compiled.collectives
-    assert cost and memory and found and cost.basis == "trace" and not row.no_estimate
+    assert cost and memory and found and cost.basis == "traced" and not row.no_estimate
     assert cost.argument_bytes == memory.arguments
     assert cost.bytes_sent == pytest.approx(sum(flow.bytes_sent for flow in flows(found)), rel=0.01)
     assert cost.step_seconds and cost.compute_seconds and cost.tokens_per_second and cost.flop_utilisation
@@ -319,7 +319,7 @@ def test_a_search_tries_the_axes_that_split_a_users_model() -> None:
     search = Search(task, slice_, SearchRequest(kept=["batch_size"], minutes=5))
     found = search.rows([load_preset("dp-ep4")])
     assert found[0].verdict == "fits"
-    assert all(row.estimate and row.estimate.basis == "trace" for row in found)
+    assert all(row.estimate and row.estimate.basis == "traced" for row in found)
     assert not {axis for row in found for axis in row.mesh} - {"data", "fsdp", "seq", "model"}
     assert {tuple(row.settings) for row in found} == {()}, "remat is in the user's code"
 

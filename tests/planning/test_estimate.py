@@ -204,8 +204,8 @@ def test_uncovered_layouts_have_no_estimate_but_a_reason(rules: str, task: Task)
 )
 def test_uncovered_layouts_are_estimated_by_their_trace(rules: str, task: Task) -> None:
     preset = parse_preset(Path("x.toml"), f"[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}\n")
-    traced = estimate_row(task, preset, 8, load_topology("v5e:2x4"), traces=True)
-    assert traced.estimate and (traced.no_estimate, traced.estimate.basis) == ("", "trace")
+    traced = estimate_row(task, preset, 8, load_topology("v5e:2x4"), "traced")
+    assert traced.estimate and (traced.no_estimate, traced.estimate.basis) == ("", "traced")
     assert traced.estimate.argument_bytes == Step(task, preset, 8).argument_bytes and traced.estimate.step_seconds
 
 

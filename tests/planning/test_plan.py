@@ -86,7 +86,7 @@ def keep_all(cost: StepCost) -> None:
 def test_json_has_the_estimates_and_a_preset_may_be_a_file(home: Path) -> None:
     add_preset_for_sixteen(home)
     board = planned(*TINY, "--estimate")
-    assert (board["schema"], board["model"], board["topology"]) == (3, "nano", "v5e:2x4")
+    assert (board["schema"], board["model"], board["topology"]) == (4, "nano", "v5e:2x4")
     rows = {row["preset"]: row for row in board["rows"]}
     assert not any(name.startswith("pitfall") for name in rows)
     fsdp = rows["fsdp-tp2"]
@@ -113,7 +113,7 @@ def test_text_output(home: Path) -> None:
     text = result.stdout
     assert (result.returncode, result.stderr) == (0, "")
     assert "nano on v5e:2x4: 8 × 16.9 GB, 8 × 16 tokens per step" in text
-    assert re.search(r"fsdp-tp2 +fits +.*formula", text)
+    assert re.search(r"fsdp-tp2 +fits +.*traced", text)
     assert re.search(r"model +2 +line y +50 GB/s", text)
     assert re.search(r"→ (hsdp|fsdp-tp2): .* per step, bound by", text)
 
@@ -183,7 +183,7 @@ def test_without_the_compiler_one_line_says_how_to_install_it(home: Path, compil
     assert result.returncode == 0
     assert result.stderr.count("\n") == 1
     assert "the TPU compiler is not installed: run `pip install 'shardtui[tpu]'` (needs no TPU)" in result.stderr
-    assert "formula" in result.stdout
+    assert "traced" in result.stdout
 
 
 def test_progress_and_failures_are_reported(home: Path, compilers: Compilers) -> None:
@@ -274,7 +274,7 @@ def column(app: ShardtuiApp, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [pytest.param((80, 24), marks=pytest.mark.slow), (140, 40)], ids=SIZES)
-def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
+def test_the_view_plans_without_a_compiler(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
     compilers.remove()
     add_preset_for_sixteen(home)
 
@@ -282,7 +282,7 @@ def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple
         assert "press t to choose a slice" in screen_text(app)
         assert app.screen.query_one("#batch", Input).value == "8", "the run's batch size"
         await request_plan(app, pilot, "v5e:2x4")
-        await until(lambda: "by formula only" in screen_text(app), "the board")
+        await until(lambda: "traced only" in screen_text(app), "the board")
         assert set(column(app, "preset")) == {preset.name for preset in built_in_presets()} | {"sixteen"}
         fits = [verdict == "fits" for verdict in column(app, "verdict")]
         assert fits == sorted(fits, reverse=True), "what fits, then what is infeasible"
@@ -291,7 +291,7 @@ def test_the_view_plans_by_formula(home: Path, compilers: Compilers, size: tuple
         assert f"→ {column(app, 'preset')[0]}: " in text
         assert "pip install 'shardtui[tpu]'" in text
         app.screen.query_one(DataTable).move_cursor(row=column(app, "preset").index("fsdp-tp2"))
-        links = re.compile(r"model 2 +line y, 50 GB/s; sends .* per step, by formula")
+        links = re.compile(r"model 2 +line y, 50 GB/s; sends .* per step, (rough|traced)")
         await until(lambda: links.search(details(app)), "the links of fsdp-tp2")
         assert re.search(r"step .* the maximum of compute .*, memory .*, network ", details(app))
         app.screen.query_one(DataTable).move_cursor(row=column(app, "preset").index("sixteen"))
@@ -358,7 +358,7 @@ def test_a_search_in_the_view_keeps_the_batch(home: Path, compilers: Compilers, 
         await pilot.press("n")
         await until(lambda: compilers.started, "the first compilation")
         await until(lambda: "left" in screen_text(app), "the time left")
-        assert "tokens/s by formula, not compiled" in " ".join(screen_text(app).split())
+        assert "tokens/s rough, not compiled" in " ".join(screen_text(app).split())
         rows = view(app).board.rows
         assert any(row.settings for row in rows.values())
         assert {row.tokens for row in rows.values()} == {8 * 16}, "the batch of the field"
@@ -376,13 +376,13 @@ def test_enter_shows_what_fills_the_memory_of_a_traced_step(home: Path, compiler
 
     async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
         await request_plan(app, pilot, "v5e:2x4")
-        await until(lambda: "by trace only" in screen_text(app), "the board")
+        await until(lambda: "traced only" in screen_text(app), "the board")
         view(app).board.table.select("dp")
         await pilot.press("enter")
         await until(lambda: "dp: memory of a step, predicted" in screen_text(app), "what fills the memory")
         text = " ".join(screen_text(app).split())
         assert "at the peak" in text
-        assert "by the trace of the step: nothing was compiled" in text
+        assert "traced: nothing was compiled" in text
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, PlanScreen), "the plan")
 
@@ -395,9 +395,9 @@ def test_a_traced_step_says_what_fills_the_memory(home: Path) -> None:
     assert "dp: largest buffers at the peak, predicted" in result.stdout
     (row,) = planned(f"--model={TRACED}", "--topology=v5e:2x4", "--preset=dp", "--estimate")["rows"]
     assert row["estimate"]["peak_buffers"] and row["estimate"]["at_peak"]["bytes"] == row["estimate"]["peak_bytes"]
-    refused = run(*TINY, "--estimate", "--memory")
+    refused = run(*TINY, "--estimate", "--memory", "--search")
     assert refused.returncode == 2
-    assert "--memory needs the compiler's schedule, or a model of your own" in refused.stderr
+    assert "--memory needs the compiler's schedule if it searches" in refused.stderr
 
 
 @pytest.mark.slow
@@ -477,7 +477,7 @@ def test_compiled_presets_are_ranked_by_the_compilers_figures(home: Path, compil
         fitting = column(app, "preset")[: column(app, "verdict").count("fits")]
         assert fitting[0] == "dp"
         assert fitting == [name for name in presets if name in fitting], "the fastest first"
-        assert column(app, "from").count("compiler") == column(app, "verdict").count("fits")
+        assert column(app, "from").count("compiled") == column(app, "verdict").count("fits")
         assert "→ dp: 1.0 ms per step, bound by network" in screen_text(app)
         assert column(app, "est. error")[0].endswith(" %")
 

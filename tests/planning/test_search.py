@@ -235,7 +235,7 @@ def test_a_search_ends_with_its_minutes(home: Path, compilers: Compilers) -> Non
     compilers.install(HANGS)
     search = searched("--minutes=0.3")
     assert (search["ended"], search["compiled"], search["curve"]) == ("out of time", 0, [])
-    assert search["chosen"]["basis"] == "formula"
+    assert search["chosen"]["basis"] == "rough"
     assert search["expected"] == pytest.approx(search["chosen"]["figure"])
     assert compilers.started
     assert compilers.all_gone(0)
@@ -299,7 +299,7 @@ def config_of(**training: int) -> RunConfig:
 def cost_of(part: float, rate: float = 1.0) -> StepCost:
     """A cost by the compiler: `part` of the memory of a device."""
     return StepCost(
-        basis="compiler",
+        basis="compiled",
         argument_bytes=1,
         peak_bytes=int(part * CAPACITY),
         capacity_bytes=CAPACITY,

@@ -53,7 +53,7 @@ def test_a_run_keeps_its_preset_or_finds_one_that_fits() -> None:
     # By formula: the state alone, which `dp` replicates, is larger than the memory.
     found = fitted(tiny_config(preset="dp", device_memory=int(0.6 * peak("dp", 4))), 4)
     assert found.replaced == {found.config.preset: "dp"}
-    assert "its memory, by formula" in found.warnings[0]
+    assert "its memory, roughly" in found.warnings[0]
     # Eight rows do not divide by seven, six or five devices.
     config = tiny_config(preset="dp")
     restart = Restart(attempt=Attempt(number=2, supervisor=1, left_out=(5,)))

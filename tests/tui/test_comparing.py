@@ -39,7 +39,7 @@ def test_compare_measures_presets_and_leaves_no_files(home: Path) -> None:
     result = run("compare", *presets, "--steps=3", "--json", *SETTINGS, f"--data={__file__}")
     assert result.returncode == 1, "one could not be measured"
     board = checked("compare", result.stdout)
-    assert (board["schema"], board["model"], len(board["devices"]), board["complete"]) == (3, "nano", 8, False)
+    assert (board["schema"], board["model"], len(board["devices"]), board["complete"]) == (4, "nano", 8, False)
     rows = {row["preset"]: row for row in board["rows"]}
     assert list(rows)[2] == "wide", "what was measured comes first"
     assert (rows["wide"]["verdict"], rows["wide"]["measured"], rows["wide"]["estimate"]) == ("infeasible", None, None)

@@ -197,7 +197,7 @@ def test_rows_as_text() -> None:
     smaller = msgspec.structs.replace(cost, peak_bytes=10_000_000_000, collectives=[flow(["data"], 11_000)])
     compiled = msgspec.structs.replace(row, compiled=smaller)
     assert board_rows.estimate_errors(compiled) == ["peak +20 %", "sent 0 %"]
-    assert board_rows.source(compiled) == "compiler"
+    assert board_rows.source(compiled) == "compiled"
     scheduled = msgspec.structs.replace(row, compiled=msgspec.structs.replace(smaller, scheduled_seconds=0.2))
     assert board_rows.scheduled(scheduled) == "predicted 200 ms by the compiler's schedule and its estimates"
     assert board_rows.scheduled(compiled) == board_rows.scheduled(row) == ""

@@ -49,7 +49,7 @@ from .run_config import compared
 class CompareReport(Struct, frozen=True, kw_only=True):
     """Presets measured one after the other in one engine."""
 
-    schema: int = 3
+    schema: int = 4
     """Version of this schema; grows when a field changes its meaning or is removed."""
     model: str
     """Name of the model."""
@@ -74,10 +74,10 @@ class CompareReport(Struct, frozen=True, kw_only=True):
 
 
 SENT_BY_FORMULA: Column[Row] = figure(
-    "sent by formula", lambda row: size(row.estimate.bytes_sent) if row.estimate else "", leaves=1
+    "rough sent", lambda row: size(row.estimate.bytes_sent) if row.estimate else "", leaves=1
 )
 """Beside the bytes as compiled, to compare; the view has them for the presets that are not compiled yet."""
-CAPTION = "per device and step; predictions by the compiler, ≈ by formula"
+CAPTION = "per device and step; predictions by the compiler, ≈ rough"
 REPORTED = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused | Resumed | Failed
 
 

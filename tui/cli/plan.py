@@ -1,4 +1,4 @@
-"""`shardtui plan`: ranks presets on a TPU slice you need not have, by formula and by the TPU compiler."""
+"""`shardtui plan`: ranks presets on a TPU slice you need not have, by rough or traced costs and by the compiler."""
 
 import asyncio
 import contextlib
@@ -109,13 +109,10 @@ def _searched(planner: Planner, was_interrupted: bool, asked: Asked) -> SearchRe
 
 
 def _problems(config: RunConfig, asked: Asked) -> list[str]:
-    has_trace = isinstance(config.model, UserModel)
+    is_traced = asked.search is None or isinstance(config.model, UserModel)
     needs = {
         "--profile": (asked.breakdowns, "the compiler's schedule"),
-        "--memory": (
-            asked.memory and not has_trace,
-            "the compiler's schedule, or a model of your own, which is traced",
-        ),
+        "--memory": (asked.memory and not is_traced, "the compiler's schedule if it searches"),
         "--fit": (asked.search is not None and asked.search.is_mesh_fixed, "the compiler"),
     }
     wrong = [option for option, (is_asked, _) in needs.items() if is_asked and not asked.compiles]
@@ -154,7 +151,7 @@ def _tables(
     compiled = any(row.compiled for row in rows)
     if left_out and compiled:
         titles = ", ".join(row.title for row in left_out)
-        tables.append(Text(f"far too large {board_rows.estimated_by(left_out)}, so not compiled: {titles}", "dim"))
+        tables.append(Text(f"far too large ({board_rows.estimated_by(left_out)}), so not compiled: {titles}", "dim"))
     breakdowns = [(row.title, row.compiled.breakdown) for row in rows if row.compiled and row.compiled.breakdown]
     tables += [table for name, breakdown in breakdowns for table in profile_tables(name, breakdown, console.width)]
     tables += _peak_tables(best) if shows_memory else []
@@ -164,10 +161,10 @@ def _tables(
 
 
 def _peak_tables(rows: Sequence[Row]) -> list[Table]:
-    """Of the compiled programs; of a row without one by its trace, if it has that."""
+    """Of the compiled programs; of a row without one as traced, if it is."""
     costs = [(row.title, cost) for row in rows if (cost := _with_peak(row))]
     return [
-        peak_table(name, at, cost.peak_buffers, cost.peak_bytes if cost.basis == "compiler" else None)
+        peak_table(name, at, cost.peak_buffers, cost.peak_bytes if cost.basis == "compiled" else None)
         for name, cost in costs
         if (at := cost.at_peak)
     ]

@@ -22,7 +22,7 @@ from ..state import board_rows
 from ..state.recommendation import figure_words, recommendation
 from ..terminal.plain_table import Column, figure, plain_table, right, table_of
 
-SCHEMA = 3
+SCHEMA = 4
 Prices = Mapping[str, float]
 """Chip, such as `v5p`, to US dollars an hour."""
 SHOWN = 10

@@ -1,4 +1,5 @@
-"""Plans a slice: the engine estimates every preset by formula at once, then compiles each in a process of its own."""
+"""Plans a slice: the engine has rough costs of every preset at once, and then compiles each in a process of its own or,
+if nothing compiles, traces them."""
 
 import asyncio
 import time
@@ -130,6 +131,9 @@ class Planner:
         self.began = time.monotonic()
         self.board = await self._estimated()
         yield self.board
+        if not self.compiles and self.search is None:
+            self.board = await self._board("trace", *self._presets)
+            yield self.board
         try:
             while self.compiles:
                 while (not self._jobs or has_room(len(self._jobs))) and (index := self._next()) is not None:

@@ -47,7 +47,7 @@ run returns to the preset it started from. **Enter** switches to the preset unde
 
 *Step time* is the median, *middle 50 %* the quartiles; before the comparison it is the median of the last steps under a
 preset. *In use* is measured; *state + batch* and *peak* are the compiler's. *Sent* is the bytes one device sends in a
-step: from the compiled program, or by formula (≈) before there is one. A run in an external loop has one layout, and
+step: from the compiled program, or roughly (≈) before there is one. A run in an external loop has one layout, and
 nothing is measured in it.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
@@ -79,7 +79,7 @@ nothing is measured in it.
         self.rows = rows_of(state, listed_presets(state))
         is_estimating = state.ready and state.config and not state.estimates and state.is_live
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
-        set_titles(self.table.rows, title, "estimating by formula …" if is_estimating else "per device and step")
+        set_titles(self.table.rows, title, "estimating …" if is_estimating else "per device and step")
         self.query_one(Progress).show([progress_line(state)])
         shown = columns(state.counted, self.size.width >= board_rows.WIDE_FROM, self.mark, self.status)
         self.table.show_columns(shown, {row.preset: row for row in self.rows})
@@ -178,6 +178,6 @@ def row_summary(row: Row, counted: str) -> str:
         )
     elif estimate:
         held, peak = formatting.size(estimate.argument_bytes), formatting.size(estimate.peak_bytes)
-        parts.append(f"by formula: state + batch {held}, peak {peak}")
+        parts.append(f"rough: state + batch {held}, peak {peak}")
     parts += board_rows.caveats(row)
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Plan: the run's model on a TPU slice that need not exist: each preset by formula, then compiled for the slice."""
+"""Plan: the run's model on a TPU slice that need not exist: each preset roughly, then traced or compiled."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -35,10 +35,10 @@ class PlanScreen(RunScreen):
 ## Plan
 
 This model on TPUs or GPUs that you need not have: press **t** to choose a slice, such as `v5e:4x4`, several, such as
-`2*v5e:4x4`, or hosts × GPUs, such as `h100:4x8`, and the global batch size, then **enter**. All presets are estimated
-at once, then compiled by XLA's compiler for these devices, the most promising first, while training continues and
-other views are open. Presets that need more than twice the memory by formula are not compiled. Times are a roofline,
-not measured.
+`2*v5e:4x4`, or hosts × GPUs, such as `h100:4x8`, and the global batch size, then **enter**. All presets have
+*rough* costs at once. Then they are *compiled* by XLA's compiler for these devices, the most promising first, while
+training continues and other views are open; presets that need more than twice the memory are not. Until you plan, and
+without a compiler, they are *traced* instead. Times are a roofline, not measured.
 
 **n** chooses for you: it estimates meshes, rules, remat and micro-batches for this batch, then compiles the most
 promising ones, for ten minutes at most, and says which trains most tokens per second. `shardtui plan --search` also
@@ -46,9 +46,9 @@ chooses the batch, and writes the preset as a file.
 
 **enter** on a compiled preset predicts where the time of a step goes on TPUs, by the compiler's schedule and its
 estimates: bars, operations and, on **t**, a timeline. **m** there shows what fills the memory: its curve over the step
-and the largest buffers at the peak. **enter** on a preset of a model of your own that is not compiled yet shows that by
-the trace of its step. **enter** on a preset that is too large searches what makes it fit: the largest batch, more
-micro-batches and remat policies, each compiled. **escape** shows the presets again.
+and the largest buffers at the peak; on a traced preset **enter** does. **enter** on a preset that is too large searches
+what makes it fit: the largest batch, more micro-batches and remat policies, each compiled. **escape** shows the presets
+again.
 
 **k** cancels the current compilation, **K** all remaining ones. `shardtui plan` prints the same without a run.
 """

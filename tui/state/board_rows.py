@@ -83,16 +83,11 @@ def sent(row: Row) -> StepCost | None:
 
 
 def source(row: Row) -> str:
-    return "compiler" if row.compiled else row.estimate.basis if row.estimate else ""
-
-
-def by(estimate: StepCost) -> str:
-    return f"by {estimate.basis}"
+    return "compiled" if row.compiled else row.estimate.basis if row.estimate else ""
 
 
 def estimated_by(rows: Sequence[Row]) -> str:
-    bases = sorted({row.estimate.basis for row in rows if row.estimate})
-    return f"by {' and '.join(bases or ['formula'])}"
+    return " and ".join(sorted({row.estimate.basis for row in rows if row.estimate}) or ["rough"])
 
 
 def most_sent(row: Row) -> list[str]:

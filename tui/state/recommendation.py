@@ -72,8 +72,8 @@ def _choice(rows: Sequence[Row], goal: Goal, where: str) -> str:
         return _closest(rows, where)
     value, cost = figure(best, goal), best.cost
     assert value is not None
-    by = "by the compiler" if cost.basis == "compiler" else f"by {cost.basis}, not compiled"
-    if cost.basis == "compiler" and goal == "tokens-per-second" and cost.scheduled_seconds:
+    by = "by the compiler" if cost.basis == "compiled" else f"{cost.basis}, not compiled"
+    if cost.basis == "compiled" and goal == "tokens-per-second" and cost.scheduled_seconds:
         by = "by the compiler's schedule"
     room = f" of {formatting.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
     return f"{best.title}: {figure_words(value, goal)} {by}; {formatting.size(cost.peak_bytes)}{room} per device"

@@ -44,7 +44,7 @@ def coverage(peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int | No
     """Returns how much of the peak the buffers are. `compiler`: its own figure of it; None if nothing is compiled."""
     shown = f"{formatting.size(sum(buffer.bytes for buffer in buffers))} of {formatting.size(peak.bytes)} live then"
     if compiler is None:
-        return f"{shown}, by the trace of the step: nothing was compiled"
+        return f"{shown}, traced: nothing was compiled"
     return f"{shown}, rebuilt from the order of the program; the compiler's own peak is {formatting.size(compiler)}"
 
 

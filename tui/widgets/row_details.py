@@ -69,8 +69,8 @@ def _memory(row: Row, cost: StepCost) -> str:
     text = f"{formatting.size(cost.peak_bytes)}{of}{verdict}, of which state + batch {own}"
     errors = board_rows.errors(row)
     if errors is None or row.estimate is None:
-        return f"{text}, {board_rows.by(cost)}"
-    estimated = f"{board_rows.by(row.estimate)} {formatting.size(row.estimate.peak_bytes)}"
+        return f"{text}, {cost.basis}"
+    estimated = f"{row.estimate.basis} {formatting.size(row.estimate.peak_bytes)}"
     return f"{text}; {estimated}, {board_rows.percent(errors.peak)}"
 
 
@@ -101,8 +101,8 @@ def _sent(row: Row, axes: str) -> str:
     moved = board_rows.sent(row)
     text = f"sends {formatting.size(moved.sent_by_axis.get(axes, 0) if moved else 0)} per step"
     if moved is None or row.estimate is None or moved is row.estimate:
-        return f"{text}, {board_rows.by(moved)}" if moved else text
-    return f"{text}; {board_rows.by(row.estimate)} {formatting.size(row.estimate.sent_by_axis.get(axes, 0))}"
+        return f"{text}, {moved.basis}" if moved else text
+    return f"{text}; {row.estimate.basis} {formatting.size(row.estimate.sent_by_axis.get(axes, 0))}"
 
 
 def _collectives(row: Row) -> Iterator[tuple[str, str]]:
