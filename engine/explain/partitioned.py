@@ -125,6 +125,15 @@ class Partitioned:
 
     def layout(self, value: Any) -> list[list[Axis]]:
         """Returns the mesh axes of each dim of a value, also if the passes changed what the operation computes."""
+        if value not in self._layouts:
+            self._layouts[value] = self._layout(value)
+        return self._layouts[value]
+
+    @cached_property
+    def _layouts(self) -> dict[Any, list[list[Axis]]]:
+        return {}
+
+    def _layout(self, value: Any) -> list[list[Axis]]:
         rank = len(shape_of(value))
         if not isinstance(value.owner, ir.Block):
             op = value.owner.operation

@@ -251,7 +251,7 @@ def settle_results(program: Partitioned) -> None:
         if maker is not None and not tensor.given and is_whole(program, maker):
             moved = maker.operands[0]
             sides = zip(tensor.axes, program.layout(program.source(moved)), program.layout(moved), strict=False)
-            tensor.axes = [
+            tensor.axes[:] = [  # in place: it is the layout of values that are already known
                 [axis for axis in its if axis not in before or axis in after] for its, before, after in sides
             ]
 

@@ -73,7 +73,7 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
     if step and not step.unknown and not (topology and wanted == "traced"):
         row = replace(row, estimate=step.cost(topology, mesh))
     elif topology and (is_users or wanted != "rough"):
-        row = _traced(row, task, preset, topology)
+        row = _traced(row, task, preset, topology, step.work.flops if step else None)
     return replace(row, findings=_over_dcn(preset, axes, row.estimate))
 
 
@@ -84,11 +84,12 @@ def _over_dcn(preset: Preset, axes: Sequence[str], estimate: StepCost | None) ->
     return list(over_dcn(split, moved))
 
 
-def _traced(row: Row, task: Task, preset: Preset, topology: Topology) -> Row:
+def _traced(row: Row, task: Task, preset: Preset, topology: Topology, flops: float | None) -> Row:
+    """`flops`: by formula, which has those of kernels."""
     if len(simulated := jax.devices("cpu")) < topology.devices:
         return replace(row, no_estimate=f"the trace needs {topology.devices} simulated devices, {len(simulated)} found")
     try:
-        cost = StepTrace(task, preset, simulated[: topology.devices]).cost(topology)
+        cost = StepTrace(task, preset, simulated[: topology.devices]).cost(topology, flops)
     except UserError as error:
         return replace(row, no_estimate="; ".join(error.problems))
     return replace(row, estimate=cost, no_estimate="")

@@ -67,19 +67,19 @@ class StepTrace:
             known = (each for each in read_transfers(self._program, reductions) if each.axes and each.kind != UNKNOWN)
             return flows([_info(each, graph.parts(each.axes)) for each in known])
 
-    @property
-    def work(self) -> Work:
-        """FLOPs of the matrix products in the jaxpr, if the devices share all of them, and the bytes that operations
-        read and write, with the state, which is updated once."""
+    def work(self, flops: float | None = None) -> Work:
+        """FLOPs of the matrix products in the jaxpr, if the devices share all of them, unless `flops` are known, and
+        the bytes that operations read and write, with the state, which is updated once."""
         counted = flops_by_scope(self._traced.jaxpr)
         return Work(
-            flops=sum(filter(None, counted.values())) / self._placement.mesh.size,
+            flops=flops or sum(filter(None, counted.values())) / self._placement.mesh.size,
             memory_bytes=2.0 * self.argument_bytes + self._live.moved,
             model_flops=self._task.flops_per_step,
             tokens=self._task.config.training.tokens_per_step,
         )
 
-    def cost(self, topology: Topology) -> StepCost:
+    def cost(self, topology: Topology, flops: float | None = None) -> StepCost:
+        """`flops`: of a device per step, if they are known; those of kernels are not in the jaxpr."""
         mesh = dict(self._placement.mesh.shape)
         with self._program.module.context:
             peak = live_peak(self._live, [array.names[0] for array in self._task.arrays])
@@ -93,7 +93,7 @@ class StepTrace:
             at_peak=peak.memory,
             peak_buffers=peak.buffers,
         )
-        return timed(cost, self.work, topology, mesh)
+        return timed(cost, self.work(flops), topology, mesh)
 
 
 def _info(each: Transfer, group_size: int) -> CollectiveInfo:

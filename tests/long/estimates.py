@@ -1,9 +1,8 @@
-"""Plans against the compiler: `python tests/long/estimates.py [WORD …] [--of GROUP] [--record]`.
+"""Rough and traced costs against the compiler's: `python tests/long/estimates.py [WORD …] [--kept] [--record]`.
 
-Needs the extra `tpu`, no TPU, and about a minute a case on two cores; what was compiled before is kept. A compilation
-that takes longer than five minutes is given up. With words only the cases that have them all. Groups: `families` other
-than GPT-2, some of them as a directory of `transformers`; `traced`, models of one's own, which are estimated from their
-trace. `tests/long/boards.py` compares several slices, tpu7x and GPUs.
+Needs the extras `tpu` and `gpu-compiler`, no TPU or GPU, and about a minute a case on two cores. With words only the
+cases that have them all. A compilation that takes longer than five minutes is given up. `--kept` takes the compiler's
+figures from what was recorded on this package set, where programs are the same as then.
 """
 
 import argparse
@@ -15,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -25,75 +24,89 @@ from shardtui.engine.planning.ranking import Board, StepCost
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import HF, choose_model
 
+from docs.tables import DATA
 from tests.suite import versions
-from tests.table import Cell, Table, arguments
+from tests.table import Cell, Table, arguments, python
 
 CASES = """
-gpt2        v5e:2x4     dp          batch_size=64
-gpt2        v5e:2x4     fsdp        batch_size=64
-gpt2        v5e:2x4     pp2         batch_size=32 remat=true
-gpt2        v5e:2x4     dp-tp2-pp2  batch_size=32 remat=true
-gpt2-medium v5e:2x4     dp-tp4      batch_size=32 remat=true
-gpt2-medium v6e:2x4     fsdp-tp2    batch_size=64
-gpt2-medium v4:2x2x2    tp          batch_size=32 remat=true
-gpt2-large  v4:2x2x2    fsdp        batch_size=16
-gpt2-large  v6e:4x4     dp-tp4      batch_size=64
-gpt2-xl     v5e:4x4     fsdp        batch_size=32 remat=true
-gpt2-xl     v5p:2x2x4   dp          batch_size=64
-gpt2-medium v4:4x4x4    dp-tp2      batch_size=256 remat=true
-gpt3-175b   v4:4x4x4    fsdp-tp8    batch_size=64
-gpt3-175b   v5p:4x4x4   fsdp        batch_size=64
-gpt3-175b   v5p:4x4x4   fsdp-tp2    batch_size=64
-gpt3-175b   v5p:4x4x4   fsdp-tp4    batch_size=64
-gpt3-175b   v5p:4x4x4   fsdp-tp8    batch_size=64
-gpt3-175b   v5p:4x4x4   fsdp-tp8    batch_size=512
-gpt2        v6e:16x16   dp          batch_size=1024
-gpt2-large  v5e:16x16   fsdp        batch_size=512 remat=true
-gpt3-175b   v6e:16x16   fsdp-tp4    batch_size=256
-gpt3-175b   v5e:16x16   fsdp-tp8    batch_size=128
-gpt3-175b   v5p:8x8x16  fsdp64-model16 batch_size=64
-gpt3-175b   v5p:8x8x16  fsdp-tp2    batch_size=512
-gpt3-175b   v5p:8x8x16  fsdp-tp4    batch_size=512
-gpt3-175b   v5p:8x8x16  fsdp-tp8    batch_size=512
-gpt2-large  v4:4x4x4    hsdp        batch_size=128
-gpt2-large  v6e:2x4     hsdp        batch_size=32 remat=true
-"""
-
-FAMILIES = """
-qwen3-0.6b    v5e:2x4   fsdp     batch_size=16 seq_len=2048
-qwen3-0.6b    v6e:2x4   fsdp-tp2 batch_size=32 seq_len=2048
-qwen3-0.6b    v5p:2x2x2 fsdp     batch_size=16 seq_len=2048 remat=false
-hf:llama-1b   v5e:2x4   fsdp     batch_size=16 seq_len=1024
-hf:llama-1b   v5e:2x4   dp-tp4   batch_size=8 seq_len=2048 remat=true
-mistral-7b    v5p:2x2x4 fsdp     batch_size=16
-olmo2-7b      v5p:2x2x4 fsdp-tp2 batch_size=16
-llama3-8b     v5p:4x4x4 fsdp-tp4 batch_size=64
-llama3-70b    v5p:4x4x4 fsdp     batch_size=64
-mixtral-8x7b  v5p:4x4x4 fsdp-tp2 batch_size=64 seq_len=2048 expert_matmul=dense
-qwen3-30b-a3b v5p:4x4x4 fsdp     batch_size=64 seq_len=2048 expert_matmul=dense
-gemma3-4b     v5p:2x2x2 fsdp     batch_size=16 seq_len=2048
-qwen3-8b      v5p:2x2x4 fsdp     batch_size=32
-mistral-7b    v6e:4x4   fsdp-tp2 batch_size=32 seq_len=2048
-hf:llama-1b   v6e:2x4   fsdp-tp2 batch_size=16 seq_len=2048
+gpt2          v5e:2x4     dp                 batch_size=64
+gpt2          v5e:2x4     fsdp               batch_size=64
+gpt2          v5e:2x4     pp2                batch_size=32 remat=true
+gpt2          v5e:2x4     dp-tp2-pp2         batch_size=32 remat=true
+gpt2-medium   v5e:2x4     dp-tp4             batch_size=32 remat=true
+gpt2-medium   v6e:2x4     fsdp-tp2           batch_size=64
+gpt2-medium   v4:2x2x2    tp                 batch_size=32 remat=true
+gpt2-large    v4:2x2x2    fsdp               batch_size=16
+gpt2-large    v6e:4x4     dp-tp4             batch_size=64
+gpt2-xl       v5e:4x4     fsdp               batch_size=32 remat=true
+gpt2-xl       v5p:2x2x4   dp                 batch_size=64
+gpt2-medium   v4:4x4x4    dp-tp2             batch_size=256 remat=true
+gpt3-175b     v4:4x4x4    fsdp-tp8           batch_size=64
+gpt3-175b     v5p:4x4x4   fsdp               batch_size=64
+gpt3-175b     v5p:4x4x4   fsdp-tp2           batch_size=64
+gpt3-175b     v5p:4x4x4   fsdp-tp4           batch_size=64
+gpt3-175b     v5p:4x4x4   fsdp-tp8           batch_size=64
+gpt3-175b     v5p:4x4x4   fsdp-tp8           batch_size=512
+gpt2          v6e:16x16   dp                 batch_size=1024
+gpt2-large    v5e:16x16   fsdp               batch_size=512 remat=true
+gpt3-175b     v6e:16x16   fsdp-tp4           batch_size=256
+gpt3-175b     v5e:16x16   fsdp-tp8           batch_size=128
+gpt3-175b     v5p:8x8x16  fsdp64-model16     batch_size=64
+gpt3-175b     v5p:8x8x16  fsdp-tp2           batch_size=512
+gpt3-175b     v5p:8x8x16  fsdp-tp4           batch_size=512
+gpt3-175b     v5p:8x8x16  fsdp-tp8           batch_size=512
+gpt2-large    v4:4x4x4    hsdp               batch_size=128
+gpt2-large    v6e:2x4     hsdp               batch_size=32 remat=true
+qwen3-0.6b    v5e:2x4     fsdp               batch_size=16 seq_len=2048
+qwen3-0.6b    v6e:2x4     fsdp-tp2           batch_size=32 seq_len=2048
+qwen3-0.6b    v5p:2x2x2   fsdp               batch_size=16 seq_len=2048 remat=false
+hf:llama-1b   v5e:2x4     fsdp               batch_size=16 seq_len=1024
+hf:llama-1b   v5e:2x4     dp-tp4             batch_size=8 seq_len=2048 remat=true
+mistral-7b    v5p:2x2x4   fsdp               batch_size=16
+olmo2-7b      v5p:2x2x4   fsdp-tp2           batch_size=16
+llama3-8b     v5p:4x4x4   fsdp-tp4           batch_size=64
+llama3-70b    v5p:4x4x4   fsdp               batch_size=64
+mixtral-8x7b  v5p:4x4x4   fsdp-tp2           batch_size=64 seq_len=2048 expert_matmul=dense
+qwen3-30b-a3b v5p:4x4x4   fsdp               batch_size=64 seq_len=2048 expert_matmul=dense
+gemma3-4b     v5p:2x2x2   fsdp               batch_size=16 seq_len=2048
+qwen3-8b      v5p:2x2x4   fsdp               batch_size=32
+mistral-7b    v6e:4x4     fsdp-tp2           batch_size=32 seq_len=2048
+hf:llama-1b   v6e:2x4     fsdp-tp2           batch_size=16 seq_len=2048
+qwen3-30b-a3b v5p:4x4x4   fsdp               batch_size=64 seq_len=2048
+gpt2          v5e:2x4     fsdp4-model2       batch_size=64
+gpt2          v6e:4x4     data2-fsdp4-model2 batch_size=64 remat=true
+gpt2-medium   v5p:2x2x4   fsdp8-model2       batch_size=64 remat=true
+gpt2-large    v5e:4x4     data4-model4       batch_size=32 remat=true
+gpt2          h100:1x8    fsdp               batch_size=64
+gpt2-medium   h100:4x8    fsdp-tp2           batch_size=64
+gpt2-medium   v5e:2x4     fsdp               batch_size=64 accumulate_steps=4
+qwen3-0.6b    v5p:2x2x4   fsdp               batch_size=32 seq_len=2048
+qwen3-0.6b    v5e:4x4     data4-fsdp4        batch_size=32 seq_len=2048
+qwen3-0.6b    v6e:2x4     fsdp               batch_size=32 seq_len=4096
+qwen3-0.6b    v5e:2x4     fsdp-tp2           batch_size=64 seq_len=1024 accumulate_steps=4
+hf:llama-1b   v5p:2x2x2   fsdp4-model2       batch_size=16 seq_len=4096 remat=true
+hf:llama-1b   v6e:4x4     data2-fsdp8        batch_size=32 seq_len=2048 remat=true
+hf:llama-1b   v4:2x2x4    fsdp8-seq2         batch_size=16 seq_len=4096 remat=true
+llama3-8b     v5p:2x2x4   fsdp               batch_size=32 seq_len=4096
+llama3-8b     v6e:4x8     fsdp8-model4       batch_size=32
+mistral-7b    v5p:2x4x4   fsdp16-model2      batch_size=32
+olmo2-7b      v6e:4x4     fsdp               batch_size=16
+gemma3-4b     v5e:4x4     fsdp8-model2       batch_size=16 seq_len=2048
+qwen3-8b      tpu7x:2x2x2 fsdp               batch_size=32
+llama3-70b    tpu7x:4x4x4 fsdp-tp4           batch_size=128
+gpt3-175b     tpu7x:4x4x4 fsdp-tp4           batch_size=128
+gpt3-175b     2*v5p:4x4x4 hsdp               batch_size=128
+llama3-70b    2*v5p:4x4x4 hsdp               batch_size=128
+llama3-70b    h100:8x8    fsdp               batch_size=64 seq_len=2048
+llama3-70b    h100:8x8    fsdp-tp8           batch_size=64 seq_len=2048
 """
 WIDE = "batch_size=64 seq_len=256 width=256"
-TRACED = f"""
+USERS = f"""
 docs/examples/transformer.py:language_model v5e:2x4 dp       {WIDE}
 docs/examples/transformer.py:language_model v5e:2x4 dp-tp4   {WIDE}
 docs/examples/transformer.py:language_model v5e:2x4 fsdp     {WIDE}
 docs/examples/transformer.py:language_model v5e:2x4 fsdp-tp2 {WIDE}
 docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp     batch_size=256
-gpt2          v5e:2x4   fsdp       batch_size=64
-gpt2          v5e:2x4   dp-tp2-pp2 batch_size=32 remat=true
-gpt2-medium   v4:2x2x2  tp         batch_size=32 remat=true
-gpt2-xl       v5p:2x2x4 dp         batch_size=64
-qwen3-0.6b    v6e:2x4   fsdp-tp2   batch_size=32 seq_len=2048
-mistral-7b    v5p:2x2x4 fsdp       batch_size=16
-gemma3-4b     v5p:2x2x2 fsdp       batch_size=16 seq_len=2048
-hf:llama-1b   v5e:2x4   dp-tp4     batch_size=8 seq_len=2048 remat=true
-gpt3-175b     v5p:4x4x4 fsdp-tp8   batch_size=64
-llama3-70b    v5p:4x4x4 fsdp       batch_size=64
-qwen3-30b-a3b v5p:4x4x4 fsdp       batch_size=64 seq_len=2048
 """
 TRACE = """
 import sys
@@ -120,60 +133,81 @@ LLAMA_1B = json.loads("""{
 }""")
 """Sizes of Llama 3.2 1B (Meta 2024), as `transformers` writes them."""
 
-GROUPS = {"": CASES, "families": FAMILIES, "traced": TRACED}
 LIMIT = 300
 """Seconds that a compilation may take."""
+NAME = "long/estimates"
 COLUMNS = {
     **dict.fromkeys(("model", "slice", "preset", "settings"), ""),
-    **dict.fromkeys(("peak by formula", "peak by the compiler"), "bytes"),
-    "off": "{:+.1%}",
+    **dict.fromkeys(("rough peak", "traced peak", "compiled peak"), "bytes"),
+    **dict.fromkeys(("rough off", "traced off"), "{:+.1%}"),
     "fits": "{}",
-    **dict.fromkeys(("sent by formula", "sent by the compiler"), "bytes"),
-    "sent off": "{:+.1%}",
+    **dict.fromkeys(("rough sent", "traced sent", "compiled sent"), "bytes"),
+    **dict.fromkeys(("rough sent off", "traced sent off"), "{:+.1%}"),
 }
+Key = tuple[str, ...]
+"""Model, slice, preset and settings."""
+
+
+class Compiled(NamedTuple):
+    peak: int
+    sent: int | None
+    fits: bool
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD")
-    parser.add_argument("--of", choices=GROUPS, default="", metavar="GROUP", help=", ".join(filter(None, GROUPS)))
+    parser.add_argument("--kept", action="store_true", help="do not compile what is recorded")
     options = arguments(parser)
-    suffix, is_traced = f"-{options.of}" if options.of else "", options.of == "traced"
-    columns = {head.replace("formula", "trace") if is_traced else head: form for head, form in COLUMNS.items()}
-    chosen = [
-        line for line in GROUPS[options.of].split("\n") if line and all(word in line.split() for word in options.words)
-    ]
+    lines = [line for line in (CASES + USERS).split("\n") if line and {*options.words} <= {*line.split()}]
+    kept = _kept() if options.kept else {}
     print(f"{versions()}\n")
-    memory, traffic, wrong = [], [], 0
-    with Table(f"long/estimates{suffix}", columns, options.record) as table:
-        for line in chosen:
+    with Table(NAME, COLUMNS, options.record) as table:
+        for line in lines:
             began = time.perf_counter()
             name, topology, preset, *settings = line.split()
+            key = name, topology, preset, " ".join(settings)
             config = config_of(name, tuple(settings), preset, LLAMA_1B)
-            estimate, compiled = _costs(config, topology, is_traced)
+            rough, traced = by_formula(config, topology, preset), by_trace(config, topology, preset)
+            compiled = kept[key] if key in kept else _compiled(config, topology)
             print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
-            if compiled is None:
-                nothing = [None] * 5
-                table.add(name, topology, preset, " ".join(settings), estimate.peak_bytes, "not compiled", *nothing)
+            table.add(*key, *_cells(rough, traced, compiled))
+    for basis in ("rough", "traced"):
+        for what, head in (("peak", f"{basis} off"), ("sent", f"{basis} sent off")):
+            column = list(COLUMNS).index(head)
+            errors = [abs(error) for row in table.rows if isinstance(error := row[column], float)]
+            if not errors:
                 continue
-            error = estimate.peak_bytes / compiled.peak_bytes - 1
-            memory.append(abs(error))
-            wrong += estimate.fits != compiled.fits
-            sent: tuple[Cell, Cell, Cell] = (None, None, None)
-            if compiled.bytes_sent and estimate.bytes_sent:
-                difference = estimate.bytes_sent / compiled.bytes_sent - 1
-                traffic.append(abs(difference))
-                sent = (estimate.bytes_sent, compiled.bytes_sent, difference)
-            peaks = (estimate.peak_bytes, compiled.peak_bytes, error)
-            table.add(name, topology, preset, " ".join(settings), *peaks, _verdict(estimate, compiled), *sent)
-    print(f"\npeak: median {median(memory):.1%}, worst {max(memory):.1%}; verdicts wrong: {wrong} of {len(memory)}")
-    if traffic:
-        print(f"sent: median {median(traffic):.1%}, worst {max(traffic):.1%}, of {len(traffic)} that compile")
+            print(f"{basis} {what}: median {median(errors):.1%}, worst {max(errors):.1%} of {len(errors)}")
 
 
-def _verdict(estimate: StepCost, compiled: StepCost) -> str:
-    by_formula = "" if estimate.fits == compiled.fits else f" (formula: {'yes' if estimate.fits else 'no'})"
-    return ("yes" if compiled.fits else "no") + by_formula
+def _cells(rough: StepCost | None, traced: StepCost, compiled: Compiled | None) -> list[Cell]:
+    def off(found: int | None, real: int | None) -> float | None:
+        return found / real - 1 if found and real else None
+
+    peaks = [rough and rough.peak_bytes, traced.peak_bytes, compiled and compiled.peak]
+    sent = [rough and rough.bytes_sent, traced.bytes_sent, compiled and compiled.sent]
+    verdicts = {basis: cost.fits for basis, cost in (("rough", rough), ("traced", traced)) if cost}
+    wrong = [basis for basis, fits in verdicts.items() if compiled and fits != compiled.fits]
+    fits = ("yes" if compiled.fits else "no") + (f" (not {' nor '.join(wrong)})" if wrong else "") if compiled else None
+    return [
+        *peaks,
+        *(off(each, peaks[2]) for each in peaks[:2]),
+        fits,
+        *sent,
+        *(off(each, sent[2]) for each in sent[:2]),
+    ]
+
+
+def _kept() -> dict[Key, Compiled | None]:
+    """What is recorded; None for a compilation that was given up."""
+    recorded = json.loads((DATA / f"{NAME}.json").read_text()).get(python(), {"columns": {}, "rows": []})
+    at = {head: index for index, head in enumerate(recorded["columns"])}
+    found: dict[Key, Compiled | None] = {}
+    for row in recorded["rows"]:
+        peak, sent, fits = (row[at[head]] for head in ("compiled peak", "compiled sent", "fits"))
+        found[tuple(row[:4])] = Compiled(peak, sent, fits.startswith("yes")) if peak else None
+    return found
 
 
 def config_of(name: str, settings: tuple[str, ...], preset: str, table: dict[str, Any]) -> RunConfig:
@@ -186,19 +220,20 @@ def config_of(name: str, settings: tuple[str, ...], preset: str, table: dict[str
     return RunConfig(run="plan", model_name=name, model=model.model, training=model.training, preset=preset)
 
 
-def _costs(config: RunConfig, topology: str, is_traced: bool) -> tuple[StepCost, StepCost | None]:
-    """By formula or trace, and by the compiler; None if that takes longer than `LIMIT`."""
-    estimate = (by_trace if is_traced else by_formula)(config, topology, config.preset)
+def _compiled(config: RunConfig, topology: str) -> Compiled | None:
+    """None if it takes longer than `LIMIT`."""
     try:
-        return estimate, msgspec.json.decode(ask("compile", config, topology, config.preset), type=StepCost)
+        cost = msgspec.json.decode(ask("compile", config, topology, config.preset), type=StepCost)
     except subprocess.TimeoutExpired:
-        return estimate, None
+        return None
+    return Compiled(cost.peak_bytes, cost.bytes_sent or None, cost.fits)
 
 
-def by_formula(config: RunConfig, topology: str, preset: str) -> StepCost:
+def by_formula(config: RunConfig, topology: str, preset: str) -> StepCost | None:
+    """None where there is no formula."""
     (row,) = msgspec.json.decode(ask("plan", config, topology, preset), type=Board).rows
-    assert row.estimate and row.estimate.basis == "formula", row.problems or row.no_estimate
-    return row.estimate
+    assert row.laid_out, row.problems
+    return row.estimate if row.estimate and row.estimate.basis == "rough" else None
 
 
 def by_trace(config: RunConfig, topology: str, preset: str) -> StepCost:

@@ -63,8 +63,13 @@ def test_a_value_of_the_batch_is_named(users: tuple[Task, Placement, TrainState]
     assert found and (found.name, found.kind, found.indices) == ("batch.weight", "batch", [[11]]), "a NaN, not the inf"
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("preset", ["dp-tp4", "fsdp-tp2-explicit", "dp-tp2-pp2"])
+@pytest.mark.parametrize(
+    "preset",
+    [
+        pytest.param("dp-tp4", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.core) for name in ("fsdp-tp2-explicit", "dp-tp2-pp2")),
+    ],
+)
 def test_the_layer_is_named(preset: str) -> None:
     task, placement, state = scene(Task(tiny_config(model=tiny_model(layers=4)), "cpu"), preset)
     tokens = np.random.default_rng(0).integers(0, 256, (8, 17), np.int32)

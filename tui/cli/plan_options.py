@@ -46,7 +46,7 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
     add("--goal", choices=get_args(Goal), help="of a search; default tokens-per-second")
     add("--minutes", type=minutes, metavar="M", help="of a search: end with the best so far; default 10")
     add("--save", metavar="NAME|FILE", help="of a search: save the preset that it chose, also as one of yours by NAME")
-    add("--estimate", action="store_true", help="use formulas only: immediate, compiles nothing")
+    add("--estimate", action="store_true", help="compile nothing: trace each preset, about a second each")
     add("--memory", action="store_true", dest="shows_memory", help="also show what fills the memory at the peak")
     add("--fit", action="store_true", help="search settings that make each --preset fit that is too large")
     add(

@@ -132,7 +132,7 @@ class Planner:
         self.board = await self._estimated()
         yield self.board
         if not self.compiles and self.search is None:
-            self.board = await self._board("trace", *self._presets)
+            self.board = await self._traced(self.board)
             yield self.board
         try:
             while self.compiles:
@@ -158,6 +158,14 @@ class Planner:
 
     async def estimates(self) -> Board:
         return await self._board("plan", *self._presets)
+
+    async def _traced(self, rough: Board) -> Board:
+        """Returns the board with traced costs of the rows that would be compiled."""
+        pairs = list(zip(rough.rows, self._presets, strict=True))
+        worth = {row.title: preset for row, preset in pairs if row.laid_out and self._is_worth(row)}
+        traced = (await self._board("trace", *worth.values())).rows if worth else []
+        known = dict(zip(worth, traced, strict=True))
+        return msgspec.structs.replace(rough, rows=[known.get(row.title, row) for row in rough.rows])
 
     async def _estimated(self) -> Board:
         """Returns the board of estimates, of a search with its candidates after the named presets."""
@@ -225,7 +233,10 @@ class Planner:
     @property
     def _worth(self) -> list[Row]:
         known = [row for row in ranked(self._rows) if row.estimate or row.laid_out]
-        return [row for row in known if self._is_named or not is_far_too_large(row.estimate)]
+        return list(filter(self._is_worth, known))
+
+    def _is_worth(self, row: Row) -> bool:
+        return self._is_named or not is_far_too_large(row.estimate)
 
     @property
     def _most(self) -> int:

@@ -137,6 +137,7 @@ again.
         """
         try:
             async for _ in planner.boards():
+                self.status = "tracing …"  # unless it compiles
                 self.board.show_plan(planner)
                 self.show_progress()
         except UserError as error:
