@@ -27,7 +27,7 @@ by Shardy's passes, with what the compiler makes of it; `compiled` for a compile
 
 
 LEAST_TRUSTED = 500_000_000
-"""Bytes: padding and temporaries that no formula has are a large part of smaller peaks (measured: -49 to +71 %)."""
+"""Bytes: padding and small temporaries are a large part of smaller peaks (measured: -49 to +71 %)."""
 
 Choice = bool | int | str
 """A setting that a search chose, such as `remat` or `batch_size`."""
@@ -188,7 +188,7 @@ class Row(Struct, frozen=True, kw_only=True):
         return title_of(self.preset, self.settings)
 
     @property
-    def is_rough(self) -> bool:
+    def is_small(self) -> bool:
         """Whether its peak is an estimate that is too small to be trusted."""
         return self.compiled is None and self.estimate is not None and self.estimate.peak_bytes < LEAST_TRUSTED
 

@@ -179,7 +179,7 @@ def text_of_dp() -> str:
 
 def test_a_peak_that_is_too_small_to_be_trusted_is_said(task: Task) -> None:
     row = estimate_row(task, load_preset("dp"), 8, None)
-    assert ["a rough peak" in line for line in board_rows.caveats(row)] == [True]
+    assert ["a small peak" in line for line in board_rows.caveats(row)] == [True]
     assert board_rows.caveats(msgspec.structs.replace(row, compiled=row.estimate)) == []
 
 

@@ -191,9 +191,9 @@ def _shared(lines: Iterable[tuple[str, str]]) -> list[str]:
 
 def caveats(row: Row) -> list[str]:
     """Why a row has no estimate, or one whose peak may be far off."""
-    if row.is_rough:
+    if row.is_small:
         small = formatting.size(LEAST_TRUSTED)
-        return [f"a rough peak: of less than {small}, the compiler may need half or twice the estimate"]
+        return [f"a small peak: of less than {small}, the compiler may need half or twice the estimate"]
     return [f"no estimate: {row.no_estimate}"] if row.no_estimate else []
 
 
