@@ -1,6 +1,6 @@
 """The engine's side of `shardtui plan`: rough and traced costs, a search, and the compiler's. Uses no device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -13,21 +13,25 @@ from ..spec.topology import load_topology
 from ..wire.engine_command import Turn
 from ..wire.stdout import print_answer
 from .compilers import load_cost, slot, store_cost
-from .ranking import Board, StepCost
+from .ranking import Board, Row, StepCost, Wanted
 
 
 def plan(config: RunConfig, target: str, *names: str) -> Board:
     """Returns rough costs of the named presets or of all, and traced ones where there is no formula. `target`: a slice
     such as `v5e:2x4`, or a number of local devices. Raises UserError if the slice, a preset or the model is invalid."""
-    return _board(config, target, names)
+    return Board(model=config.model_name, topology=target, rows=list(_rows(config, target, names, "known")))
 
 
-def trace(config: RunConfig, target: str, *names: str) -> Board:
-    """Returns traced costs of the named presets or of all, which take about a second each. Raises as `plan` does."""
-    return _board(config, target, names, traces=True)
+def trace(config: RunConfig, target: str, *names: str) -> Iterator[Board]:
+    """Yields traced costs of the named presets or of all: a board as each one is traced, which takes about a second.
+    Raises as `plan` does."""
+    rows = list[Row]()
+    for row in _rows(config, target, names, "traced"):
+        rows.append(row)
+        yield Board(model=config.model_name, topology=target, rows=rows)
 
 
-def _board(config: RunConfig, target: str, names: Sequence[str], traces: bool = False) -> Board:
+def _rows(config: RunConfig, target: str, names: Sequence[str], wanted: Wanted) -> Iterator[Row]:
     topology = None if target.isdecimal() else load_topology(target)
 
     from ..program.setup import simulated_task
@@ -36,8 +40,7 @@ def _board(config: RunConfig, target: str, names: Sequence[str], traces: bool = 
     task = simulated_task(config, topology.platform, topology.devices) if topology else simulated_task(config)
     presets = [load_preset(name) for name in names] or load_presets()[0]
     devices = topology.devices if topology else int(target)
-    rows = [estimate_row(task, preset, devices, topology, "traced" if traces else "known") for preset in presets]
-    return Board(model=config.model_name, topology=target, rows=rows)
+    return (estimate_row(task, preset, devices, topology, wanted) for preset in presets)
 
 
 def search(config: RunConfig, target: str, request: SearchRequest) -> Board:

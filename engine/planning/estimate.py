@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Literal
 
 import jax
 from msgspec.structs import replace
@@ -31,7 +30,7 @@ from ..wire.descriptions import Preview
 from ..wire.events import PresetPreviewed
 from .known_layouts import why_unknown
 from .networks import by_network
-from .ranking import Row, StepCost, Work, timed
+from .ranking import Row, StepCost, Wanted, Work, timed
 from .step_compute import StepCompute
 from .step_layout import StepLayout
 from .step_memory import StepMemory
@@ -40,8 +39,6 @@ from .step_traffic import StepTraffic
 
 KEPT_STEPS = 16
 """Layouts that are kept: a search tries the orders of a mesh one after the other, which differ only in their links."""
-Wanted = Literal["rough", "known", "traced"]
-"""An estimate by formula, or none; by formula, and where there is none, from the trace; always from the trace."""
 USER_MODEL = "no formula for a user's model: `plan --topology` estimates it from its trace"
 
 

@@ -25,6 +25,8 @@ Basis = Literal["rough", "traced", "compiled"]
 """Source of a cost: `rough` by formula, for the built-in model; `traced` for any model: of the traced step, partitioned
 by Shardy's passes, with what the compiler makes of it; `compiled` for a compiled program."""
 
+Wanted = Literal["rough", "known", "traced"]
+"""An estimate by formula, or none; by formula, and where there is none, from the trace; always from the trace."""
 
 LEAST_TRUSTED = 500_000_000
 """Bytes: padding and small temporaries are a large part of smaller peaks (measured: -49 to +71 %)."""

@@ -24,7 +24,7 @@ MAX_PROBLEM_CHARS = 400
 """Compilers quote whole programs in their errors."""
 MESSAGE_PREFIX = "shardtui: "
 """Begins each line that the engine prints for people."""
-WAITING = encode_json(Turn(is_waiting=True)) + b"\n"
+WAITING = encode_json(Turn(is_waiting=True))
 """The last line so far of a process that waits for the compilations of other plans."""
 
 
@@ -96,11 +96,16 @@ class EngineProcess:
     @property
     def is_waiting(self) -> bool:
         """Whether it waits until other plans on this machine have compiled."""
+        return self.last_line == WAITING
+
+    @property
+    def last_line(self) -> bytes:
+        """The last whole line of its stdout so far; empty without one, and once it has ended."""
         if self._output is None or self._output.closed:
-            return False
+            return b""
         file = self._output.fileno()
-        end = os.fstat(file).st_size
-        return os.pread(file, len(WAITING), max(0, end - len(WAITING))) == WAITING  # seeking would move its end, too
+        found = os.pread(file, os.fstat(file).st_size, 0)  # seeking would move its end, too
+        return found.rpartition(b"\n")[0].rpartition(b"\n")[2]
 
     def kill(self) -> None:
         """Kills the process, also if it is still to be started."""

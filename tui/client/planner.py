@@ -26,6 +26,9 @@ from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.measured_rows import with_capacity
 from .engine_process import Answer, EngineProcess
 
+TRACED_SECONDS = 0.5
+"""Seconds between two looks at what is traced so far."""
+
 
 @dataclass(frozen=True)
 class Compiling:
@@ -132,8 +135,9 @@ class Planner:
         self.board = await self._estimated()
         yield self.board
         if not self.compiles and self.search is None:
-            self.board = await self._traced(self.board)
-            yield self.board
+            async for board in self._traced(self.board):
+                self.board = board
+                yield board
         try:
             while self.compiles:
                 while (not self._jobs or has_room(len(self._jobs))) and (index := self._next()) is not None:
@@ -159,13 +163,25 @@ class Planner:
     async def estimates(self) -> Board:
         return await self._board("plan", *self._presets)
 
-    async def _traced(self, rough: Board) -> Board:
-        """Returns the board with traced costs of the rows that would be compiled."""
-        pairs = list(zip(rough.rows, self._presets, strict=True))
-        worth = {row.title: preset for row, preset in pairs if row.laid_out and self._is_worth(row)}
-        traced = (await self._board("trace", *worth.values())).rows if worth else []
-        known = dict(zip(worth, traced, strict=True))
-        return msgspec.structs.replace(rough, rows=[known.get(row.title, row) for row in rough.rows])
+    async def _traced(self, rough: Board) -> AsyncIterator[Board]:
+        """Yields the board with more and more of its rows traced, the best first, as they would be compiled."""
+        titles = [row.title for row in self._worth]
+        presets = [self.subject(title)[2] for title in titles]
+        if not presets:
+            return
+        process, seen = EngineProcess(self._nice), b""
+        task = asyncio.create_task(process.ask("trace", self.config, self._topology, *presets))
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=TRACED_SECONDS)
+                line = task.result().checked().last_line if task.done() else process.last_line
+                if line.startswith(b"{") and line != seen:
+                    seen = line
+                    known = dict(zip(titles, msgspec.json.decode(line, type=Board).rows, strict=False))
+                    yield msgspec.structs.replace(rough, rows=[known.get(row.title, row) for row in rough.rows])
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _estimated(self) -> Board:
         """Returns the board of estimates, of a search with its candidates after the named presets."""
@@ -233,10 +249,7 @@ class Planner:
     @property
     def _worth(self) -> list[Row]:
         known = [row for row in ranked(self._rows) if row.estimate or row.laid_out]
-        return list(filter(self._is_worth, known))
-
-    def _is_worth(self, row: Row) -> bool:
-        return self._is_named or not is_far_too_large(row.estimate)
+        return [row for row in known if self._is_named or not is_far_too_large(row.estimate)]
 
     @property
     def _most(self) -> int:
