@@ -30,6 +30,8 @@ LANES, LANE_BYTES = 128, 4
 class Reductions:
     def __init__(self, program: Partitioned, topology: Topology) -> None:
         self._program, self._topology = program, topology
+        self._keeps_parts = topology.chip.cores > 1
+        """Whether the compiler, that for tpu7x, never gathers what devices only take parts of."""
 
     def of(self, op: Any) -> list[tuple[str, list[Axis], int]]:
         """Returns the collectives that an all-reduce becomes: each one's kind, its axes, and by what the bytes of the
@@ -46,16 +48,24 @@ class Reductions:
         if not parts or not cut or not all(self._scatters(op, part, set(cut)) for part in parts):
             return [("all-reduce", axes, 1)]
         rest = [axis for axis in axes if axis not in cut]
+        if rest and not _is_product(op):
+            return [("all-reduce", axes, 1)]
         left = [("all-reduce", rest, self._program.graph.parts(cut))] if rest else []
         return [("reduce-scatter", cut, 1), *left]
 
+    def is_unneeded(self, gather: Any) -> bool:
+        """Whether a gather is left out, because each device takes only its own part of the result."""
+        given, made = (self._axes(value) for value in (gather.operands[0], gather.results[0]))
+        return self._keeps_parts and bool(self._parts(gather.results[0], given - made))
+
     def _scatters(self, op: Any, part: Any, axes: set[Axis]) -> bool:
-        """Whether the compiler has a reduce-scatter that gives each device this part. That for TPUs has none over a
-        whole slice, unless `scatters_whole`; none along the lanes, unless the part has whole rows of 32 bits; and of
-        more than two dims none along any, unless the part has whole rows. The gradient of a product of two dims may lie
-        either way. Found by compiling sums of many shapes on many slices (libtpu 0.0.42 and 0.0.50)."""
+        """Whether the compiler has a reduce-scatter that gives each device this part. Those for GPUs and tpu7x always
+        have. For other TPUs there is none over a whole slice, unless `scatters_whole`; none along the lanes, unless the
+        part has whole rows of 32 bits; and of more than two dims none along any, unless the part has whole rows. A
+        product may lie either way if another dim has whole rows. Found by compiling sums of many shapes on many slices
+        (libtpu 0.0.42 and 0.0.50)."""
         program, topology = self._program, self._topology
-        if topology.chip.target:
+        if self._keeps_parts or topology.chip.target:
             return True
         if program.graph.parts(list(axes)) >= topology.devices // topology.slices and not scatters_whole(topology):
             return False
@@ -63,7 +73,7 @@ class Reductions:
         layout = program.layout(stored)
         *outer, last = program.part(stored, layout)
         if axes & set(layout[-1]):
-            lies_either_way = len(outer) == 1 and _is_product(op) and last % LANES and not outer[0] % LANES
+            lies_either_way = _is_product(op) and last % LANES and any(size % LANES == 0 for size in outer)
             return bool(lies_either_way) or last % (LANES * LANE_BYTES // program.itemsize(op.results[0])) == 0
         return len(outer) < 2 or all(
             size % LANES == 0 for size, its in zip(outer, layout[:-1], strict=True) if axes & set(its)
@@ -81,7 +91,11 @@ class Reductions:
         while waiting:
             for op in self._takers(waiting.pop()):
                 result = op.results[0] if len(op.results) else None
-                if op.name == SLICE and (cut := axes & self._axes(result)) and not self._is_regathered(result, cut):
+                if (
+                    op.name == SLICE
+                    and (cut := axes & self._axes(result))
+                    and (self._keeps_parts or not self._is_regathered(result, cut))
+                ):
                     found.append(result)
                 elif op.name not in CARRIES:
                     return []
@@ -119,9 +133,9 @@ class Reductions:
 
 def scatters_whole(topology: Topology) -> bool:
     """Whether the TPU compiler has a reduce-scatter over all devices of a slice: over a ring, over two dims that
-    differ, over 2 × 2 chips, and where a chip is two devices."""
+    differ, and over 2 × 2 chips."""
     dims = [size for size in topology.shape if size > 1]
-    return topology.chip.cores > 1 or len(dims) < 2 or (len(dims) == 2 and (dims[0] != dims[1] or dims == [2, 2]))
+    return len(dims) < 2 or (len(dims) == 2 and (dims[0] != dims[1] or dims == [2, 2]))
 
 
 def _is_product(op: Any) -> bool:

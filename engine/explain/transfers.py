@@ -12,7 +12,7 @@ from .exchanges import RAGGED_EXCHANGE, exchanges, target
 from .explanation import UNKNOWN
 from .graph import Axis, Places
 from .partitioned import INSERTED, Partitioned, tag
-from .reductions import REDUCE, Reductions
+from .reductions import GATHER, REDUCE, Reductions
 from .reshards import CUSTOM_CALL, Exchange, inserted
 
 WRITTEN = {
@@ -111,6 +111,8 @@ class _TransferReader:
         if self._reductions and op.name == REDUCE:
             for kind, its, count in self._reductions.of(op):
                 yield replace(found, kind=kind, axes=its, bytes_each=each // count)
+            return
+        if self._reductions and op.name == GATHER and self._reductions.is_unneeded(op):
             return
         for part in inserted(self._program, op, Exchange(kind, axes, each, "")):
             if part.bytes or part.kind == UNKNOWN:
