@@ -14,6 +14,7 @@ from .attributes import axes_in
 from .graph import Axis
 from .partitioned import Partitioned
 from .passes import CALLS
+from .reshards import is_sum, maker_of
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
 PRODUCT = "stablehlo.dot_general"
@@ -35,7 +36,11 @@ class Reductions:
 
     def of(self, op: Any) -> list[tuple[str, list[Axis], int]]:
         """Returns the collectives that an all-reduce becomes: each one's kind, its axes, and by what the bytes of the
-        all-reduce are to be divided. There is none if it becomes part of another all-reduce."""
+        all-reduce are to be divided. There is none if it becomes part of another all-reduce, or computes what none
+        can."""
+        maker = maker_of(self._program, op.operands[0])
+        if maker is not None and not is_sum(maker):
+            return []
         axes = axes_in(op.attributes["reduction_axes"])
         value = added = op.results[0]
         while (adder := _adder(part := _sliced(added), set(axes))) is not None:

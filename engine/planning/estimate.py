@@ -67,10 +67,11 @@ def estimate_row(task: Task, preset: Preset, devices: int, topology: Topology | 
         laid_out=True,
         no_estimate=step.unknown if step else USER_MODEL,
     )
-    if step and not step.unknown and not (topology and wanted == "traced"):
-        row = replace(row, estimate=step.cost(topology, mesh))
-    elif topology and (is_users or wanted != "rough"):
+    is_known = step is not None and not step.unknown
+    if topology and (is_users or wanted == "traced" or (wanted == "known" and not is_known)):
         row = _traced(row, task, preset, topology, step.work.flops if step else None)
+    if row.estimate is None and step and is_known:
+        row = replace(row, estimate=step.cost(topology, mesh), no_estimate="")
     return replace(row, findings=_over_dcn(preset, axes, row.estimate))
 
 

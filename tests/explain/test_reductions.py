@@ -74,6 +74,11 @@ def test_a_part_that_is_gathered_again_is_added_whole() -> None:
     assert sorted(found) == [("all-gather", ("model",), SUM), ("all-reduce", ("model",), SUM)]
 
 
+def test_what_no_all_reduce_computes_is_gathered() -> None:
+    found = kinds(lambda x: jnp.argmax(x, axis=1), {"x": X}, P("data"), "v5e:2x4")
+    assert {kind for kind, *_ in found} == {"all-gather"}
+
+
 def test_what_is_summed_over_more_axes_than_split_it_is_scattered_and_then_summed() -> None:
     def gradient(x: jax.Array, g: jax.Array) -> jax.Array:
         return x.T @ g

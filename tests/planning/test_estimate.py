@@ -209,6 +209,12 @@ def test_uncovered_layouts_are_estimated_by_their_trace(rules: str, task: Task) 
     assert traced.estimate.argument_bytes == Step(task, preset, 8).argument_bytes and traced.estimate.step_seconds
 
 
+def test_what_cannot_be_traced_keeps_its_rough_cost() -> None:
+    task = built_in_task("gpt2", "batch_size=64")
+    row = estimate_row(task, load_preset("dp"), 64, load_topology("v5p:4x4x4"), "traced")
+    assert row.estimate and (row.estimate.basis, row.no_estimate) == ("rough", ""), "only 8 devices are simulated"
+
+
 def test_each_order_of_a_mesh_has_its_estimate_and_gpt3_the_memory_of_the_hand_calculation() -> None:
     """Their steps are the same one, but not their links."""
     task, slice_ = built_in_task("gpt2", "batch_size=32"), load_topology("v5p:2x2x4")
