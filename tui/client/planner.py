@@ -165,7 +165,7 @@ class Planner:
 
     async def _traced(self, rough: Board) -> AsyncIterator[Board]:
         """Yields the board with more and more of its rows traced, the best first, as they would be compiled."""
-        titles = [row.title for row in self._worth]
+        titles = [row.title for row in self._worth if row.estimate and row.estimate.basis == "rough"]
         presets = [self.subject(title)[2] for title in titles]
         if not presets:
             return
