@@ -10,6 +10,8 @@ from .partitioned import Partitioned, shape_of
 from .passes import CALLS
 from .reshards import CUSTOM_CALL
 
+LANES = 128
+"""Elements in a row of a TPU's tiles, to which one dim of an array is padded."""
 KEEPS = {
     f"stablehlo.{name}"
     for name in ("convert", "dynamic_slice", "dynamic_update_slice", "reshape", "slice", "transpose")

@@ -21,7 +21,7 @@ from ..base.formatting import maxima
 from ..hlo.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from .graph import Place, Places
-from .kernel_layouts import kernel_values
+from .kernel_layouts import LANES, kernel_values
 from .partitioned import Partitioned, bytes_of, trip_count
 from .passes import CALLS
 
@@ -36,8 +36,6 @@ FUSED = re.compile(
 MANY = 3
 """A value with several readers is written to memory if its sources take this many times its memory: fusion would keep
 those instead."""
-LANES = 128
-"""Elements in a row of a TPU's tiles, to which one dim of an array is padded; the best layout is assumed."""
 BACKWARD = "transpose("
 DTYPES = {"i1": "pred", "i": "s", "ui": "u"}
 

@@ -12,9 +12,10 @@ from jaxlib.mlir import ir
 from ..spec.topology import Topology
 from .attributes import axes_in
 from .graph import Axis
+from .kernel_layouts import LANES
 from .partitioned import Partitioned
 from .passes import CALLS
-from .reshards import is_sum, maker_of
+from .reshards import Exchange, is_sum, maker_of
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
 PRODUCT = "stablehlo.dot_general"
@@ -24,24 +25,22 @@ CARRIES = {
     *(f"stablehlo.{name}" for name in ("divide", "multiply", "negate", "reshape", "select", "subtract")),
 }
 """Operations of which a part needs only that part of their operands."""
-LANES, LANE_BYTES = 128, 4
-"""A row of a TPU's tiles: 128 lanes of 32 bits."""
+LANE_BYTES = 4
 
 
 class Reductions:
     def __init__(self, program: Partitioned, topology: Topology) -> None:
         self._program, self._topology = program, topology
         self._keeps_parts = topology.chip.cores > 1
-        """Whether the compiler, that for tpu7x, never gathers what devices only take parts of."""
+        """Whether these are tpu7x, whose compiler never gathers a value of which devices take only parts."""
 
-    def of(self, op: Any) -> list[tuple[str, list[Axis], int]]:
-        """Returns the collectives that an all-reduce becomes: each one's kind, its axes, and by what the bytes of the
-        all-reduce are to be divided. There is none if it becomes part of another all-reduce, or computes what none
-        can."""
+    def of(self, op: Any, found: Exchange) -> list[Exchange]:
+        """Returns the collectives that an all-reduce becomes. There is none if it becomes part of another, or computes
+        what no all-reduce can. `found`: the all-reduce."""
         maker = maker_of(self._program, op.operands[0])
         if maker is not None and not is_sum(maker):
             return []
-        axes = axes_in(op.attributes["reduction_axes"])
+        axes = found.axes
         value = added = op.results[0]
         while (adder := _adder(part := _sliced(added), set(axes))) is not None:
             if adder.operands[0] == part:
@@ -51,12 +50,13 @@ class Reductions:
         parts = self._parts(value, set(axes))
         cut = [axis for axis in axes if all(axis in self._axes(part) for part in parts)]
         if not parts or not cut or not all(self._scatters(op, part, set(cut)) for part in parts):
-            return [("all-reduce", axes, 1)]
+            return [found]
         rest = [axis for axis in axes if axis not in cut]
         if rest and not _is_product(op):
-            return [("all-reduce", axes, 1)]
-        left = [("all-reduce", rest, self._program.graph.parts(cut))] if rest else []
-        return [("reduce-scatter", cut, 1), *left]
+            return [found]
+        scattered = found._replace(kind="reduce-scatter", axes=cut)
+        part = found.bytes // self._program.graph.parts(cut)
+        return [scattered, found._replace(axes=rest, bytes=part)] if rest else [scattered]
 
     def is_unneeded(self, gather: Any) -> bool:
         """Whether a gather is left out, because each device takes only its own part of the result."""
@@ -64,8 +64,8 @@ class Reductions:
         return self._keeps_parts and bool(self._parts(gather.results[0], given - made))
 
     def _scatters(self, op: Any, part: Any, axes: set[Axis]) -> bool:
-        """Whether the compiler has a reduce-scatter that gives each device this part. Those for GPUs and tpu7x always
-        have. For other TPUs there is none over a whole slice, unless `scatters_whole`; none along the lanes, unless the
+        """Whether the compiler has a reduce-scatter that gives each device this part. For GPUs and tpu7x it always has
+        one. For other TPUs there is none over a whole slice, unless `scatters_whole`; none along the lanes, unless the
         part has whole rows of 32 bits; and of more than two dims none along any, unless the part has whole rows. A
         product may lie either way if another dim has whole rows. Found by compiling sums of many shapes on many slices
         (libtpu 0.0.42 and 0.0.50)."""

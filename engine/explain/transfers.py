@@ -108,13 +108,11 @@ class _TransferReader:
             after=after,
             written=False,
         )
-        if self._reductions and op.name == REDUCE:
-            for kind, its, count in self._reductions.of(op):
-                yield replace(found, kind=kind, axes=its, bytes_each=each // count)
-            return
         if self._reductions and op.name == GATHER and self._reductions.is_unneeded(op):
             return
-        for part in inserted(self._program, op, Exchange(kind, axes, each, "")):
+        exchange = Exchange(kind, axes, each, "")
+        reductions = self._reductions if op.name == REDUCE else None
+        for part in reductions.of(op, exchange) if reductions else inserted(self._program, op, exchange):
             if part.bytes or part.kind == UNKNOWN:
                 yield replace(found, kind=part.kind, axes=part.axes, bytes_each=part.bytes, why=part.why)
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 
+from ..explain.kernel_layouts import LANES
 from ..models.sizes import expert_matmul, query_block, tile_block
 from ..models.task import Task
 from ..parallel.rules import with_derived
@@ -20,8 +21,6 @@ FLOAT32, BFLOAT16 = 4, 2
 CUDNN_BLOCK = 128
 """Positions in a block of cuDNN's attention: as in FlashAttention-2 (Dao 2023, section 3.3), as cuDNN's are not
 documented."""
-LANES = 128
-"""Elements in a row of a TPU's tiles, to which the last dim is padded."""
 SENT, RECEIVED = ("router", "batch", "capacity"), ("experts", "expert_batch", "capacity")
 """Logical axes [E, B, C] of the tokens sent to experts: on the sending and on the receiving side."""
 SAVED = ("batch", "seq", "saved_embed")

@@ -11,9 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 from shardtui.engine.base import formatting
+from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.peak_memory import peak_memory
 from shardtui.engine.hlo.traffic import Flow
+from shardtui.engine.planning import answers
 from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.ranking import Row, StepCost
 from shardtui.engine.profiling.predicted import predicted_breakdown
@@ -27,6 +29,7 @@ from shardtui.engine.wire.events import EngineStarted, EngineStopped
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.cli.plan import board_tables
+from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.client.planner import usual_presets
 from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.terminal.export import screen_text
@@ -97,6 +100,11 @@ def test_json_has_the_estimates_and_a_preset_may_be_a_file(home: Path) -> None:
     assert {tuple(flow["axes"]) for flow in estimate["collectives"]} >= {("fsdp",), ("model",)}
     assert fsdp["bound"] in ("compute", "memory", "network")
     assert [(wired["axes"], wired["size"]) for wired in fsdp["wiring"]] == [(["fsdp"], 4), (["model"], 2)]
+    add_preset_for_sixteen(home)
+    board_of_sixteen = answers.plan(tiny_config(), "v5e:2x4", "sixteen")
+    (sixteen,) = msgspec.json.decode(encode_json(plan_report(board_of_sixteen)))["rows"]
+    assert (sixteen["verdict"], sixteen["estimate"], sixteen["bound"]) == ("infeasible", None, None)
+    assert "needs 16 devices, 8 found" in sixteen["problems"][0]
     fitting = [row["estimate"]["step_seconds"] for row in board["rows"] if row["verdict"] == "fits"]
     assert fitting == sorted(fitting), "best first"
     assert board["recommendation"].startswith(board["rows"][0]["preset"])
