@@ -37,7 +37,6 @@ ANSWERS = (
         "explain": "explain.programs.explain_program",
         "explain-kept": "explain.programs.explain_kept",
         "plan": "planning.answers.plan",
-        "trace": "planning.answers.trace",
         "search": "planning.answers.search",
         "compile": "planning.answers.compile_one",
         "schedule": "planning.answers.schedule_one",
@@ -55,7 +54,7 @@ GPU_DRIVER = Path("/dev/nvidiactl")
 BACKENDS = "jax._src.xla_bridge"
 """jax's logger of what it finds out about devices."""
 ON_CPU = (
-    *("verify", "export", "checkpoints", "place-checkpoint", "plan", "trace", "search", "compile", "schedule"),
+    *("verify", "export", "checkpoints", "place-checkpoint", "plan", "search", "compile", "schedule"),
     *("explain", "explain-kept", "profile", *PROGRAMS),
 )
 """Questions that use only the CPU, even if there are other devices."""

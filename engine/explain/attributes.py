@@ -132,10 +132,18 @@ def axes_in(attribute: Any) -> list[Axis]:
 
 def part_of_argument(shard_map: Any, index: int, rank: int) -> list[list[Axis]]:
     """Returns the mesh axes of each dim of a `shard_map`'s argument that are left to the partitioner."""
-    attributes = shard_map.attributes
-    manual = axes_in(attributes["manual_axes"])
-    asked = list(sdy.TensorShardingPerValueAttr(attributes["in_shardings"]).shardings)[index]
-    return [[axis for axis in axes if axis not in manual] for axes in axes_of_dims(asked, rank)]
+    manual = axes_in(shard_map.attributes["manual_axes"])
+    return [[axis for axis in axes if axis not in manual] for axes in axes_of_dims(_asked(shard_map, index), rank)]
+
+
+def manual_axes_of_argument(shard_map: Any, index: int) -> list[Axis]:
+    """Returns the mesh axes along which a device has only its part of a `shard_map`'s argument."""
+    manual = axes_in(shard_map.attributes["manual_axes"])
+    return [axis for axes in axes_of_dims(_asked(shard_map, index), 0) for axis in axes if axis in manual]
+
+
+def _asked(shard_map: Any, index: int) -> Any:
+    return list(sdy.TensorShardingPerValueAttr(shard_map.attributes["in_shardings"]).shardings)[index]
 
 
 def shardings(op: Any) -> list[Any]:

@@ -10,7 +10,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -33,6 +34,15 @@ FUSED = re.compile(
     r"slice|sqrt|subtract|tanh?|transpose|xor)|sdy\.(all_slice|constant|propagation_barrier|sharding_constraint)"
 )
 """Operations that are computed by those that read their results."""
+PRODUCT, ORDERS = "stablehlo.dot_general", ("stablehlo.reshape", "stablehlo.transpose")
+EXPENSIVE = {
+    f"stablehlo.{name}"
+    for name in (
+        *("atan2", "cbrt", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one"),
+        *("logistic", "power", "remainder", "rsqrt", "sine", "sqrt", "tan", "tanh"),
+    )
+}
+"""Operations that the CPU's compiler does not compute twice (XLA, `InstructionFusion::IsExpensive`)."""
 MANY = 3
 """A value with several readers is written to memory if its sources take this many times its memory: fusion would keep
 those instead."""
@@ -51,6 +61,8 @@ class Buffer:
     value: Any
     """The value of jaxlib's MLIR bindings, or the wider one that it copies."""
     op: Any
+    narrowed: int = 1
+    """How many times wider than the copy that value is."""
 
     def is_live(self, time: int) -> bool:
         return self.begin <= time <= self.end
@@ -63,25 +75,59 @@ Sources = frozenset[Buffer]
 class LiveMemory:
     """Goes through a program once."""
 
-    def __init__(self, program: Partitioned, is_tpu: bool) -> None:
+    def __init__(self, program: Partitioned, platform: str) -> None:
         self.program = program
         self.buffers: list[Buffer] = []
         """Memory besides the arguments, in the order in which it is written."""
-        self.moved = 0
-        """Bytes that operations read from memory and write to it, in all runs of loops."""
+        self._moved = Counter[Any]()
+        """How often operations read a value from memory or write it, in all runs of loops."""
         self.now = 0
         self.places = Places()
-        self._is_tpu = is_tpu
-        self._fixed = kernel_values(program) if is_tpu else set[Any]()
+        self._is_tpu, self._is_cpu = platform == "tpu", platform == "cpu"
+        self._fixed = kernel_values(program) if self._is_tpu else set[Any]()
         self._sources: dict[Any, Sources] = {}
         self._reusable: list[tuple[Buffer, Buffer]] = []
         """Memory, and what can take its place once nothing reads it any more."""
         self._kept: dict[Buffer, Any] = {}
         """Memory for a copy of a value that a loop keeps, and the body's argument for that value."""
         self._is_backward = False
-        arguments = [Buffer(0, 0, 0, False, value, None) for value in program.main.arguments]
-        self._read(self._run(program.main, [frozenset([each]) for each in arguments], 1))
+        with program.module.context:
+            arguments = [Buffer(0, 0, 0, False, value, None) for value in program.main.arguments]
+            self._read(self._run(program.main, [frozenset([each]) for each in arguments], 1))
         self._share()
+
+    def resized(self, program: Partitioned) -> "LiveMemory":
+        """Returns the memory of the same program for other sizes, with the same values in memory."""
+        other = copy(self)
+        other.__dict__.pop("held", None)
+        other.program = program
+        sizes = {value: other.padded(value) for value in set(self._alike.values())}
+        other.moved = sum(times * sizes[self._alike[value]] for value, times in self._moved.items())
+        other.buffers = [
+            replace(each, bytes=sizes[self._alike[each.value]] // each.narrowed if each.bytes else 0)
+            for each in self.buffers
+        ]
+        return other
+
+    @cached_property
+    def _alike(self) -> dict[Any, Any]:
+        """Each value with the first one of which a device has the same part on any mesh."""
+        first: dict[object, Any] = {}
+        return {
+            value: first.setdefault(self._kind(value), value)
+            for value in (*self._moved, *(each.value for each in self.buffers))
+        }
+
+    def _kind(self, value: Any) -> object:
+        block = value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
+        if self.program.is_in_shard_map(block):
+            return value
+        return str(value.type), str(self.program.layout(value)), value in self._fixed
+
+    @cached_property
+    def moved(self) -> int:
+        """Bytes that operations read from memory and write to it."""
+        return sum(times * self.padded(value) for value, times in self._moved.items())
 
     @cached_property
     def held(self) -> list[int]:
@@ -150,14 +196,30 @@ class LiveMemory:
         return [self._fused(*pair, times) for pair in zip(op.results, found, strict=True)]
 
     def _fused(self, value: Any, sources: Sources, times: int) -> Sources:
-        """Writes a value with several readers to memory only if that takes less than to keep its sources."""
-        if len(list(value.uses)) < 2 or sum(each.bytes for each in sources) < MANY * self.padded(value):
+        """Writes a value with several readers to memory only if that takes less than to keep its sources; on CPU also
+        if it is expensive, or if a product reads it."""
+        readers = list(value.uses)
+        is_shared = len(readers) > 1 and sum(each.bytes for each in sources) >= MANY * self.padded(value)
+        is_dear = len(readers) > 1 and value.owner.operation.name in EXPENSIVE
+        if not is_shared and not (self._is_cpu and (is_dear or self._feeds_product(value))):
             return sources
         self.now += 1
         self._read([sources])
         buffer = self._new(value, times)
         self._reuse(sources, buffer)
         return frozenset([buffer])
+
+    def _feeds_product(self, value: Any) -> bool:
+        """Whether a computed value is an operand of a product, perhaps in another order."""
+        if value.owner.operation.name in ORDERS:
+            return False
+        waiting = [value]
+        while waiting:
+            for op in (use.owner.operation for use in waiting.pop().uses):
+                if op.name == PRODUCT:
+                    return True
+                waiting += list(op.results) if op.name in ORDERS else []
+        return False
 
     def _loop(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
         """State that the body returns unchanged stays where it is; the rest has memory of its own."""
@@ -187,7 +249,8 @@ class LiveMemory:
             given = self._kept[buffer]
             narrow, wide = _width(op.results[0]), _width(given)
             if narrow < wide and self._sources[given] == sources:
-                buffer.bytes, buffer.value, buffer.op = self.padded(given) * narrow // wide, given, op
+                buffer.narrowed = wide // narrow
+                buffer.bytes, buffer.value, buffer.op = self.padded(given) // buffer.narrowed, given, op
 
     def _computed(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
         self.now += 1
@@ -195,17 +258,16 @@ class LiveMemory:
         for region in op.regions if op.name in ("stablehlo.case", "stablehlo.if") else ():
             self._read(self._run(region.blocks[0], [], times))
         if op.name == "stablehlo.dynamic_update_slice" and len(read[0]) == 1:
-            self.moved += times * self.padded(op.operands[1])
+            self._moved[op.operands[1]] += times
             return [read[0]]
-        self.moved += times * sum(
-            self.padded(value) for value, sources in zip(op.operands, read, strict=True) if sources
-        )
+        for value, sources in zip(op.operands, read, strict=True):
+            self._moved[value] += times if sources else 0
         return [frozenset([self._new(value, times)]) for value in op.results]
 
     def _new(self, value: Any, times: int) -> Buffer:
         buffer = Buffer(self.padded(value), self.now, self.now, self._is_backward, value, value.owner.operation)
         self.buffers.append(buffer)
-        self.moved += times * buffer.bytes
+        self._moved[value] += times
         return buffer
 
     def _read(self, values: Iterable[Sources]) -> None:

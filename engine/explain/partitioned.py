@@ -80,6 +80,15 @@ class Partitioned:
         is_function = function.name == "func.func"
         return self._call_of.get(ir.StringAttr(function.attributes["sym_name"]).value) if is_function else None
 
+    def is_in_shard_map(self, block: Any) -> bool:
+        """Whether the shapes of a block's values are those of a device."""
+        while (parent := block.owner.operation).name != "sdy.manual_computation":
+            parent = self.call_of(parent) or parent
+            if parent.name == "func.func":
+                return False
+            block = parent.block
+        return True
+
     def source(self, value: Any) -> Any:
         """Returns a value before the passes move it, and before a function that is called once takes it."""
         while True:
@@ -159,7 +168,13 @@ class Partitioned:
         return math.prod(self.part(value, layout)) * self.itemsize(value)
 
     def itemsize(self, value: Any) -> int:
-        return bytes_of(str(ir.RankedTensorType(value.type).element_type))
+        if value not in self._itemsizes:
+            self._itemsizes[value] = bytes_of(str(ir.RankedTensorType(value.type).element_type))
+        return self._itemsizes[value]
+
+    @cached_property
+    def _itemsizes(self) -> dict[Any, int]:
+        return {}
 
     def tensor_of(self, value: Any) -> int | None:
         """Returns the tensor of the graph that a value is, also after collectives; None if it is none."""

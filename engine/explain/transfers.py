@@ -2,7 +2,7 @@
 to XLA's partitioner."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,9 +52,23 @@ class Transfer:
     """Why an operation needs it by itself; empty if the passes insert it or the code calls it."""
 
 
-def read_transfers(program: Partitioned, reductions: Reductions | None = None) -> Iterator[Transfer]:
-    """`reductions`: of the compiler, in place of those that the passes insert."""
-    yield from _TransferReader(program, reductions).found()
+Executed = Iterable[tuple[Any, int | None]]
+"""Operations with their executions per step; None if they depend on data."""
+
+
+def read_transfers(
+    program: Partitioned, reductions: Reductions | None = None, among: Executed | None = None
+) -> Iterator[Transfer]:
+    """`reductions`: of the compiler, in place of those that the passes insert. `among`: the program's operations that
+    are `moving`, if they are known."""
+    yield from _TransferReader(program, reductions).found(program.operations() if among is None else among)
+
+
+def moving(program: Partitioned) -> list[tuple[Any, int | None]]:
+    """Returns the operations with transfers, of a program that `resized` gives other sizes."""
+    reader = _TransferReader(program, None)
+    with program.module.context:
+        return [each for each in program.operations() if each[0].name in INSERTED or any(reader.found([each]))]
 
 
 class _TransferReader:
@@ -65,8 +79,8 @@ class _TransferReader:
         self._first: dict[Any, Any] = {}
         """The result of a collective to the result of the first like it."""
 
-    def found(self) -> Iterator[Transfer]:
-        for op, times in self._program.operations():
+    def found(self, operations: Executed) -> Iterator[Transfer]:
+        for op, times in operations:
             if op.name in INSERTED:
                 if INSERTED[op.name][0] and not self._is_repeated(op):
                     yield from self._inserted(op, times)

@@ -26,7 +26,7 @@ class Flow(Struct, frozen=True, kw_only=True):
     bytes_sent: int
     """Bytes that a device sends to its neighbours on a ring in a step, of those whose count is known. See `sent`."""
     bytes_overlapped: int | None = None
-    """Bytes of `bytes_sent` that are sent while the device computes; null for a rough or traced flow."""
+    """Bytes of `bytes_sent` that are sent while the device computes; null for a traced flow."""
     network: Network | None = None
     """The network; null if unknown, as on simulated devices."""
 

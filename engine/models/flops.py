@@ -24,6 +24,22 @@ def flops_by_scope(jaxpr: Jaxpr) -> Scoped:
     return _by_scope(jaxpr, {})
 
 
+def kernel_flops(jaxpr: Jaxpr) -> dict[str, float]:
+    """Returns the FLOPs in a call of each Pallas kernel by its name, ÷ the elements of its largest operand. All of its
+    grid counts, also what a mask lets the kernel skip."""
+    found: dict[str, float] = {}
+    for equation in jaxpr.eqns:
+        parameters = equation.params
+        if equation.primitive.name == "pallas_call":
+            programs = math.prod(parameters["grid_mapping"].grid)
+            elements = max(each.aval.size for each in equation.invars)
+            found[parameters["name"]] = programs * _flops(parameters["jaxpr"], {}) / elements
+            continue
+        for inner in _inner_jaxprs(parameters):
+            found |= kernel_flops(inner)
+    return found
+
+
 def _flops(jaxpr: Jaxpr, known: dict[int, float]) -> float:
     if id(jaxpr) not in known:
         known[id(jaxpr)] = sum(_equation_flops(each, known) for each in jaxpr.eqns)

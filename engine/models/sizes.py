@@ -80,6 +80,22 @@ def query_block(seq_len: int) -> int:
     return seq_len // 4 if seq_len >= 2048 and seq_len % 4 == 0 else seq_len
 
 
+def computed_scores(config: ModelConfig, seq_len: int) -> float:
+    """Returns the share of attention scores in the blocks that a splash kernel computes, as a mean over the layers: it
+    leaves out blocks above the diagonal and before a window."""
+    block, layers = tile_block(seq_len), range(config.layers if config.window else 1)
+    windows = (config.window_of(layer) for layer in layers)
+    return sum(_computed(window, seq_len, block) for window in windows) / len(layers)
+
+
+def _computed(window: int, seq_len: int, block: int) -> float:
+    if not 0 < window < seq_len:
+        return (1 + block / seq_len) / 2
+    ends = range(block, seq_len + 1, block)
+    keys = (end - max(0, end - block - window + 1) // block * block for end in ends)
+    return sum(keys) * block / seq_len**2
+
+
 def expert_matmul(config: ModelConfig, platform: str) -> Literal["dense", "ragged"]:
     """Resolves `ModelConfig.expert_matmul`. On TPU, the compiler of jax 0.10 takes for the gradient of a ragged
     product's kernels the FLOPs of all rows with every expert; jax 0.12's has a kernel for it. On other platforms all

@@ -19,6 +19,7 @@ from .blocks import micro_batch
 from .decoder import BuiltIn
 from .norms import global_norms
 from .optimizer import describe_moments, optimizer, rate_of_step
+from .sizes import computed_scores
 from .user_model import UserModule, parameter_problems
 from .user_traces import Traces
 
@@ -102,6 +103,12 @@ class Task:
         if isinstance(self.model, BuiltIn):
             return self.model.flops_per_step
         return self._traces.flops if self._traces else 0.0
+
+    @property
+    def computed_scores(self) -> float:
+        """The share of attention scores that the built-in model's kernels do not skip; 1 for kernels of others."""
+        config = self.config
+        return 1.0 if isinstance(config.model, UserModel) else computed_scores(config.model, config.training.seq_len)
 
     def initial_state(self) -> TrainState:
         """Returns the state before the first step. Trace it under `jit`: then each device creates its own shards."""

@@ -1,1 +1,1 @@
-"""Costs of presets: rough, traced, and compiled for devices that are not attached."""
+"""Costs of presets: traced, and compiled for devices that are not attached."""

@@ -14,18 +14,16 @@ from ..hlo.traffic import flows
 from ..models.task import Task
 from ..parallel.mesh import canonical_order
 from ..profiling.predicted import predicted_breakdown
-from ..profiling.program import Program
 from ..program.memory import TOO_LARGE
 from ..program.placement import argument_bytes, place
 from ..program.program import compile_program, trace_step
-from ..spec.config import UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology, spans
 from ..wire.events import PresetCompiled
 from . import compilers
-from .estimate import Step
 from .networks import with_networks
 from .ranking import StepCost, Work, timed
+from .step_trace import traced_work
 
 NEEDED = re.compile(r"(?:Used |HLO temporaries \()(?P<needed>[\d.]+)(?P<unit>[KMGT])\b")
 PARTS = ("temporaries", "moments", "parameters", "variables", "batch", "padding")
@@ -112,9 +110,8 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
     """Returns what the compiler reports for a preset; of a program that is too large for a TPU, only what it needs.
     Raises UserError if the preset cannot be laid out or the slice cannot be compiled for. The GPU compiler compiles
     programs of any size."""
-    step = None if isinstance(task.config.model, UserModel) else Step(task, preset, topology.devices)
     spans(preset.sizes(topology.devices), topology.domains)
-    placement = place(task, preset, find_slice(topology))
+    placement = place(task, preset, devices := find_slice(topology))
     try:
         program = compile_program(task, placement)
     except jax.errors.JaxRuntimeError as error:
@@ -125,8 +122,7 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
         arguments, capacity = argument_bytes(task, placement), topology.chip.memory
         return StepCost(basis="compiled", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=capacity)
     module, mesh = parse(program.step.as_text() or ""), program.description.mesh.axes
-    work = step.work if step and not step.unknown else _work(task, Program(module, mesh, module.partitions, set()))
-    cost = _cost(program.description, work, topology)
+    cost = _cost(program.description, traced_work(task, preset, devices), topology)
     try:
         breakdown = predicted_breakdown(module, mesh, topology)
     except UserError:  # too many operations to go through, or of the GPU compiler, which estimates no times
@@ -137,14 +133,6 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
 def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
     """Returns the text of the program that `compile_cost` compiles, without source lines. Raises as it does."""
     return trace_step(task, place(task, preset, find_slice(topology))).lower().as_text()
-
-
-def _work(task: Task, program: Program) -> Work:
-    """Work of a device in a step by the compiled text, where no formula covers it. Kernels have no FLOPs there."""
-    flops, moved = program.step_work()
-    return Work(
-        flops=flops, memory_bytes=moved, model_flops=task.flops_per_step, tokens=task.config.training.tokens_per_step
-    )
 
 
 def _cost(compiled: PresetCompiled, work: Work, topology: Topology) -> StepCost:

@@ -1,6 +1,6 @@
-"""The engine's side of `shardtui plan`: rough and traced costs, a search, and the compiler's. Uses no device."""
+"""The engine's side of `shardtui plan`: traced costs, a search, and the compiler's. Uses no device."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -13,34 +13,27 @@ from ..spec.topology import load_topology
 from ..wire.engine_command import Turn
 from ..wire.stdout import print_answer
 from .compilers import load_cost, slot, store_cost
-from .ranking import Board, Row, StepCost, Wanted
+from .ranking import Board, StepCost
 
 
-def plan(config: RunConfig, target: str, *names: str) -> Board:
-    """Returns rough costs of the named presets or of all, and traced ones where there is no formula. `target`: a slice
-    such as `v5e:2x4`, or a number of local devices. Raises UserError if the slice, a preset or the model is invalid."""
-    return Board(model=config.model_name, topology=target, rows=list(_rows(config, target, names, "known")))
-
-
-def trace(config: RunConfig, target: str, *names: str) -> Iterator[Board]:
-    """Yields traced costs of the named presets or of all: a board as each one is traced, which takes about a second.
-    Raises as `plan` does."""
-    rows = list[Row]()
-    for row in _rows(config, target, names, "traced"):
-        rows.append(row)
-        yield Board(model=config.model_name, topology=target, rows=rows)
-
-
-def _rows(config: RunConfig, target: str, names: Sequence[str], wanted: Wanted) -> Iterator[Row]:
+def plan(config: RunConfig, target: str, *names: str) -> Iterator[Board]:
+    """Yields the board of the named presets or of all: their layouts, then the costs as they are traced. `target`: a
+    slice such as `v5e:2x4`, or a number of local devices. Raises UserError if the slice, a preset or the model is
+    invalid."""
     topology = None if target.isdecimal() else load_topology(target)
 
     from ..program.setup import simulated_task
-    from .estimate import estimate_row
+    from .estimate import estimate_row, layout_row
 
     task = simulated_task(config, topology.platform, topology.devices) if topology else simulated_task(config)
     presets = [load_preset(name) for name in names] or load_presets()[0]
     devices = topology.devices if topology else int(target)
-    return (estimate_row(task, preset, devices, topology, wanted) for preset in presets)
+    rows = [layout_row(task, preset, devices, topology) for preset in presets]
+    yield Board(model=config.model_name, topology=target, rows=rows)
+    for index, preset in enumerate(presets):
+        if not rows[index].problems:
+            rows[index] = estimate_row(task, preset, devices, topology)
+            yield Board(model=config.model_name, topology=target, rows=rows)
 
 
 def search(config: RunConfig, target: str, request: SearchRequest) -> Board:

@@ -1,11 +1,15 @@
 """`remat = "auto"`: the least recomputation whose memory fits the devices."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
+import jax
+
+from ..base.user_error import UserError
 from ..models.task import Task
 from ..spec.model_config import POLICIES
 from ..spec.preset import Preset
-from .estimate import Step
+from .step_trace import traced_cost
 
 MARGIN = 0.05
 """Share of a device's memory that stays free."""
@@ -17,15 +21,13 @@ def usable(capacities: Iterable[int | None]) -> int | None:
     return int(min(known) * (1 - MARGIN)) if known else None
 
 
-def fitting_remats(task: Task, devices: int, capacity: int | None, preset: Preset) -> list[bool | str]:
-    """Returns the remat policies that fit `capacity` bytes by estimate, those that recompute least first; last, `full`.
-    Raises UserError if the preset cannot be laid out."""
-    if capacity is None:
-        return ["full"]
-    found: list[tuple[float, int, bool | str]] = []
-    for remat in (False, *POLICIES):
-        step = Step(task.with_config(task.config.with_remat(remat)), preset, devices)
-        peak = sum(step.parts.values())
-        if not step.unknown and peak <= capacity:
-            found.append((step.work.flops, peak, remat))
-    return [*(remat for *_, remat in sorted(found, key=lambda each: each[:2])), "full"]
+def fitting_remats(
+    task: Task, devices: Sequence[jax.Device], capacity: int | None, preset: Preset
+) -> Iterator[bool | str]:
+    """Yields the remat policies but `full` whose traced step fits `capacity` bytes, those that recompute least first.
+    None does if the capacity is unknown, or the step cannot be traced. A trace takes about a second."""
+    for remat in (False, *reversed(POLICIES)) if capacity is not None else ():
+        tried = Task(task.config.with_remat(remat), task.platform)
+        with suppress(UserError):
+            if traced_cost(tried, preset, len(devices), None, devices).peak_bytes <= (capacity or 0):
+                yield remat

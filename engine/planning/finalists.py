@@ -21,7 +21,7 @@ SLACK: dict[Goal, float] = {"tokens-per-second": 2.0, "fits-largest-batch": 1.0,
 of small models are off by that much from mesh to mesh, bytes sent by less, and a batch is no estimate."""
 
 MAX_OVERSIZE = 2.0
-"""Presets that need more than this many times the capacity by rough costs are compiled only if they are named."""
+"""Presets that need more than this many times the capacity by their traces are compiled only if they are named."""
 MOST_BATCHES = 6
 MOST_PROGRAMS = 1 + MOST_BATCHES + 1 + len(KEPT)
 """Programs to compile for a preset at most: as asked, other batches, more micro-batches, remat policies."""

@@ -21,12 +21,9 @@ Bound = Literal["compute", "memory", "network"]
 """The longest part of the roofline, which limits the time of a step."""
 
 
-Basis = Literal["rough", "traced", "compiled"]
-"""Source of a cost: `rough` by formula, for the built-in model; `traced` for any model: of the traced step, partitioned
-by Shardy's passes, with what the compiler makes of it; `compiled` for a compiled program."""
-
-Wanted = Literal["rough", "known", "traced"]
-"""An estimate by formula, or none; by formula, and where there is none, from the trace; always from the trace."""
+Basis = Literal["traced", "compiled"]
+"""Source of a cost: `traced` of the traced step, partitioned by Shardy's passes, with what the compiler makes of it;
+`compiled` for a compiled program."""
 
 LEAST_TRUSTED = 500_000_000
 """Bytes: padding and small temporaries are a large part of smaller peaks (measured: -49 to +71 %)."""
@@ -51,7 +48,7 @@ class Work(Struct, frozen=True, kw_only=True):
 class StepCost(Struct, frozen=True, kw_only=True):
     """Cost of one step on one device, not measured but estimated or taken from a compiled program."""
 
-    basis: Basis = "rough"
+    basis: Basis
     """Its source."""
     argument_bytes: int
     """Bytes of the state and the batch."""
@@ -68,7 +65,7 @@ class StepCost(Struct, frozen=True, kw_only=True):
     """Bytes of `collectives`: what the device sends to its neighbors on rings per step, without collectives whose count
     depends on data."""
     overlapped_share: float | None = None
-    """Share of `bytes_sent`, 0 to 1, that is sent while the device computes; null if rough, or if nothing is sent."""
+    """Share of `bytes_sent`, 0 to 1, that is sent while the device computes; null if traced, or if nothing is sent."""
     compute_seconds: float | None = None
     """Time of the FLOPs at the chip's peak rate. This and the next five are null if the chip is unknown, or there is no
     program."""
@@ -84,15 +81,15 @@ class StepCost(Struct, frozen=True, kw_only=True):
     """Model FLOPs utilization (MFU): the model's FLOPs ÷ the peak FLOPs of all devices in the time of the step."""
     scheduled_seconds: float | None = None
     """Time of a step by the TPU compiler's schedule: operations take the cycles that it estimates, and collectives that
-    do not pass behind work their bytes by the rate of their links. Null if rough or traced."""
+    do not pass behind work their bytes by the rate of their links. Null if traced."""
     at_peak: PeakMemory | None = None
     """The peak of the memory, rebuilt from the order of the compiled program, or of the partitioned one from a trace;
-    null if rough, for a program that is too large, and if its text cannot be read."""
+    null for a program that is too large, and if its text cannot be read."""
     peak_buffers: list[PeakBuffer] = []
     """The memory at that peak: the 20 largest buffers, the largest first; empty if `at_peak` is null."""
     breakdown: StepBreakdown | None = None
     """Where the time of a step goes by the compiler's schedule and estimates; null unless `plan --profile` asks for
-    it, if rough or traced, and for a program that is too large."""
+    it, if traced, and for a program that is too large."""
 
     def __post_init__(self) -> None:
         flows = self.collectives
@@ -172,7 +169,7 @@ class Row(Struct, frozen=True, kw_only=True):
     no_estimate: str = ""
     """Why there is no estimate although the layout is valid; else empty."""
     estimate: StepCost | None = None
-    """Rough or traced cost."""
+    """Traced cost."""
     compiled: StepCost | None = None
     """Cost of the compiled program."""
     measured: Measured | None = None

@@ -1,35 +1,51 @@
-"""Memory, traffic and compute of a step from its trace, for models that no formula covers. Compiles nothing."""
+"""Memory, traffic and work of a device in a step, from its trace on a small mesh. Compiles nothing."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import jax
 from jax.stages import Traced
+from msgspec.structs import replace
 
+from ..base.encoding import encode_json
+from ..base.user_error import UserError
 from ..explain.explanation import UNKNOWN
 from ..explain.live_memory import LiveMemory, live_peak
 from ..explain.partitioned import Partitioned, partition
 from ..explain.reductions import Reductions
+from ..explain.resized import Batch, resized
 from ..explain.step import platforms
-from ..explain.transfers import Transfer, read_transfers
+from ..explain.transfers import Transfer, moving, read_transfers
+from ..explain.work import Products
 from ..hlo.traffic import Flow, flows
-from ..models.flops import flops_by_scope
+from ..models.flops import kernel_flops
 from ..models.task import Task
-from ..program.placement import argument_bytes, place
+from ..program.placement import argument_parts, decide_all, place
 from ..program.program import trace_step
+from ..spec.config import UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology
 from ..wire.descriptions import CollectiveInfo
 from .networks import by_network
 from .ranking import StepCost, Work, timed
 
+KEPT = 12
+"""Traces that are kept: presets that differ in the sizes of their mesh axes alone share one."""
+PRIMES = (31, 37, 41, 43, 47, 53, 59, 61, 67, 71)
+"""Sequences per shard in a trace: one that divides no other dim marks the values that grow with the batch."""
+
 
 class StepTrace:
-    """A traced step under a preset. Sizes are bytes per device; docs/planning-measured.md has their errors."""
+    """A step traced on a mesh with the same axes as a preset's, of two devices each where its sizes do not matter to
+    the program. Sizes are bytes per device; docs/planning-measured.md has their errors."""
 
-    def __init__(self, task: Task, preset: Preset, devices: Sequence[jax.Device]) -> None:
-        """`devices`: as many as the slice has; simulated ones will do. Raises UserError if the preset does not fit."""
+    def __init__(self, task: Task, preset: Preset, devices: Sequence[jax.Device], batch_prime: int | None) -> None:
         self._task, self._placement = task, place(task, preset, devices)
+        self._prime = batch_prime or max(PRIMES)
 
     @cached_property
     def _traced(self) -> Traced:
@@ -44,56 +60,146 @@ class StepTrace:
 
     @cached_property
     def _live(self) -> LiveMemory:
-        with self._program.module.context:
-            return LiveMemory(self._program, self._task.platform == "tpu")
+        return LiveMemory(self._program, self._task.platform)
 
     @cached_property
-    def parts(self) -> dict[str, int]:
-        """Bytes at the peak by what they hold, the largest first. The arguments are exact, but for padding."""
-        found = {"arguments": self.argument_bytes, "forward pass": 0, "backward pass": 0}
-        for buffer in self._live.at_peak:
-            found["backward pass" if buffer.is_backward else "forward pass"] += buffer.bytes
-        return dict(sorted(found.items(), key=lambda part: -part[1]))
+    def _products(self) -> Products:
+        return Products(self._program, kernel_flops(self._traced.jaxpr), self._task.computed_scores)
 
     @cached_property
-    def argument_bytes(self) -> int:
-        return argument_bytes(self._task, self._placement)
+    def _moving(self) -> list[tuple[Any, int | None]]:
+        return moving(self._program)
 
-    def _flows(self, topology: Topology) -> list[Flow]:
-        """Collectives of the compiler, those with most bytes first."""
-        graph = self._program.graph
-        reductions = Reductions(self._program, topology)
-        with self._program.module.context:
-            known = (each for each in read_transfers(self._program, reductions) if each.axes and each.kind != UNKNOWN)
-            return flows([_info(each, graph.parts(each.axes)) for each in known])
+    def sized(self, task: Task, mesh: Mapping[str, int], topology: Topology | None) -> "SizedStep":
+        """Returns the step on another mesh, in whatever order its axes are, with the batch of `task`."""
+        growth = Fraction(task.config.training.batch_size, self._task.config.training.batch_size)
+        sizes = {axis: mesh[axis] for axis in self._program.graph.mesh}
+        program = resized(self._program, sizes, Batch(self._prime, growth))
+        with program.module.context:
+            live, flops = self._live.resized(program), self._products.flops(program)
+            reductions = Reductions(program, topology) if topology else None  # else as the CPU's compiler
+            found = read_transfers(program, reductions, self._moving)
+            known = (each for each in found if each.axes and each.kind != UNKNOWN)
+            sent = flows([_info(each, program.graph.parts(each.axes)) for each in known])
+        return SizedStep(task, live, flops, sent)
 
-    def work(self, flops: float | None = None) -> Work:
-        """FLOPs of the matrix products in the jaxpr, if the devices share all of them, unless `flops` are known, and
-        the bytes that operations read and write, with the state, which is updated once."""
-        counted = flops_by_scope(self._traced.jaxpr)
+
+@dataclass(frozen=True)
+class SizedStep:
+    """A step on a mesh with the batch of its task."""
+
+    task: Task
+    live: LiveMemory
+    flops: float
+    """Of a device."""
+    sent: list[Flow]
+    """Collectives of the compiler, those with most bytes first."""
+
+    def work(self, argument_bytes: int) -> Work:
         return Work(
-            flops=flops or sum(filter(None, counted.values())) / self._placement.mesh.size,
-            memory_bytes=2.0 * self.argument_bytes + self._live.moved,
-            model_flops=self._task.flops_per_step,
-            tokens=self._task.config.training.tokens_per_step,
+            flops=self.flops,
+            memory_bytes=2.0 * argument_bytes + self.live.moved,  # the state is updated once
+            model_flops=self.task.flops_per_step,
+            tokens=self.task.config.training.tokens_per_step,
         )
 
-    def cost(self, topology: Topology, flops: float | None = None) -> StepCost:
-        """`flops`: of a device per step, if they are known; those of kernels are not in the jaxpr."""
-        mesh = dict(self._placement.mesh.shape)
-        with self._program.module.context:
-            peak = live_peak(self._live, [array.names[0] for array in self._task.arrays])
+    def cost(self, mesh: Mapping[str, int], arguments: Mapping[str, int], topology: Topology | None) -> StepCost:
+        """Returns the cost, with times and capacity if the `topology` is known, over which the axes of the mesh lie in
+        this order. `arguments`: bytes of the state and the batch by kind."""
+        parts = {**arguments, "forward pass": 0, "backward pass": 0}
+        for buffer in self.live.at_peak:
+            parts["backward pass" if buffer.is_backward else "forward pass"] += buffer.bytes
+        ordered = [replace(flow, axes=[axis for axis in mesh if axis in flow.axes]) for flow in self.sent]
         cost = StepCost(
             basis="traced",
-            argument_bytes=self.argument_bytes,
-            peak_bytes=sum(self.parts.values()),
-            parts=self.parts,
-            capacity_bytes=topology.chip.memory,
-            collectives=by_network(self._flows(topology), mesh, topology),
-            at_peak=peak.memory,
-            peak_buffers=peak.buffers,
+            argument_bytes=sum(arguments.values()),
+            peak_bytes=sum(parts.values()),
+            parts=dict(sorted(parts.items(), key=lambda part: -part[1])),
+            capacity_bytes=topology.chip.memory if topology else None,
+            collectives=by_network(ordered, mesh, topology) if topology else ordered,
         )
-        return timed(cost, self.work(flops), topology, mesh)
+        return timed(cost, self.work(cost.argument_bytes), topology, mesh) if topology else cost
+
+    def with_peak(self, cost: StepCost) -> StepCost:
+        """Returns the cost with the largest buffers at the peak."""
+        with self.live.program.module.context:
+            peak = live_peak(self.live, [array.names[0] for array in self.task.arrays])
+        return replace(cost, at_peak=peak.memory, peak_buffers=peak.buffers)
+
+
+def traced_cost(
+    task: Task, preset: Preset, count: int, topology: Topology | None, devices: Sequence[jax.Device]
+) -> StepCost:
+    """Returns the cost of a step of a preset on `count` devices, traced on `devices`, of which a few do. Raises
+    UserError if the preset does not fit, or they are too few."""
+    sized = traced_step(task, preset, count, topology, devices)
+    return sized.with_peak(sized.cost(preset.sizes(count), arguments(task, preset, count), topology))
+
+
+def traced_work(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Work:
+    """Returns the work of a device in a step. Raises as `traced_cost` does."""
+    count = len(devices)
+    step = traced_step(task, preset, count, None, devices)
+    return step.work(sum(arguments(task, preset, count).values()))
+
+
+def arguments(task: Task, preset: Preset, count: int) -> dict[str, int]:
+    """Returns the bytes of the state and the batch by kind. Raises UserError if the preset does not fit."""
+    return argument_parts(task, decide_all(task, preset, count), preset.sizes(count))
+
+
+def traced_step(
+    task: Task, preset: Preset, count: int, topology: Topology | None, devices: Sequence[jax.Device]
+) -> SizedStep:
+    """Raises as `traced_cost` does."""
+    decide_all(task, preset, count)
+    return _trace(task, preset, count, devices).sized(task, preset.sizes(count), topology)
+
+
+_known: dict[bytes, StepTrace] = {}
+
+
+def _trace(task: Task, preset: Preset, count: int, devices: Sequence[jax.Device]) -> StepTrace:
+    small, batch_size, prime = _smaller(task, preset, count)
+    config = replace(_with_batch(task, batch_size).config, preset="", run="")
+    key = encode_json((config, task.platform, replace(small, name="", source="", summary="", teaches="")))
+    if key not in _known:
+        needed = math.prod(small.mesh.values())
+        if needed > len(devices):
+            raise UserError(f"the trace needs {needed} simulated devices, {len(devices)} found")
+        while len(_known) >= KEPT:
+            del _known[next(iter(_known))]
+        _known[key] = StepTrace(Task(config, task.platform), small, devices[:needed], prime)
+    return _known[key]
+
+
+def _smaller(task: Task, preset: Preset, count: int) -> tuple[Preset, int, int | None]:
+    """Returns the preset on the mesh to trace, the batch to trace, and the prime that marks it; None without one. Axes
+    of stages and of the sequence keep their sizes, which the program depends on: the ticks of a pipeline, the hops of a
+    ring. So do all where a dim is not even, or has alternatives. A user's model keeps its batch, on which its code may
+    depend."""
+    sizes, config = preset.sizes(count), task.config
+    kept = {*preset.stage_axes, *preset.rules.get("seq", ())} if not preset.alternatives else {*sizes}
+    pipeline = preset.pipeline(count, config.training.batch_size)
+    microbatches = pipeline.microbatches if pipeline else preset.microbatches
+    mesh = {axis: size if axis in kept else min(size, 2) for axis, size in sorted(sizes.items())}
+    small = replace(preset, mesh=mesh, microbatches=microbatches)
+    batch_size, prime = config.training.batch_size, None
+    if not isinstance(config.model, UserModel):
+        dims = {size for array in task.arrays if array.kind != "batch" for size in array.shape}
+        prime = next(each for each in PRIMES if all(size % each for size in {*dims, config.training.seq_len}))
+        groups = (pipeline.microbatches if pipeline else 1) * config.training.accumulate_steps
+        batch_size = prime * groups * math.prod(mesh[axis] for axis in preset.rules.get("batch", ()))
+    try:
+        decide_all(_with_batch(task, batch_size), small, math.prod(mesh.values()))
+    except UserError:
+        return replace(small, mesh=dict(sorted(sizes.items()))), config.training.batch_size, None
+    return small, batch_size, prime
+
+
+def _with_batch(task: Task, batch_size: int) -> Task:
+    training = replace(task.config.training, batch_size=batch_size)
+    return task if training == task.config.training else task.with_config(replace(task.config, training=training))
 
 
 def _info(each: Transfer, group_size: int) -> CollectiveInfo:

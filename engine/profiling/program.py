@@ -16,12 +16,11 @@ from ..hlo.collective_forms import kind_of
 from ..hlo.collectives import Reader
 from ..hlo.dataflow import is_product
 from ..hlo.device_groups import grouping, groups_of
-from ..hlo.execution_counts import runs
 from ..hlo.module import Computation, Instruction, Module, parse
 from ..hlo.overlap import START
 from ..hlo.products import scope
 from ..hlo.traffic import bytes_sent
-from ..hlo.work import CONTAINERS, FORMAL, NO_WORK, Work, Works
+from ..hlo.work import CONTAINERS, FORMAL, Work, Works
 from ..wire.descriptions import CollectiveInfo
 from .trace import ProgramTrace
 
@@ -89,21 +88,6 @@ class Program:
     def work(self, name: str) -> Work:
         """Returns the work of an operation each time it runs on a device."""
         return self._works.of(self._places[name], self._instructions[name])
-
-    def step_work(self) -> tuple[float, float]:
-        """Returns the FLOPs of a step's matrix products on one device, and the bytes that other operations move in its
-        memory. Collectives, and operations that run as often as data say, are left out.
-        """
-        flops, moved, times = 0.0, 0.0, runs(self.module)
-        for name, operation in self.operations.items():
-            each, ran = self._instructions[name], times[self._places[name].name]
-            if ran and not operation.collective and each.opcode not in CONTAINERS | NO_WORK:
-                found = self.work(name)
-                if operation.part == PRODUCTS:
-                    flops += ran * (found.flops or 0.0)
-                else:
-                    moved += ran * (found.bytes or 0)
-        return flops, moved
 
     def part_of(self, name: str, is_waiting: bool = False) -> str:
         """Returns the part of the step that an operation's time belongs to; of a collective, waiting or exposed."""

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,13 +96,13 @@ class Compiler:
         devices: Sequence[jax.Device],
         presets_folder: Path,
         keep_bytes: int = KEEP_PROGRAMS,
-        remats: Callable[[Preset], Sequence[bool | str]] | None = None,
+        remats: Callable[[Preset], Iterable[bool | str]] | None = None,
         capacity: int | None = None,
     ) -> None:
         """`presets_folder` is for presets created during the run, `keep_bytes` is host memory for kept programs.
 
-        `remats` returns what to try for a preset in place of the task's own remat: the first is used whose step needs
-        no more than `capacity` bytes per device, else the last.
+        `remats` returns what to try for a preset before the task's own remat: the first is used whose step needs no
+        more than `capacity` bytes per device.
         """
         self.transfers = Transfers()
         self.kept = KeptPrograms(keep_bytes)
@@ -136,20 +136,17 @@ class Compiler:
         return program
 
     def _first_that_fits(self, preset: Preset, on_phase: Callable[[Phase], None]) -> Program:
-        if self._remats is None:
-            return self._compile(preset, self.task, on_phase)
-        config, platform = self.task.config, self.task.platform
-        *first, last = (config.with_remat(remat) for remat in self._remats(preset))
-        for each in first:
+        for remat in self._remats(preset) if self._remats else ():
+            task = Task(self.task.config.with_remat(remat), self.task.platform)
             try:
-                program = self._compile(preset, Task(each, platform), on_phase)
+                program = self._compile(preset, task, on_phase)
             except jax.errors.JaxRuntimeError as error:
                 if TOO_LARGE not in str(error):
                     raise
             else:
                 if not shortage(program.description, self._capacity):
                     return program
-        return self._compile(preset, Task(last, platform), on_phase)
+        return self._compile(preset, self.task, on_phase)
 
     def _compile(self, preset: Preset, task: Task, on_phase: Callable[[Phase], None]) -> Program:
         return compile_program(task, place(task, preset, self.devices), on_phase)

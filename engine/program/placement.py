@@ -21,6 +21,8 @@ from .explicit import refused
 from .pytree_arrays import bytes_of
 
 Tree = Any
+PARTS = {"parameter": "parameters", "moment": "moments", "variable": "variables", "batch": "batch", "scalar": "scalars"}
+"""Words for all arrays of a kind."""
 
 
 class DoesNotDivide(UserError):
@@ -108,11 +110,18 @@ def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placemen
 
 def argument_bytes(task: Task, placement: Placement) -> int:
     """Returns the bytes of state and batch on one device."""
-    shardings = jax.tree.leaves((placement.state_shardings, placement.batch_shardings))
-    return sum(
-        bytes_of(sharding.shard_shape(array.shape), array.dtype)
-        for array, sharding in zip(task.arrays, shardings, strict=True)
-    )
+    return sum(argument_parts(task, (placement.state, placement.batch), placement.mesh.shape).values())
+
+
+def argument_parts(task: Task, decisions: Tree, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns the bytes of state and batch on one device by kind, such as `parameters`. `decisions`: for the state and
+    the batch."""
+    found = dict.fromkeys(PARTS.values(), 0)
+    for array, decision in zip(task.arrays, jax.tree.leaves(decisions), strict=True):
+        counts = (math.prod(sizes[axis] for axis in dim.axes) for dim in decision.dims)
+        part = tuple(-(-size // count) for size, count in zip(array.shape, counts, strict=True))
+        found[PARTS[array.kind]] += bytes_of(part, array.dtype)
+    return {name: size for name, size in found.items() if size}
 
 
 def describe_preset(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> PresetInfo:

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from ..base import formatting
 from ..distributed.outcomes import Unfit
 from ..models.task import Task
-from ..planning.estimate import estimate_row, micro_task
+from ..planning.estimate import estimate_row, layout_row
 from ..planning.ranking import Row, ranked
+from ..planning.step_trace import arguments
 from ..program.memory import limit
 from ..program.presets import known_presets
 from ..spec.config import Restart, RunConfig
@@ -37,7 +38,7 @@ def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: R
     """Returns the run on `devices`, under the first that fits of its own preset, --fallback and all presets. If some of
     a process's devices are left out, each preset is tried on all others, then on fewer and fewer. Raises Unfit if
     nothing fits."""
-    search = _Search(config, task, limit(devices, config.device_memory), restart.fallback, created)
+    search = _Search(config, task, devices, restart.fallback, created)
     left_out = restart.attempt.left_out if restart.attempt else ()
     counts = range(len(devices), 0, -1) if left_out else [len(devices)]
     found = search.first(*counts)
@@ -68,12 +69,18 @@ def _unfit(search: "_Search", devices: int, restart: Restart) -> Unfit:
 
 
 class _Search:
-    """Looks for a preset by its layout, and by the formulas of its memory where there are some."""
+    """Looks for a preset by its layout and, if the memory of the devices is known, by its trace."""
 
     def __init__(
-        self, config: RunConfig, task: Task, capacity: int | None, fallback: Sequence[str], created: Path | None
+        self,
+        config: RunConfig,
+        task: Task,
+        devices: Sequence[jax.Device],
+        fallback: Sequence[str],
+        created: Path | None,
     ) -> None:
-        self._config, self._task, self._capacity = config, task, capacity
+        self._config, self._task, self._devices = config, task, devices
+        self._capacity = limit(devices, config.device_memory)
         self.known = known_presets(config, created)[0]
         self.own = self.known[name_of(config.preset)]
         self._fallback = [self.known.get(name) or load_preset(name) for name in fallback]
@@ -85,42 +92,53 @@ class _Search:
         others = [preset for preset in self.known.values() if not is_pitfall(preset.name)]
         for presets in ([self.own], *([preset] for preset in self._fallback), others):
             for count, (accumulate_steps, task) in itertools.product(counts, self._tasks()):
-                rows = [self._row(task, preset, count, accumulate_steps) for preset in presets]
-                if fitting := ranked([row for row in rows if row]):
-                    return self.known[fitting[0].preset], accumulate_steps, count
+                rows = [row for each in presets if (row := self._row(task, each, count, accumulate_steps))]
+                if len(rows) > 1:
+                    rows = ranked([self._traced(task, row, count) for row in rows])
+                if rows:
+                    return self.known[rows[0].preset], accumulate_steps, count
         return None
 
     def fits(self, preset: Preset, devices: int) -> bool:
-        return not estimate_row(self._task, preset.shrunk(devices), devices, None).problems
+        return not layout_row(self._task, preset.shrunk(devices), devices, None).problems
 
     def problems(self, devices: int) -> list[str]:
-        return estimate_row(self._task, self.own.shrunk(devices), devices, None).problems
+        return layout_row(self._task, self.own.shrunk(devices), devices, None).problems
 
     def words(self, chosen: Preset, devices: int) -> Iterator[str]:
         """Yields the differences between the chosen preset and the run's, if any."""
         own, mesh = self.own, formatting.axes(chosen.shrunk(devices).sizes(devices))
         if chosen.name != own.name:
-            why = "; ".join(self.problems(devices)) or "its memory, roughly"
+            why = "; ".join(self.problems(devices)) or "the memory of its trace"
             yield f"{chosen.name} ({mesh}) in place of {own.name}, which does not fit {devices} devices: {why}"
         elif own.size_problem(devices):
             yield f"{own.name} on {devices} devices: mesh {mesh} in place of {formatting.axes(own.mesh)}"
 
     def _tasks(self) -> Iterator[tuple[int, Task]]:
-        """Yields numbers of micro-batches, and the task of one of them."""
+        """Yields numbers of micro-batches with the task."""
         training = self._config.training
         yield training.accumulate_steps, self._task
         count = 2 * training.accumulate_steps
         while training.batch_size % count == 0:
-            yield count, micro_task(self._task, count)
+            config = replace(self._config, training=replace(training, accumulate_steps=count))
+            yield count, self._task.with_config(config)
             count *= 2
 
     def _row(self, task: Task, preset: Preset, devices: int, accumulate_steps: int) -> Row | None:
-        """Returns the estimate of a preset; None if it does not fit. Without a formula, the layout decides."""
-        batch = self._config.training.batch_size
-        if preset.accumulation_problem(devices, batch, accumulate_steps):
+        """Returns the row of a preset; None if it does not fit. It is traced only if the memory of the devices is known
+        and holds the state."""
+        if preset.accumulation_problem(devices, self._config.training.batch_size, accumulate_steps):
             return None
-        row = estimate_row(task, preset.shrunk(devices), devices, None)
-        if row.problems or self._capacity is None or row.estimate is None:
+        fitted = preset.shrunk(devices)
+        row = layout_row(task, fitted, devices, None)
+        if row.problems or self._capacity is None:
             return None if row.problems else row
-        summed = row.estimate.parts["parameters"] if task is not self._task else 0  # gradients of all micro-batches
-        return row if row.estimate.peak_bytes + summed <= self._capacity else None
+        if sum(arguments(task, fitted, devices).values()) > self._capacity:
+            return None
+        row = self._traced(task, row, devices)
+        return None if row.estimate and row.estimate.peak_bytes > self._capacity else row
+
+    def _traced(self, task: Task, row: Row, devices: int) -> Row:
+        if row.estimate or row.no_estimate:
+            return row
+        return estimate_row(task, self.known[row.preset].shrunk(devices), devices, None, self._devices)

@@ -97,7 +97,7 @@ def train(
     remats = capacity = None
     if config.has_automatic_remat:
         capacity = usable(cluster.all_gather(limit(devices, config.device_memory), int | None))
-        remats = partial(fitting_remats, task, len(devices), capacity)
+        remats = partial(fitting_remats, task, devices, capacity)
     compiler = Compiler(task, known, devices, directory.presets, config.keep_programs, remats, capacity)
     profiler = Profiler(traces, publish, cluster, restart.profile_every)
     tools = Tools(config, compiler, saver, profiler, cluster, inbox, publish, restart.attempt is not None)

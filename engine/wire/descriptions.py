@@ -278,7 +278,7 @@ class CorpusInfo(Struct, frozen=True):
 
 
 class Preview(Struct, frozen=True, kw_only=True):
-    """Rough cost of a preset on these devices. If the preset is invalid, only `problems` is set."""
+    """Traced cost of a preset on these devices. If the preset is invalid, only `problems` is set."""
 
     problems: list[str]
     """Why it is invalid, one line each."""
@@ -289,8 +289,8 @@ class Preview(Struct, frozen=True, kw_only=True):
     argument_bytes: int | None = None
     """Bytes of state and batch on one device; null if the preset is invalid."""
     no_estimate: str = ""
-    """Why `peak_bytes` and `sent_bytes` have no formula; else empty."""
+    """Why `peak_bytes` and `sent_bytes` cannot be known; else empty."""
     peak_bytes: int | None = None
-    """Peak bytes on one device during a step; null if there is no formula."""
+    """Peak bytes on one device during a step; null before the step is traced."""
     sent_bytes: dict[str, int] = {}
     """Bytes that one device sends per step, by mesh axis, or axes such as `data × model`."""

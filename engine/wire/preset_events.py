@@ -160,7 +160,7 @@ class PresetAdded(Event, frozen=True):
 
 
 class PresetPreviewed(Event, frozen=True):
-    """The answer to `PreviewPreset`, sent only to the viewer that requested it."""
+    """The answer to `PreviewPreset`, sent only to the viewer that requested it: at first without what a trace tells."""
 
     LEVEL = Level.UNLOGGED
 

@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,7 +25,7 @@ HELLO_SECONDS = 5.0
 MAX_BACKLOG_BYTES = 4 * 1024 * 1024
 """Bytes that may wait for a slow viewer. Further events are dropped; it reads them from `events.jsonl`."""
 
-Answer = Callable[[PreviewPreset], Event]
+Answer = Callable[[PreviewPreset], Iterator[Event]]
 
 
 class OtherProtocol(Exception):
@@ -197,7 +197,11 @@ class Server:
                 problem = "the engine is still starting: try again once it is ready"
                 _write(writer, framing.frame(CommandRefused(problem=problem)))
             else:
-                _write(writer, framing.frame(await self._loop.run_in_executor(self._answering, self._answer, question)))
+                events = self._answer(question)
+                while event := await self._loop.run_in_executor(self._answering, next, events, None):
+                    _write(writer, framing.frame(event))
+                    if not questions.empty():
+                        break  # its text is outdated
 
 
 def _write(connection: asyncio.StreamWriter, frame: bytes) -> None:

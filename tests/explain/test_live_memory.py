@@ -29,7 +29,7 @@ def live(function: Callable[..., Any], *layouts: Layout, is_tpu: bool = False) -
     lowered = traced.lower(lowering_platforms=("tpu",) if is_tpu else None)
     program = partition(lowered.compiler_ir("stablehlo"))
     with program.module.context:
-        return LiveMemory(program, is_tpu)
+        return LiveMemory(program, "tpu" if is_tpu else "gpu")
 
 
 def peak(function: Callable[..., Any], *layouts: Layout, is_tpu: bool = False) -> int:

@@ -20,7 +20,6 @@ from tests.suite import versions
 from tests.table import Cell, Table, arguments
 
 GPT3 = {
-    "by-hand": "--topology=v5p:4x4x4 --batch-size=64 --preset=data8-model8 --preset=fsdp8-model8",
     "64-chips": "--topology=v5p:4x4x4 --batch-size=64",
     "1024-chips-search": "--topology=v5p:8x8x16 --batch-size=64 --search",
 }
@@ -66,16 +65,6 @@ SEQUENCE_COLUMNS = {
     "peak": "bytes",
     "sent over `seq`": "bytes",
 }
-HELD = {"a device holds": "", "by hand": "{}", "`data8-model8`": "bytes", "`fsdp8-model8`": "bytes"}
-HALF, HAND = "kernel copies", f"{175 * 2 / 8:g} GB"
-"""Parameters of two bytes, split over eight devices."""
-PARTS = {
-    "float32 parameters": "parameters",
-    "Adam's moments": "moments",
-    "gradients": "gradients",
-    "saved activations, remat, 8 sequences a device": "saved activations",
-    "one block in the backward pass": "one block",
-}
 LEAST = 0.01
 """Of all that is sent: what is less is left out."""
 Row = dict[str, Any]
@@ -95,14 +84,10 @@ def main() -> None:
 
 def add_gpt3(name: str, records: bool) -> None:
     asked = GPT3[name]
-    is_by_hand, searches = name == "by-hand", "--search" in asked
+    searches = "--search" in asked
     command = f"shardtui plan --model=gpt3-175b {asked}"
-    with Table(f"plan/{name}", HELD if is_by_hand else COLUMNS, records, command) as table:
-        rows = board("--model=gpt3-175b", *asked.split())
-        if is_by_hand:
-            add_parts(table, {row["preset"]: row for row in rows})
-            return
-        for row in rows:
+    with Table(f"plan/{name}", COLUMNS, records, command) as table:
+        for row in board("--model=gpt3-175b", *asked.split()):
             if row["verdict"] != "infeasible" and (row["compiled"] or not searches):
                 table.add(*cells(row))
 
@@ -164,23 +149,6 @@ def total(cost: Row) -> int:
 def apart(estimate: float, compiled: float) -> float | None:
     """Percent; None where the compiler says nothing."""
     return 100 * (estimate / compiled - 1) if compiled else None
-
-
-def add_parts(table: Table, rows: dict[str, Row]) -> None:
-    known = [rows[name.strip("`")] for name in list(HELD)[2:]]
-    parts = [row["estimate"]["parts"] for row in known]
-    table.add(f'half-precision parameters ("{HALF}")', HAND, *(each[HALF] for each in parts))
-    for name, part in PARTS.items():
-        table.add(name, None, *(each[part] for each in parts))
-    table.add("all, by formula", None, *(row["estimate"]["peak_bytes"] for row in known))
-    table.add("all, by the compiler", None, *map(compiled_peak, known))
-
-
-def compiled_peak(row: Row) -> Cell:
-    compiled = row["compiled"]
-    if not compiled:
-        return None
-    return compiled["peak_bytes"] if compiled["peak_bytes"] <= compiled["capacity_bytes"] else "too large"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rough and traced costs against the compiler's: `python tests/long/estimates.py [WORD …] [--kept] [--record]`.
+"""Traced costs against the compiler's: `python tests/long/estimates.py [WORD …] [--kept] [--record]`.
 
 Needs the extras `tpu` and `gpu-compiler`, no TPU or GPU, and about a minute a case on two cores. With words only the
 cases that have them all. A compilation that takes longer than five minutes is given up. `--kept` takes the compiler's
@@ -108,21 +108,6 @@ docs/examples/transformer.py:language_model v5e:2x4 fsdp     {WIDE}
 docs/examples/transformer.py:language_model v5e:2x4 fsdp-tp2 {WIDE}
 docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp     batch_size=256
 """
-TRACE = """
-import sys
-import jax, msgspec
-from shardtui.engine.planning.step_trace import StepTrace
-from shardtui.engine.program.setup import simulated_task
-from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.preset_reader import load_preset
-from shardtui.engine.spec.topology import load_topology
-
-slice_ = load_topology(sys.argv[2])
-task = simulated_task(msgspec.json.decode(sys.argv[1], type=RunConfig), slice_.platform, slice_.devices)
-cost = StepTrace(task, load_preset(sys.argv[3]), jax.devices()).cost(slice_)
-print(msgspec.json.encode(cost).decode())
-"""
-"""Prints the `StepCost` of a step by its trace, also where there is a formula."""
 LLAMA_1B = json.loads("""{
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048,
     "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -138,11 +123,11 @@ LIMIT = 300
 NAME = "long/estimates"
 COLUMNS = {
     **dict.fromkeys(("model", "slice", "preset", "settings"), ""),
-    **dict.fromkeys(("rough peak", "traced peak", "compiled peak"), "bytes"),
-    **dict.fromkeys(("rough off", "traced off"), "{:+.1%}"),
+    **dict.fromkeys(("traced peak", "compiled peak"), "bytes"),
+    "traced off": "{:+.1%}",
     "fits": "{}",
-    **dict.fromkeys(("rough sent", "traced sent", "compiled sent"), "bytes"),
-    **dict.fromkeys(("rough sent off", "traced sent off"), "{:+.1%}"),
+    **dict.fromkeys(("traced sent", "compiled sent"), "bytes"),
+    "traced sent off": "{:+.1%}",
 }
 Key = tuple[str, ...]
 """Model, slice, preset and settings."""
@@ -168,35 +153,27 @@ def main() -> None:
             name, topology, preset, *settings = line.split()
             key = name, topology, preset, " ".join(settings)
             config = config_of(name, tuple(settings), preset, LLAMA_1B)
-            rough, traced = by_formula(config, topology, preset), by_trace(config, topology, preset)
+            traced = by_trace(config, topology, preset)
             compiled = kept[key] if key in kept else _compiled(config, topology)
             print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
-            table.add(*key, *_cells(rough, traced, compiled))
-    for basis in ("rough", "traced"):
-        for what, head in (("peak", f"{basis} off"), ("sent", f"{basis} sent off")):
-            column = list(COLUMNS).index(head)
-            errors = [abs(error) for row in table.rows if isinstance(error := row[column], float)]
-            if not errors:
-                continue
-            print(f"{basis} {what}: median {median(errors):.1%}, worst {max(errors):.1%} of {len(errors)}")
+            table.add(*key, *_cells(traced, compiled))
+    for what, head in (("peak", "traced off"), ("sent", "traced sent off")):
+        column = list(COLUMNS).index(head)
+        errors = [abs(error) for row in table.rows if isinstance(error := row[column], float)]
+        if errors:
+            print(f"{what}: median {median(errors):.1%}, worst {max(errors):.1%} of {len(errors)}")
 
 
-def _cells(rough: StepCost | None, traced: StepCost, compiled: Compiled | None) -> list[Cell]:
+def _cells(traced: StepCost, compiled: Compiled | None) -> list[Cell]:
     def off(found: int | None, real: int | None) -> float | None:
         return found / real - 1 if found and real else None
 
-    peaks = [rough and rough.peak_bytes, traced.peak_bytes, compiled and compiled.peak]
-    sent = [rough and rough.bytes_sent, traced.bytes_sent, compiled and compiled.sent]
-    verdicts = {basis: cost.fits for basis, cost in (("rough", rough), ("traced", traced)) if cost}
-    wrong = [basis for basis, fits in verdicts.items() if compiled and fits != compiled.fits]
-    fits = ("yes" if compiled.fits else "no") + (f" (not {' nor '.join(wrong)})" if wrong else "") if compiled else None
-    return [
-        *peaks,
-        *(off(each, peaks[2]) for each in peaks[:2]),
-        fits,
-        *sent,
-        *(off(each, sent[2]) for each in sent[:2]),
-    ]
+    peaks = traced.peak_bytes, compiled and compiled.peak
+    sent = traced.bytes_sent, compiled and compiled.sent
+    fits = None
+    if compiled:
+        fits = ("yes" if compiled.fits else "no") + ("" if traced.fits == compiled.fits else " (not traced)")
+    return [*peaks, off(*peaks), fits, *sent, off(*sent)]
 
 
 def _kept() -> dict[Key, Compiled | None]:
@@ -229,16 +206,10 @@ def _compiled(config: RunConfig, topology: str) -> Compiled | None:
     return Compiled(cost.peak_bytes, cost.bytes_sent or None, cost.fits)
 
 
-def by_formula(config: RunConfig, topology: str, preset: str) -> StepCost | None:
-    """None where there is no formula."""
-    (row,) = msgspec.json.decode(ask("plan", config, topology, preset), type=Board).rows
-    assert row.laid_out, row.problems
-    return row.estimate if row.estimate and row.estimate.basis == "rough" else None
-
-
 def by_trace(config: RunConfig, topology: str, preset: str) -> StepCost:
-    command = [sys.executable, "-P", "-c", TRACE, encode_json(config).decode(), topology, preset]
-    return msgspec.json.decode(answer(command), type=StepCost)
+    (row,) = msgspec.json.decode(ask("plan", config, topology, preset).splitlines()[-1], type=Board).rows
+    assert row.estimate, (row.problems, row.no_estimate)
+    return row.estimate
 
 
 def ask(question: str, config: RunConfig, *about: str, limit: float | None = LIMIT) -> bytes:

@@ -10,7 +10,6 @@ from shardtui.engine.models.decoder import loss
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.sizes import compute_dtype, flops_per_token
 from shardtui.engine.models.task import Batch, Task
-from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_initial_state, compile_program
 from shardtui.engine.spec.model_choice import load_model
@@ -128,9 +127,3 @@ def test_a_policy_changes_no_loss(remat: str, preset: str) -> None:
             values.append(float(scalars["loss"]))
         losses.append(values)
     np.testing.assert_allclose(*losses, rtol=1e-5)
-
-
-def test_planning_says_which_policies_it_does_not_estimate() -> None:
-    reasons = {name: estimate_row(task_of(name), load_preset("fsdp"), 8, None).no_estimate for name in (True, *KEPT)}
-    assert [name for name, reason in reasons.items() if not reason] == [True, "full"]
-    assert reasons["minimal"] == "no formula for what remat minimal keeps and recomputes on CPU"

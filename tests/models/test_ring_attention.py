@@ -14,7 +14,7 @@ from shardtui.engine.models.attention_kernels import attend
 from shardtui.engine.models.sizes import AttentionKernels, parameter_count
 from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.constraints import activation_rules
-from shardtui.engine.planning.estimate import Step
+from shardtui.engine.planning.step_trace import traced_cost
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.model_config import AttentionKernel
@@ -112,16 +112,16 @@ def test_losses_with_splash_tiles_are_those_of_data_parallelism(preset: Preset) 
 
 @pytest.mark.core
 def test_keys_go_round_and_no_device_holds_all_of_them(ringed: tuple[Task, Program]) -> None:
-    """And the formulas know it, exactly."""
+    """And the trace knows it, exactly."""
     (task, program), parts = ringed, 2
     assert program.description.attention == "ring" and program.description.collectives
 
     def over_seq(found: list[Flow]) -> dict[str, tuple[int | None, int]]:
         return {flow.kind: (flow.count, flow.bytes_sent) for flow in found if flow.axes == ["seq"]}
 
-    formula = over_seq(Step(task, program.placement.preset, 8).flows)
+    traced = over_seq(traced_cost(task, program.placement.preset, 8, None, jax.devices()).collectives or [])
     compiled = over_seq(flows(program.description.collectives))
-    assert compiled["collective-permute"] == formula["collective-permute"]
+    assert compiled["collective-permute"] == traced["collective-permute"]
     assert set(compiled) == {"collective-permute", "all-reduce"}, "gradients of parameters, and no gathers"
     text = program.step.as_text()  # type: ignore[attr-defined]
     heads, seq = task.config.model.heads, task.config.training.seq_len  # type: ignore[union-attr]

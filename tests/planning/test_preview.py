@@ -29,7 +29,10 @@ def text_of(name: str) -> str:
 
 
 def previewed(task: Task, before: str, after: str) -> PresetPreviewed:
-    return preview(task, jax.devices(), PreviewPreset(7, "p", before, after))
+    """Returns the second answer, with what the traces tell; the first one has all but that."""
+    first, second = preview(task, jax.devices(), PreviewPreset(7, "p", before, after))
+    assert (first.after.peak_bytes, first.after.arrays) == (None, second.after.arrays)
+    return second
 
 
 def test_previewed_arrays_are_those_of_the_compiled_program(task: Task, programs: dict[str, Program]) -> None:
@@ -85,7 +88,9 @@ def test_only_the_viewer_that_asks_is_answered(task: Task, home: Path) -> None:
         writer.write(frame(question) + frame(Pause()))
         answer = await asyncio.wait_for(read_event(reader), 60)
         assert isinstance(answer, PresetPreviewed)
-        assert (answer.number, answer.seq, answer.after.problems) == (3, 0, [])
+        assert (answer.number, answer.seq, answer.after.problems, answer.after.peak_bytes) == (3, 0, [], None)
+        traced = await asyncio.wait_for(read_event(reader), 60)
+        assert isinstance(traced, PresetPreviewed) and traced.number == 3 and traced.after.peak_bytes
         server.publish(Paused(step=1, seq=1))
         assert await asyncio.wait_for(read_event(other), 5) == Paused(step=1, seq=1)
 

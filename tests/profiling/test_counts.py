@@ -7,11 +7,9 @@ import jax
 import pytest
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus
-from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.models.task import Task
 from shardtui.engine.profiling.breakdown import read_breakdown
-from shardtui.engine.profiling.program import Program as TracedProgram
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program
 from shardtui.engine.spec.config import RunConfig, UserModel
@@ -20,6 +18,8 @@ from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.training.inputs import DeviceBatches
 from shardtui.engine.wire.step_breakdown import TICKS, StepBreakdown
 from shardtui.tui.state.bottleneck import flow_times
+
+from .. import second_reader
 
 STEPS = 2
 SMALL = ("batch_size=8", "seq_len=64", "layers=2")
@@ -84,12 +84,9 @@ def test_each_collective_of_the_inventory_runs_as_often_as_the_text_says(measure
 
 def test_the_work_of_the_text_ran_and_the_parts_add_up_to_the_step(measured: Measured) -> None:
     program, breakdown = measured
-    module = parse(program.step.as_text() or "")
-    flops, moved = TracedProgram(module, program.description.mesh.axes, 8, set()).step_work()
+    flops = second_reader.flops(program.step.as_text() or "")
     found = sum(each.flops or 0.0 for each in breakdown.operations)
     assert 0.99 * flops < found <= 1.000001 * flops, "the shortest operations are not listed"
-    others = (each.bytes for each in breakdown.operations if each.part in ("other fusions", "copies"))
-    assert sum(each or 0 for each in others) == pytest.approx(moved, rel=0.05)
     assert len(breakdown.devices) == 8
     for device in breakdown.devices:
         assert sum(device.seconds) == pytest.approx(breakdown.step_seconds, rel=1e-3)

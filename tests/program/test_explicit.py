@@ -9,7 +9,8 @@ import pytest
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.models.task import Task
-from shardtui.engine.planning.estimate import Step, estimate_row, preview
+from shardtui.engine.planning.estimate import estimate_row, preview
+from shardtui.engine.planning.step_trace import traced_cost
 from shardtui.engine.program.placement import describe_preset, place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program, trace_step
 from shardtui.engine.spec.preset import Preset
@@ -77,8 +78,9 @@ def test_biases_and_scales_are_gathered_only_once(task: Task, programs: dict[str
     assert {flow: size for flow, size in with_explicit.items() if flow != gather} == {
         flow: size for flow, size in with_auto.items() if flow != gather
     }
-    formula = {(flow.kind, *flow.axes): flow.bytes_per_device for flow in Step(task, load_preset(NAME), 8).flows}
-    assert formula[gather] == with_explicit[gather]
+    cost = traced_cost(task, load_preset(NAME), 8, None, jax.devices())
+    traced = {(flow.kind, *flow.axes): flow.bytes_per_device for flow in cost.collectives or ()}
+    assert traced[gather] == pytest.approx(with_explicit[gather], rel=0.01)
     assert (with_explicit[gather] or 0) < (with_auto[gather] or 0)
 
 
@@ -132,7 +134,7 @@ def test_ambiguous_shardings_are_reported_before_compilation(mixture: Task) -> N
     assert problem.endswith('set axis_types = "auto" to let the compiler decide')
     assert estimate_row(mixture, preset, 8, None).problems == [problem]
     question = PreviewPreset(number=1, preset="x", before=preset_text(preset), after="[mesh]\ndata = -1\n")
-    assert preview(mixture, jax.devices(), question).before.problems == [problem]
+    assert next(preview(mixture, jax.devices(), question)).before.problems == [problem]
     automatic = msgspec.structs.replace(preset, axis_types="auto")
     assert describe_preset(mixture, automatic, jax.devices()).fits
 

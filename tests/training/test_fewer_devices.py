@@ -38,6 +38,7 @@ def test_a_mesh_shrinks_along_its_first_axes(preset: str, devices: int, sizes: d
     assert (shrunk.sizes(devices), shrunk.size_problem(devices)) == (sizes, None)
 
 
+@pytest.mark.core
 def test_a_run_keeps_its_preset_or_finds_one_that_fits() -> None:
     plain = tiny_config(preset="dp-tp2")
     assert fitted(plain, 4) == Fitted(plain)
@@ -50,10 +51,10 @@ def test_a_run_keeps_its_preset_or_finds_one_that_fits() -> None:
     assert (found.config.preset, found.config.training.batch_size) == ("dp", 64)
     assert steps > 1
     assert found.warnings == [f"each step in {steps} micro-batches, whose activations fit 2 devices"]
-    # By formula: the state alone, which `dp` replicates, is larger than the memory.
+    # The state alone, which `dp` replicates, is larger than the memory.
     found = fitted(tiny_config(preset="dp", device_memory=int(0.6 * peak("dp", 4))), 4)
     assert found.replaced == {found.config.preset: "dp"}
-    assert "its memory, roughly" in found.warnings[0]
+    assert "the memory of its trace" in found.warnings[0]
     # Eight rows do not divide by seven, six or five devices.
     config = tiny_config(preset="dp")
     restart = Restart(attempt=Attempt(number=2, supervisor=1, left_out=(5,)))

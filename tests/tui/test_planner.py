@@ -5,6 +5,7 @@ import contextlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -147,7 +148,8 @@ def test_a_compilation_ends_when_its_parent_is_killed(home: Path, compilers: Com
 
 async def test_a_cached_answer_is_used(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
-    kept = StepCost(argument_bytes=1000, peak_bytes=200_000, capacity_bytes=10**9, collectives=[], step_seconds=1.0)
+    sizes: dict[str, Any] = {"argument_bytes": 1000, "peak_bytes": 200_000, "capacity_bytes": 10**9}
+    kept = StepCost(basis="compiled", collectives=[], step_seconds=1.0, **sizes)
     plan_cache.store_cost(tiny_config(), load_preset("fsdp"), load_topology(SLICE), kept)
     board, _ = await planned("fsdp")
     (row,) = board.rows
@@ -188,13 +190,16 @@ def flow(axes: list[str], sent: int) -> Flow:
 
 def test_rows_as_text() -> None:
     moved = [flow(["data"], 600), flow(["model"], 10_000), flow(["data"], 400), flow(["data", "model"], 5)]
-    cost = StepCost(argument_bytes=1, peak_bytes=12_000_000_000, capacity_bytes=8_000_000_000, collectives=moved)
+    sizes: dict[str, Any] = {"argument_bytes": 1, "peak_bytes": 12_000_000_000, "capacity_bytes": 8_000_000_000}
+    cost = StepCost(basis="traced", collectives=moved, **sizes)
     row = Row(preset="mine", mesh={"data": 2}, estimate=cost)
     assert board_rows.verdict(row) == "too large by 4 GB"
     assert board_rows.peak_of_capacity(row) == "12 GB, 150 %"
     assert board_rows.most_sent(row) == ["model 10 kB", "data 1 kB"]
     assert board_rows.estimate_errors(row) == []
-    smaller = msgspec.structs.replace(cost, peak_bytes=10_000_000_000, collectives=[flow(["data"], 11_000)])
+    smaller = msgspec.structs.replace(
+        cost, basis="compiled", peak_bytes=10_000_000_000, collectives=[flow(["data"], 11_000)]
+    )
     compiled = msgspec.structs.replace(row, compiled=smaller)
     assert board_rows.estimate_errors(compiled) == ["peak +20 %", "sent 0 %"]
     assert board_rows.source(compiled) == "compiled"
@@ -210,10 +215,11 @@ def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
     ring = msgspec.structs.replace(flow(["data"], 7_500), kind="collective-permute")
     moved = [ring, msgspec.structs.replace(flow(["model"], 2_500), bytes_overlapped=2_500)]
     known = [msgspec.structs.replace(moved[0], bytes_overlapped=0), moved[1]]
-    by_formula, by_compiler = (
-        StepCost(argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=each) for each in (moved, known)
+    by_trace, by_compiler = (
+        StepCost(basis="traced", argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=each)
+        for each in (moved, known)
     )
-    estimated = Row(preset="mine", mesh={"data": 2}, estimate=by_formula)
+    estimated = Row(preset="mine", mesh={"data": 2}, estimate=by_trace)
     compiled = msgspec.structs.replace(estimated, compiled=by_compiler)
     assert (board_rows.overlapped(estimated), board_rows.overlapped(compiled)) == ([], ["25 % overlapped"])
     board = Board(model="nano", topology=SLICE, rows=[estimated, compiled])

@@ -243,7 +243,7 @@ def test_the_preset_to_try_was_faster_in_this_run(state: RunState) -> None:
     assert "fsdp" not in suggestion(breakdown(input=0.4), found), "another layout does not help"
 
 
-def test_the_preset_to_try_fits_and_sends_less_as_compiled_or_by_formula(state: RunState) -> None:
+def test_the_preset_to_try_fits_and_sends_less_as_compiled_or_traced(state: RunState) -> None:
     sent = {
         preset: sum(flow.bytes_sent for flow in flows(compiled.collectives or []))
         for preset, compiled in state.compiled.items()
@@ -254,7 +254,7 @@ def test_the_preset_to_try_fits_and_sends_less_as_compiled_or_by_formula(state: 
     amounts = [formatting.size(sent[preset]) for preset in (least, most)]
     assert found.reason == f"sends {amounts[0]} per device and step, and this one {amounts[1]}"
     assert alternative(state, least) is None
-    cost = StepCost(argument_bytes=1, peak_bytes=2, capacity_bytes=None, collectives=[])
+    cost = StepCost(basis="traced", argument_bytes=1, peak_bytes=2, capacity_bytes=None, collectives=[])
     row = Row(preset="tp", mesh={"model": 8}, pipeline=None, problems=[], laid_out=True, estimate=cost)
     state.estimates = {"tp": row, least: msgspec.structs.replace(row, preset=least)}
     assert alternative(state, least) is None, "it sends nothing, by formula"

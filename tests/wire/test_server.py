@@ -184,14 +184,14 @@ async def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -
     """Of the questions that arrive meanwhile only the last is answered; commands do not wait for answers."""
     answering, most, answered = 0, 0, list[int]()
 
-    def answer(question: PreviewPreset) -> PresetPreviewed:
+    def answer(question: PreviewPreset) -> Iterator[PresetPreviewed]:
         nonlocal answering, most
         answering += 1
         most = max(most, answering)
         answered.append(question.number)
         time.sleep(0.05)
         answering -= 1
-        return PresetPreviewed(number=question.number, before=Preview(problems=[]), after=Preview(problems=[]))
+        yield PresetPreviewed(number=question.number, before=Preview(problems=[]), after=Preview(problems=[]))
 
     with serving(path, answer) as (_, inbox):
         pairs = [await asyncio.open_unix_connection(path) for _ in range(8)]

@@ -74,10 +74,10 @@ class CompareReport(Struct, frozen=True, kw_only=True):
 
 
 SENT_BY_FORMULA: Column[Row] = figure(
-    "rough sent", lambda row: size(row.estimate.bytes_sent) if row.estimate else "", leaves=1
+    "traced sent", lambda row: size(row.estimate.bytes_sent) if row.estimate else "", leaves=1
 )
 """Beside the bytes as compiled, to compare; the view has them for the presets that are not compiled yet."""
-CAPTION = "per device and step; predictions by the compiler, ≈ rough"
+CAPTION = "per device and step; predictions by the compiler, ≈ traced"
 REPORTED = PresetCompiled | TrainingStarted | Switched | SwitchFailed | Paused | Resumed | Failed
 
 

@@ -1,4 +1,4 @@
-"""`shardtui plan`: ranks presets on a TPU slice you need not have, by rough or traced costs and by the compiler."""
+"""`shardtui plan`: ranks presets on a TPU slice you need not have, by its traced steps and by the compiler."""
 
 import asyncio
 import contextlib
@@ -151,7 +151,7 @@ def _tables(
     compiled = any(row.compiled for row in rows)
     if left_out and compiled:
         titles = ", ".join(row.title for row in left_out)
-        tables.append(Text(f"far too large ({board_rows.estimated_by(left_out)}), so not compiled: {titles}", "dim"))
+        tables.append(Text(f"far too large (traced), so not compiled: {titles}", "dim"))
     breakdowns = [(row.title, row.compiled.breakdown) for row in rows if row.compiled and row.compiled.breakdown]
     tables += [table for name, breakdown in breakdowns for table in profile_tables(name, breakdown, console.width)]
     tables += _peak_tables(best) if shows_memory else []

@@ -22,6 +22,8 @@ from ...engine.wire.engine_command import Turn, engine_command
 
 MAX_PROBLEM_CHARS = 400
 """Compilers quote whole programs in their errors."""
+NICENESS = 10
+"""Niceness of a process beside training, which gets the cores first."""
 MESSAGE_PREFIX = "shardtui: "
 """Begins each line that the engine prints for people."""
 WAITING = encode_json(Turn(is_waiting=True))

@@ -8,14 +8,12 @@ import msgspec
 from ...engine.base.encoding import encode_json
 from ...engine.explain.explanation import Explanation, KeptStepRequest, ProgramRequest, StepRequest
 from ..terminal.clean import clean
-from .engine_process import Answer, EngineProcess, NoAnswer
+from .engine_process import NICENESS, Answer, EngineProcess, NoAnswer
 
 Rules = dict[str, list[str]]
 """Logical axis to mesh axes, as `StepRequest.rules`."""
 Explain = Callable[[Rules], Awaitable[list[Explanation]]]
 """Explains one step, and once more with the given rules if there are any. Raises UserError."""
-NICENESS = 10
-"""Niceness of the process, so that training gets the cores first."""
 
 
 async def explain_program(program: ProgramRequest) -> Explanation:

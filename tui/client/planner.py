@@ -1,5 +1,4 @@
-"""Plans a slice: the engine has rough costs of every preset at once, and then compiles each in a process of its own or,
-if nothing compiles, traces them."""
+"""Plans a slice: the engine traces every preset, and then compiles each in a process of its own."""
 
 import asyncio
 import time
@@ -24,7 +23,7 @@ from ...engine.spec.topology import load_topology
 from ...engine.wire.events import EngineReady
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.measured_rows import with_capacity
-from .engine_process import Answer, EngineProcess
+from .engine_process import NICENESS, Answer, EngineProcess
 
 TRACED_SECONDS = 0.5
 """Seconds between two looks at what is traced so far."""
@@ -129,15 +128,13 @@ class Planner:
         return max(1.0, seconds_each * (self.compiling.count - ended) - (now - self._last_ended))
 
     async def boards(self) -> AsyncIterator[Board]:
-        """Yields the board of estimates, then one as each compilation begins and ends. Raises UserError; NoAnswer if
-        the engine fails."""
+        """Yields the board of layouts, then with more and more traced costs, then as each compilation begins and ends.
+        Raises UserError; NoAnswer if the engine fails."""
         self.began = time.monotonic()
-        self.board = await self._estimated()
-        yield self.board
-        if not self.compiles and self.search is None:
-            async for board in self._traced(self.board):
-                self.board = board
-                yield board
+        async for traced in self._traced():
+            self.board = traced
+            yield traced
+        assert self.board, "the engine answers, or it has failed"
         try:
             while self.compiles:
                 while (not self._jobs or has_room(len(self._jobs))) and (index := self._next()) is not None:
@@ -160,43 +157,36 @@ class Planner:
             await asyncio.gather(*self._jobs, return_exceptions=True)
             self._jobs.clear()
 
-    async def estimates(self) -> Board:
-        return await self._board("plan", *self._presets)
-
-    async def _traced(self, rough: Board) -> AsyncIterator[Board]:
-        """Yields the board with more and more of its rows traced, the best first, as they would be compiled."""
-        titles = [row.title for row in self._worth if row.estimate and row.estimate.basis == "rough"]
-        presets = [self.subject(title)[2] for title in titles]
-        if not presets:
+    async def _traced(self) -> AsyncIterator[Board]:
+        """Yields boards with more and more traced costs, of a search with its candidates after the named presets."""
+        if self.search is None or self.search.is_mesh_fixed:
+            async for board in self._asked("plan", *self._presets):
+                yield board
             return
+        found = await self._last("search", msgspec.json.encode(self.search).decode())
+        known = (await self._last("plan", *self._presets)).rows if self._presets else []
+        titles = {row.title for row in known}
+        rows = [row for row in found.rows if row.title not in titles]
+        self._presets += [row.preset for row in rows]
+        yield msgspec.structs.replace(found, rows=[*known, *rows])
+
+    async def _last(self, question: str, *about: str) -> Board:
+        return [board async for board in self._asked(question, *about)][-1]
+
+    async def _asked(self, question: str, *about: str) -> AsyncIterator[Board]:
+        """Yields the engine's answers, the last one in any case."""
         process, seen = EngineProcess(self._nice), b""
-        task = asyncio.create_task(process.ask("trace", self.config, self._topology, *presets))
+        task = asyncio.create_task(process.ask(question, self.config, self._topology, *about))
         try:
             while not task.done():
                 await asyncio.wait([task], timeout=TRACED_SECONDS)
                 line = task.result().checked().last_line if task.done() else process.last_line
                 if line.startswith(b"{") and line != seen:
                     seen = line
-                    known = dict(zip(titles, msgspec.json.decode(line, type=Board).rows, strict=False))
-                    yield msgspec.structs.replace(rough, rows=[known.get(row.title, row) for row in rough.rows])
+                    yield msgspec.json.decode(line, type=Board)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-    async def _estimated(self) -> Board:
-        """Returns the board of estimates, of a search with its candidates after the named presets."""
-        if self.search is None or self.search.is_mesh_fixed:
-            return await self.estimates()
-        found = await self._board("search", msgspec.json.encode(self.search).decode())
-        known = (await self.estimates()).rows if self._presets else []
-        titles = {row.title for row in known}
-        rows = [row for row in found.rows if row.title not in titles]
-        self._presets += [row.preset for row in rows]
-        return msgspec.structs.replace(found, rows=[*known, *rows])
-
-    async def _board(self, question: str, *about: str) -> Board:
-        answer = await EngineProcess(self._nice).ask(question, self.config, self._topology, *about)
-        return msgspec.json.decode(answer.checked().last_line, type=Board)
 
     async def breakdown(self, title: str) -> StepBreakdown:
         """Returns where the time of a step goes. Raises UserError if that is unknown, NoAnswer if the engine fails."""
@@ -296,5 +286,6 @@ def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:
 async def estimates(config: RunConfig, ready: EngineReady) -> dict[str, Row]:
     config = msgspec.structs.replace(config, platform=ready.devices[0].platform)
     names = [reference(info.name, info.source) for info in ready.presets]
-    board = await Planner(config, str(len(ready.devices)), names, compiles=False).estimates()
+    planner = Planner(config, str(len(ready.devices)), names, compiles=False, nice=NICENESS)
+    board = [board async for board in planner.boards()][-1]
     return {row.preset: with_capacity(row, ready.memory_limit) for row in board.rows}

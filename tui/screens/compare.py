@@ -47,7 +47,7 @@ run returns to the preset it started from. **Enter** switches to the preset unde
 
 *Step time* is the median, *middle 50 %* the quartiles; before the comparison it is the median of the last steps under a
 preset. *In use* is measured; *state + batch* and *peak* are the compiler's. *Sent* is the bytes one device sends in a
-step: from the compiled program, or roughly (≈) before there is one. A run in an external loop has one layout, and
+step: from the compiled program, or as traced (≈) before there is one. A run in an external loop has one layout, and
 nothing is measured in it.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
@@ -178,6 +178,6 @@ def row_summary(row: Row, counted: str) -> str:
         )
     elif estimate:
         held, peak = formatting.size(estimate.argument_bytes), formatting.size(estimate.peak_bytes)
-        parts.append(f"rough: state + batch {held}, peak {peak}")
+        parts.append(f"traced: state + batch {held}, peak {peak}")
     parts += board_rows.caveats(row)
     return "; ".join(parts)

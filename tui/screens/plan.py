@@ -1,4 +1,4 @@
-"""Plan: the run's model on a TPU slice that need not exist: each preset roughly, then traced or compiled."""
+"""Plan: the run's model on a TPU slice that need not exist: each preset traced, then compiled."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -16,6 +16,7 @@ from ...engine.planning import compilers
 from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import load_topology
 from ..bindings import identified
+from ..client.engine_process import NICENESS
 from ..client.planner import Planner
 from ..state.run_state import RunState
 from ..widgets.plan_board import PlanBoard
@@ -23,9 +24,6 @@ from ..widgets.plan_request import EXAMPLE_SLICES, PlanRequest, ended_text, reme
 from .memory import MemoryScreen
 from .predicted import PredictedScreen
 from .run_screen import RunScreen
-
-NICENESS = 10
-"""Niceness of the compiler's process, so that training gets the cores first."""
 
 
 class PlanScreen(RunScreen):
@@ -35,10 +33,10 @@ class PlanScreen(RunScreen):
 ## Plan
 
 This model on TPUs or GPUs that you need not have: press **t** to choose a slice, such as `v5e:4x4`, several, such as
-`2*v5e:4x4`, or hosts × GPUs, such as `h100:4x8`, and the global batch size, then **enter**. All presets have
-*rough* costs at once. Then they are *compiled* by XLA's compiler for these devices, the most promising first, while
-training continues and other views are open; presets that need more than twice the memory are not. Until you plan, and
-without a compiler, they are *traced* instead. Times are a roofline, not measured.
+`2*v5e:4x4`, or hosts × GPUs, such as `h100:4x8`, and the global batch size, then **enter**. Each preset's step is
+*traced*, which takes about a second for several. Then it is *compiled* by XLA's compiler for these devices, the most
+promising first, while training continues and other views are open; presets that need more than twice the memory are
+not. Until you plan, and without a compiler, traces are all. Times are a roofline, not measured.
 
 **n** chooses for you: it estimates meshes, rules, remat and micro-batches for this batch, then compiles the most
 promising ones, for ten minutes at most, and says which trains most tokens per second. `shardtui plan --search` also
@@ -125,7 +123,7 @@ again.
 
     def start(self, planner: Planner) -> None:
         self.plans.append(planner)
-        self.status = "estimating …"
+        self.status = "tracing …"
         self.show_progress()
         self.worker = self.follow(planner)
 
@@ -137,7 +135,6 @@ again.
         """
         try:
             async for _ in planner.boards():
-                self.status = "tracing …"  # unless it compiles
                 self.board.show_plan(planner)
                 self.show_progress()
         except UserError as error:

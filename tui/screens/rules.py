@@ -48,9 +48,9 @@ Edits the preset under the cursor of Watch or Compare: its rules and the sizes o
 through the values of a row; press **enter** to type one: a size, or mesh axes such as `data, fsdp`. `●` marks a changed
 row, `✗` an invalid one. **+** adds an axis, **-** removes the one under the cursor, **u** undoes all changes.
 
-After each change the engine previews, while training continues, how each array would be laid out and, roughly, what
-a step would hold and send. **a** switches the run to it and adds it to the run's presets; **ctrl+s** saves it for other
-runs. **Escape** discards the draft; another view keeps it.
+After each change the engine previews, while training continues, how each array would be laid out and, from a trace,
+what a step would hold and send. **a** switches the run to it and adds it to the run's presets; **ctrl+s** saves it for
+other runs. **Escape** discards the draft; another view keeps it.
 """
     AUTO_FOCUS: ClassVar[str | None] = "RuleList"
     BINDINGS: ClassVar[list[BindingType]] = identified(

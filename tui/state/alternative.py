@@ -48,7 +48,7 @@ def _sends_less(state: RunState, preset: str) -> Alternative | None:
         return None
     compiled = {name: row.compiled for name, row in rows.items() if _fits(row, row.compiled)}
     estimated = {name: row.estimate for name, row in rows.items() if _fits(row, row.estimate)}
-    return _least(own.compiled, compiled, "") or _least(own.estimate, estimated, ", roughly")
+    return _least(own.compiled, compiled, "") or _least(own.estimate, estimated, ", traced")
 
 
 def _slower(state: RunState, preset: str) -> set[str]:

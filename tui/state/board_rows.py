@@ -83,11 +83,7 @@ def sent(row: Row) -> StepCost | None:
 
 
 def source(row: Row) -> str:
-    return "compiled" if row.compiled else row.estimate.basis if row.estimate else ""
-
-
-def estimated_by(rows: Sequence[Row]) -> str:
-    return " and ".join(sorted({row.estimate.basis for row in rows if row.estimate}) or ["rough"])
+    return cost.basis if (cost := row.cost) else ""
 
 
 def most_sent(row: Row) -> list[str]:

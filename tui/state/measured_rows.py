@@ -91,7 +91,7 @@ def _measured(row: Row, text: Callable[[Measured], str]) -> str:
 
 
 def predicted(row: Row, name: Literal["argument_bytes", "peak_bytes", "bytes_sent"]) -> str:
-    """Returns bytes per device as compiled; roughly, `≈ 1.2 MB`, if that is not known; empty if neither is."""
+    """Returns bytes per device as compiled; as traced, `≈ 1.2 MB`, if that is not known; empty if neither is."""
     if row.compiled and (found := size(getattr(row.compiled, name))):
         return found
     return f"≈ {found}" if row.estimate and (found := size(getattr(row.estimate, name))) else ""
@@ -129,6 +129,7 @@ def _cost(compiled: PresetCompiled, state: RunState) -> StepCost | None:
     if memory is None:
         return None
     return StepCost(
+        basis="compiled",
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
         capacity_bytes=state.ready.memory_limit if state.ready else None,

@@ -21,7 +21,6 @@ from ...engine.spec.checks import problems_of
 from ...engine.spec.config import RunConfig
 from ...engine.spec.topology import load_topology
 from ..client.planner import Planner
-from ..state import board_rows
 from .lines import Lines
 
 EXAMPLE_SLICES = ("v5e:4x4", "v5p:4x4x4", "v6e:16x16", "h100:4x8")
@@ -105,7 +104,7 @@ def ended_text(planner: Planner) -> str:
     board = planner.board
     missing = compilers.missing(load_topology(board.topology)) if board else None
     hint = "" if missing else ": t, then enter compiles"
-    return f"{board_rows.estimated_by(board.rows if board else [])} only{hint}"
+    return f"traced only{hint}"
 
 
 def last_slice() -> str:

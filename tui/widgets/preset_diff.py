@@ -32,7 +32,7 @@ class Costs(Lines):
             if previewed
             else []
         )
-        set_titles(self, "rough, per device and step")
+        set_titles(self, "traced, per device and step")
         self.display = bool(lines)
         if self.styles.height is None or self.styles.height.value != len(lines) + 2:
             self.styles.height = len(lines) + 2

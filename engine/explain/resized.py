@@ -1,0 +1,101 @@
+"""A partitioned program as it is for other sizes of its mesh axes and another batch, without a trace of its own.
+
+The passes lay a program out by axes, not by their sizes, as long as they split the same dims. So a step that was traced
+on a small mesh says what each device holds and sends on any mesh of the same axes.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from jaxlib.mlir import ir
+
+from .attributes import manual_axes_of_argument
+from .graph import SHARD_MAP, Axis, Graph
+from .partitioned import Partitioned, shape_of
+
+
+class Batch(NamedTuple):
+    """How values grow with the batch: those whose elements are a multiple of `prime`, which no other dim is."""
+
+    prime: int
+    growth: Fraction
+
+
+@dataclass(frozen=True)
+class Resized(Partitioned):
+    """`graph` has the new sizes of the mesh axes."""
+
+    traced: Graph
+    """With the sizes of the trace."""
+    batch: Batch
+
+    def part(self, value: Any, layout: list[list[Axis]]) -> list[int]:
+        dims = [-(-size // self.traced.parts(axes)) for size, axes in zip(shape_of(value), layout, strict=True)]
+        grown = next((dim for dim, size in enumerate(dims) if size % self.batch.prime == 0 and size), None)
+        split = [
+            dim
+            if index == grown or self._counts_shards(size, axes)
+            else -(-dim * self.traced.parts(axes) // self.graph.parts(axes))
+            for index, (dim, size, axes) in enumerate(zip(dims, shape_of(value), layout, strict=True))
+        ]
+        if grown is not None:
+            rest = math.prod(size for index, size in enumerate(split) if index != grown)
+            split[grown] = -(-self._elements(value, layout) // rest) if rest else 0
+        return split
+
+    def bytes(self, value: Any, layout: list[list[Axis]]) -> int:
+        return self._elements(value, layout) * self.itemsize(value)
+
+    def _elements(self, value: Any, layout: list[list[Axis]]) -> int:
+        shape = shape_of(value)
+        elements, (split, was_split) = math.prod(shape), self._parts_inside(value)
+        if elements % self.batch.prime == 0:
+            was_split *= self.batch.growth.numerator
+            split *= self.batch.growth.denominator
+        else:
+            for size, axes in zip(shape, layout, strict=True):
+                if self._counts_shards(size, axes):
+                    elements = elements // size * self.graph.parts(axes)
+        for axes in layout:
+            split *= self.graph.parts(axes)
+        return -(-elements * was_split // split)
+
+    def _counts_shards(self, size: int, axes: list[Axis]) -> bool:
+        """Whether a dim has one element for each shard, as one that the step adds to group values by shards has."""
+        return bool(axes) and size == self.traced.parts(axes)
+
+    def _parts_inside(self, value: Any) -> tuple[int, int]:
+        """Returns the parts, now and in the trace, of which a value in a `shard_map` is one: its shape is local."""
+        if value not in self._inside:
+            self._inside[value] = (1, 1)  # of a value that a loop computes from itself
+            self._inside[value] = self._from_source(value)
+        return self._inside[value]
+
+    @cached_property
+    def _inside(self) -> dict[Any, tuple[int, int]]:
+        return {}
+
+    def _from_source(self, value: Any) -> tuple[int, int]:
+        """As the largest operand is, from the argument of the `shard_map` on."""
+        if not isinstance(value.owner, ir.Block):
+            op = value.owner.operation
+            tensors = [each for each in op.operands if isinstance(each.type, ir.RankedTensorType)]
+            largest = max(tensors, key=lambda each: math.prod(shape_of(each)), default=None)
+            return (1, 1) if largest is None or op.name == SHARD_MAP else self._parts_inside(largest)
+        parent, position = value.owner.owner.operation, ir.BlockArgument(value).arg_number
+        if parent.name == SHARD_MAP:
+            axes = manual_axes_of_argument(parent, position)
+            return self.graph.parts(axes), self.traced.parts(axes)
+        taker = parent if parent.name == "stablehlo.while" else self.call_of(parent)
+        return (1, 1) if taker is None else self._parts_inside(taker.operands[position])
+
+
+def resized(program: Partitioned, sizes: Mapping[str, int], batch: Batch) -> Resized:
+    """`program`: as traced; it shares what it knows of its values."""
+    found = Resized(program.module, replace(program.graph, mesh=dict(sizes)), program.graph, batch)
+    vars(found).update({name: value for name, value in vars(program).items() if name.startswith("_")})
+    return found
