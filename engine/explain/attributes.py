@@ -136,10 +136,10 @@ def part_of_argument(shard_map: Any, index: int, rank: int) -> list[list[Axis]]:
     return [[axis for axis in axes if axis not in manual] for axes in axes_of_dims(_asked(shard_map, index), rank)]
 
 
-def manual_axes_of_argument(shard_map: Any, index: int) -> list[Axis]:
-    """Returns the mesh axes along which a device has only its part of a `shard_map`'s argument."""
+def manual_axes_of_dims(shard_map: Any, index: int, rank: int) -> list[list[Axis]]:
+    """Returns the mesh axes of each dim along which a device has only its part of a `shard_map`'s argument."""
     manual = axes_in(shard_map.attributes["manual_axes"])
-    return [axis for axes in axes_of_dims(_asked(shard_map, index), 0) for axis in axes if axis in manual]
+    return [[axis for axis in axes if axis in manual] for axes in axes_of_dims(_asked(shard_map, index), rank)]
 
 
 def _asked(shard_map: Any, index: int) -> Any:

@@ -40,6 +40,11 @@ class Partitioned:
         return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in top if op.name == "func.func"}
 
     @property
+    def listed_mesh(self) -> dict[str, int]:
+        """Sizes of the mesh whose devices the program lists by number."""
+        return self.graph.mesh
+
+    @property
     def main(self) -> Any:
         return self._functions["main"].regions[0].blocks[0]
 

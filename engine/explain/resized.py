@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxlib.mlir import ir
 
-from .attributes import manual_axes_of_argument
+from .attributes import manual_axes_of_dims
 from .graph import SHARD_MAP, Axis, Graph
 from .partitioned import Partitioned, shape_of
 
@@ -33,6 +33,10 @@ class Resized(Partitioned):
     """With the sizes of the trace."""
     batch: Batch
 
+    @property
+    def listed_mesh(self) -> dict[str, int]:
+        return self.traced.mesh
+
     def part(self, value: Any, layout: list[list[Axis]]) -> list[int]:
         dims = [-(-size // self.traced.parts(axes)) for size, axes in zip(shape_of(value), layout, strict=True)]
         grown = next((dim for dim, size in enumerate(dims) if size % self.batch.prime == 0 and size), None)
@@ -51,9 +55,9 @@ class Resized(Partitioned):
         return self._elements(value, layout) * self.itemsize(value)
 
     def _elements(self, value: Any, layout: list[list[Axis]]) -> int:
-        shape = shape_of(value)
-        elements, (split, was_split) = math.prod(shape), self._parts_inside(value)
-        if elements % self.batch.prime == 0:
+        shape, inside = shape_of(value), self._axes_inside(value)
+        elements, split, was_split = math.prod(shape), self.graph.parts(inside), self.traced.parts(inside)
+        if self._grows(shape):
             was_split *= self.batch.growth.numerator
             split *= self.batch.growth.denominator
         else:
@@ -68,30 +72,39 @@ class Resized(Partitioned):
         """Whether a dim has one element for each shard, as one that the step adds to group values by shards has."""
         return bool(axes) and size == self.traced.parts(axes)
 
-    def _parts_inside(self, value: Any) -> tuple[int, int]:
-        """Returns the parts, now and in the trace, of which a value in a `shard_map` is one: its shape is local."""
+    def _axes_inside(self, value: Any) -> list[Axis]:
+        """Returns the axes along which a `shard_map`'s value, whose shape is a device's, is a part."""
+        of_batch, others = self._split_inside(value)
+        return [*of_batch, *others] if self._grows(shape_of(value)) else others
+
+    def _grows(self, shape: list[int]) -> bool:
+        return math.prod(shape) % self.batch.prime == 0
+
+    def _split_inside(self, value: Any) -> tuple[list[Axis], list[Axis]]:
+        """Returns the axes that split dims of the batch, and those that split others."""
         if value not in self._inside:
-            self._inside[value] = (1, 1)  # of a value that a loop computes from itself
+            self._inside[value] = ([], [])  # of a value that a loop computes from itself
             self._inside[value] = self._from_source(value)
         return self._inside[value]
 
     @cached_property
-    def _inside(self) -> dict[Any, tuple[int, int]]:
+    def _inside(self) -> dict[Any, tuple[list[Axis], list[Axis]]]:
         return {}
 
-    def _from_source(self, value: Any) -> tuple[int, int]:
+    def _from_source(self, value: Any) -> tuple[list[Axis], list[Axis]]:
         """As the largest operand is, from the argument of the `shard_map` on."""
         if not isinstance(value.owner, ir.Block):
             op = value.owner.operation
             tensors = [each for each in op.operands if isinstance(each.type, ir.RankedTensorType)]
             largest = max(tensors, key=lambda each: math.prod(shape_of(each)), default=None)
-            return (1, 1) if largest is None or op.name == SHARD_MAP else self._parts_inside(largest)
+            return ([], []) if largest is None or op.name == SHARD_MAP else self._split_inside(largest)
         parent, position = value.owner.owner.operation, ir.BlockArgument(value).arg_number
         if parent.name == SHARD_MAP:
-            axes = manual_axes_of_argument(parent, position)
-            return self.graph.parts(axes), self.traced.parts(axes)
+            dims = list(zip(shape_of(value), manual_axes_of_dims(parent, position, value.type.rank), strict=True))
+            of_batch = [axis for size, axes in dims if self._grows([size]) for axis in axes]
+            return of_batch, [axis for size, axes in dims if not self._grows([size]) for axis in axes]
         taker = parent if parent.name == "stablehlo.while" else self.call_of(parent)
-        return (1, 1) if taker is None else self._parts_inside(taker.operands[position])
+        return ([], []) if taker is None else self._split_inside(taker.operands[position])
 
 
 def resized(program: Partitioned, sizes: Mapping[str, int], batch: Batch) -> Resized:

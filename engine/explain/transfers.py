@@ -172,7 +172,7 @@ class _TransferReader:
         if named := NAMED.findall(text):
             return named
         groups = [tuple(map(int, row.split(","))) for row in ROW.findall(text)]
-        return axes_of(groups, self._graph.mesh)
+        return axes_of(groups, self._program.listed_mesh)
 
     def _changed(self, op: Any) -> list[Axis]:
         """The axes of a permutation: they split another dim before than after."""
