@@ -38,7 +38,7 @@ SPLITS = {
     "model": "",
     "preset": "",
     "a step": "seconds",
-    "sent by formula": "bytes",
+    "sent as traced": "bytes",
     "as compiled": "bytes",
     "peak, predicted": "bytes",
     "largest difference of a loss": "{:.1e}",
