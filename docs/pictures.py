@@ -14,10 +14,10 @@ from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Stop
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
+from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.terminal.export import screen_svg
 from shardtui.tui.widgets.preset_list import PresetList
 from shardtui.tui.widgets.rule_list import Row, RuleList
-from shardtui.tui.widgets.table import Table
 from textual.pilot import Pilot
 
 DOCS = Path(__file__).parent
@@ -96,12 +96,14 @@ async def pictures(client: EngineClient) -> None:
         await pilot.pause(1)
         save(app, "time.svg")
         await pilot.press("7")
-        await until(lambda: bool(app.screen.query_one(Table).all_rows))
+        await until(lambda: isinstance(app.screen, PlanScreen) and app.screen.status.startswith("traced only"))
         await pilot.pause(1)
         save(app, "plan.svg")
         await pilot.press("1", "8")
         await pilot.pause(1)
         await edit(pilot)
+        await until(lambda: bool(app.state.previewed and app.state.previewed.after.peak_bytes))
+        await pilot.pause(1)
         save(app, "rules.svg")
         await pilot.press("escape")
         await pilot.pause(1)

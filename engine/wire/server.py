@@ -26,6 +26,7 @@ MAX_BACKLOG_BYTES = 4 * 1024 * 1024
 """Bytes that may wait for a slow viewer. Further events are dropped; it reads them from `events.jsonl`."""
 
 Answer = Callable[[PreviewPreset], Iterator[Event]]
+"""Yields an answer at once, and perhaps a complete one, which takes longer."""
 
 
 class OtherProtocol(Exception):
@@ -43,7 +44,9 @@ class Server:
         self._path = path
         self._enqueue = enqueue
         self._answer: Answer | None = None
-        self._answering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="answers")
+        self._answering, self._completing = (
+            ThreadPoolExecutor(max_workers=1, thread_name_prefix=name) for name in ("answers", "complete answers")
+        )
         """One question at a time over all viewers, because answering takes the GIL from the training thread."""
         self._viewers: set[asyncio.StreamWriter] = set()
         self._subscribed: set[asyncio.StreamWriter] = set()
@@ -80,7 +83,8 @@ class Server:
         """Sends what was published and closes all connections; waits at most two seconds."""
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(timeout=2)
-        self._answering.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._answering, self._completing):
+            executor.shutdown(wait=False, cancel_futures=True)
         if not self._thread.is_alive():
             self._loop.close()
 
@@ -191,17 +195,27 @@ class Server:
             answering.cancel()
 
     async def _answer_questions(self, questions: "asyncio.Queue[PreviewPreset]", writer: asyncio.StreamWriter) -> None:
-        while True:
-            question = await questions.get()
-            if self._answer is None:
-                problem = "the engine is still starting: try again once it is ready"
-                _write(writer, framing.frame(CommandRefused(problem=problem)))
-            else:
+        """Answers at once; completes the answer to the latest question alone."""
+        completing: asyncio.Future[None] | None = None
+        try:
+            while True:
+                question = await questions.get()
+                if completing:
+                    completing.cancel()
+                if self._answer is None:
+                    problem = "the engine is still starting: try again once it is ready"
+                    _write(writer, framing.frame(CommandRefused(problem=problem)))
+                    continue
                 events = self._answer(question)
-                while event := await self._loop.run_in_executor(self._answering, next, events, None):
-                    _write(writer, framing.frame(event))
-                    if not questions.empty():
-                        break  # its text is outdated
+                _write(writer, framing.frame(await self._loop.run_in_executor(self._answering, next, events)))
+                completing = asyncio.ensure_future(self._complete(events, writer))
+        finally:
+            if completing:
+                completing.cancel()
+
+    async def _complete(self, events: Iterator[Event], writer: asyncio.StreamWriter) -> None:
+        if event := await self._loop.run_in_executor(self._completing, next, events, None):
+            _write(writer, framing.frame(event))
 
 
 def _write(connection: asyncio.StreamWriter, frame: bytes) -> None:

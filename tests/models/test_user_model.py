@@ -327,7 +327,7 @@ def test_a_search_tries_the_axes_that_split_a_users_model() -> None:
 def test_axes_that_the_mesh_lacks_are_refused() -> None:
     task = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=64")
     row = layout_row(task, load_preset("dp"), 64, load_topology("v5p:4x4x4"))
-    assert "once the TPU compiler has compiled them" in recommendation([row], "v5p:4x4x4")
+    assert "once they are traced or compiled" in recommendation([row], "v5p:4x4x4")
     task = task_of(f"{FOLDER}/dot_relu_dot.py:DotReluDot", "batch_size=8", "depth=32")
     assert place(task, load_preset("tp"), jax.devices())
     with pytest.raises(UserError) as error:

@@ -17,7 +17,7 @@ def recommendation(rows: Sequence[Row], where: str, goal: Goal | None = None) ->
     best, *others = [row for row in ranked(rows) if row.cost] or [None]
     if best is None or best.cost is None:
         if any(row.laid_out for row in rows):
-            return f"the memory these need on {where} is known once the TPU compiler has compiled them"
+            return f"the memory these need on {where} is known once they are traced or compiled"
         return f"none of these fit on {where}: see the table for the reasons; `plan --search` tries every mesh"
     cost = best.cost
     if best.verdict != "fits":
