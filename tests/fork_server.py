@@ -183,6 +183,7 @@ def _become(request: dict[str, Any], descriptors: list[int], channel: socket.soc
     sys.argv = [module, *arguments]
     if (added := os.environ.get(PATH)) and added != path:
         sys.path[:0] = added.split(os.pathsep)
+        sys.modules.pop("sitecustomize", None)  # some distributions have one of their own
         with suppress(ImportError):
             import_module("sitecustomize")
     if "-P" not in command[:2]:

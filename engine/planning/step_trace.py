@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from ..base.encoding import encode_json
 from ..base.user_error import UserError
 from ..explain.explanation import UNKNOWN
-from ..explain.live_memory import LiveMemory, live_peak
+from ..explain.live_memory import LiveMemory
+from ..explain.live_peak import live_peak
 from ..explain.partitioned import Partitioned, partition
 from ..explain.reductions import Reductions
 from ..explain.resized import Batch, resized

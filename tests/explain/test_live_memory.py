@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
-from shardtui.engine.explain.live_memory import LiveMemory, live_peak
+from shardtui.engine.explain.live_memory import LiveMemory
+from shardtui.engine.explain.live_peak import live_peak
 from shardtui.engine.explain.partitioned import partition
 
 from .one_collective import Layout, arguments

@@ -128,6 +128,7 @@ def test_tokens_reach_their_experts_and_return_by_all_to_alls(of_experts: OfExpe
         assert reported == [("all-to-all", ["expert"], MIXTURE.layers, batch * slots * 128 * 4)] * 4, name
 
 
+@pytest.mark.slow
 def test_no_two_devices_repeat_the_same_compute(mixture: Task) -> None:
     one_device = traced_work(mixture, load_preset("data1"), jax.devices()[:1]).flops
     for name in ("dp-ep4", "sp2"):

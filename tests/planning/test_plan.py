@@ -327,6 +327,7 @@ def test_invalid_input_says_why_and_stays_in_its_field(home: Path, monkeypatch: 
     in_plan_view("wrong", scenario)
 
 
+@pytest.mark.core
 def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     plan_cache.store_cost(tiny_config(), load_preset("dp"), load_topology("v5e:2x4"), kept(step_seconds=1e-7))
@@ -472,6 +473,7 @@ def test_enter_compiles_what_makes_a_preset_fit(home: Path, compilers: Compilers
     in_plan_view("fit", scenario, size)
 
 
+@pytest.mark.slow
 def test_compiled_presets_are_ranked_by_the_compilers_figures(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     presets = {preset.name: preset for preset in built_in_presets()}

@@ -92,6 +92,7 @@ async def test_the_best_estimate_is_compiled_first_and_the_others_follow_a_crash
         assert (row.verdict, row.compiled) == ("fits", None)
 
 
+@pytest.mark.slow
 async def test_presets_that_are_far_too_large_are_compiled_only_if_named(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
     model = load_model("gpt2-xl", ("batch_size=64",))
