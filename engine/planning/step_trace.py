@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ..base.encoding import encode_json
 from ..base.user_error import UserError
 from ..explain.explanation import UNKNOWN
+from ..explain.graph import Graph
 from ..explain.live_memory import LiveMemory
 from ..explain.live_peak import live_peak
 from ..explain.partitioned import Partitioned, partition
@@ -80,8 +81,8 @@ class StepTrace:
             live, flops = self._live.resized(program), self._products.flops(program)
             reductions = Reductions(program, topology) if topology else None  # else as the CPU's compiler
             found = read_transfers(program, reductions, self._moving)
-            known = (each for each in found if each.axes and each.kind != UNKNOWN)
-            sent = flows([_info(each, program.graph.parts(each.axes)) for each in known])
+            known = (each for each in found if each.kind != UNKNOWN and program.graph.parts(each.axes) > 1)
+            sent = flows([_info(each, program.graph) for each in known])
         return SizedStep(task, live, flops, sent)
 
 
@@ -203,11 +204,12 @@ def _with_batch(task: Task, batch_size: int) -> Task:
     return task if training == task.config.training else task.with_config(replace(task.config, training=training))
 
 
-def _info(each: Transfer, group_size: int) -> CollectiveInfo:
+def _info(each: Transfer, graph: Graph) -> CollectiveInfo:
+    split = [axis for axis in each.axes if graph.parts([axis]) > 1]  # jax 0.12 names axes of size 1, too
     return CollectiveInfo(
         kind=each.kind,
-        axes=list(dict.fromkeys(axis.partition(":")[0] for axis in each.axes)),  # of a part of an axis, the axis
-        group_size=group_size,
+        axes=list(dict.fromkeys(axis.partition(":")[0] for axis in split)),  # of a part of an axis, the axis
+        group_size=graph.parts(split),
         count=each.count,
         bytes_each=each.bytes_each,
         bytes_per_device=None if each.count is None else each.count * each.bytes_each,
