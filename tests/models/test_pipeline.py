@@ -164,6 +164,7 @@ def test_the_interleaved_program_does_what_its_trace_says(four_layers: Task, int
     assert compiled["collective-permute", "pipeline"] == moved + stage, "half of a stage leaves it, and its gradients"
 
 
+@pytest.mark.slow
 def test_idle_stages_cost_as_much_as_busy_ones_and_dropout_depends_on_the_example(task: Task) -> None:
     """The bubble as FLOPs: a stage runs its layers M + S - 1 times for M micro-batches."""
     flops = [traced_work(task, preset("pp2", count), jax.devices()).flops for count in (1, 2, 4)]
