@@ -10,7 +10,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from .attributes import axes_in, axes_of_dims, part_of_argument, shardings
-from .graph import Axis, Graph, Rule
+from .graph import SHARD_MAP, Axis, Graph, Rule
 from .passes import CALLS, insert_collectives, propagate
 from .reader import TAG, given, read
 from .trip_counts import trip_count
@@ -88,7 +88,7 @@ class Partitioned:
 
     def is_in_shard_map(self, block: Any) -> bool:
         """Whether the shapes of a block's values are those of a device."""
-        while (parent := block.owner.operation).name != "sdy.manual_computation":
+        while (parent := block.owner.operation).name != SHARD_MAP:
             parent = self.call_of(parent) or parent
             if parent.name == "func.func":
                 return False

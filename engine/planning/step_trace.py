@@ -134,15 +134,16 @@ def traced_cost(
 ) -> StepCost:
     """Returns the cost of a step of a preset on `count` devices, traced on `devices`, of which a few do. Raises
     UserError if the preset does not fit, or they are too few."""
+    held = arguments(task, preset, count)
     sized = traced_step(task, preset, count, topology, devices)
-    return sized.with_peak(sized.cost(preset.sizes(count), arguments(task, preset, count), topology))
+    return sized.with_peak(sized.cost(preset.sizes(count), held, topology))
 
 
 def traced_work(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Work:
     """Returns the work of a device in a step. Raises as `traced_cost` does."""
     count = len(devices)
-    step = traced_step(task, preset, count, None, devices)
-    return step.work(sum(arguments(task, preset, count).values()))
+    held = sum(arguments(task, preset, count).values())
+    return traced_step(task, preset, count, None, devices).work(held)
 
 
 def arguments(task: Task, preset: Preset, count: int) -> dict[str, int]:
@@ -153,8 +154,7 @@ def arguments(task: Task, preset: Preset, count: int) -> dict[str, int]:
 def traced_step(
     task: Task, preset: Preset, count: int, topology: Topology | None, devices: Sequence[jax.Device]
 ) -> SizedStep:
-    """Raises as `traced_cost` does."""
-    decide_all(task, preset, count)
+    """Returns the step of a preset that fits. Raises UserError if the devices are too few."""
     return _trace(task, preset, count, devices).sized(task, preset.sizes(count), topology)
 
 

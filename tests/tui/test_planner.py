@@ -103,6 +103,13 @@ async def test_presets_that_are_far_too_large_are_compiled_only_if_named(home: P
     assert (await planned("dp", config=config, topology="v5e:2x2"))[1] == ["dp"]
 
 
+async def test_the_last_trace_is_shown_to_who_is_busy_when_it_ends(home: Path) -> None:
+    planner = Planner(tiny_config(), SLICE, ("dp",), compiles=False)
+    async for _ in planner.boards():
+        await asyncio.sleep(4)
+    assert planner.board and [bool(row.estimate) for row in planner.board.rows] == [True]
+
+
 async def test_after_a_cancelled_compilation_the_next_one_follows(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     planner = Planner(tiny_config(), SLICE, ("dp", "fsdp"), compiles=True)

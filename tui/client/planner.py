@@ -178,9 +178,11 @@ class Planner:
         process, seen = EngineProcess(self._nice), b""
         task = asyncio.create_task(process.ask(question, self.config, self._topology, *about))
         try:
-            while not task.done():
+            is_done = False
+            while not is_done:
                 await asyncio.wait([task], timeout=TRACED_SECONDS)
-                line = task.result().checked().last_line if task.done() else process.last_line
+                is_done = task.done()  # also while the board before was shown
+                line = task.result().checked().last_line if is_done else process.last_line
                 if line.startswith(b"{") and line != seen:
                     seen = line
                     yield msgspec.json.decode(line, type=Board)
