@@ -20,6 +20,7 @@ RETURN = "func.return"
 """Of the program: it takes what is computed, and its results are the program's, laid out as `jit` asks."""
 ASKS = "sdy.sharding_constraint"
 SHARD_MAP = "sdy.manual_computation"
+PRODUCT = "stablehlo.dot_general"
 TYPED = "explicit type"
 """A constraint that jax itself inserts after an operation, to the sharding in the type of its result."""
 Axis = str

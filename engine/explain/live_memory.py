@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from .graph import Places
+from .graph import PRODUCT, Places
 from .kernel_layouts import LANES, kernel_values
 from .partitioned import Partitioned, bytes_of
 from .passes import CALLS
@@ -31,7 +31,7 @@ FUSED = re.compile(
     r"slice|sqrt|subtract|tanh?|transpose|xor)|sdy\.(all_slice|constant|propagation_barrier|sharding_constraint)"
 )
 """Operations that are computed by those that read their results."""
-PRODUCT, ORDERS = "stablehlo.dot_general", ("stablehlo.reshape", "stablehlo.transpose")
+ORDERS = ("stablehlo.reshape", "stablehlo.transpose")
 EXPENSIVE = {
     f"stablehlo.{name}"
     for name in (

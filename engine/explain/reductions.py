@@ -11,14 +11,13 @@ from jaxlib.mlir import ir
 
 from ..spec.topology import Topology
 from .attributes import axes_in
-from .graph import Axis
+from .graph import PRODUCT, Axis
 from .kernel_layouts import LANES
 from .partitioned import Partitioned
 from .passes import CALLS
 from .reshards import Exchange, is_sum, maker_of
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
-PRODUCT = "stablehlo.dot_general"
 ORDERS = ("stablehlo.convert", "stablehlo.transpose")
 CARRIES = {
     *(ADD, *ORDERS),

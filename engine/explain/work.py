@@ -8,10 +8,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from .exchanges import KERNEL, target
+from .graph import PRODUCT
 from .partitioned import Partitioned, shape_of
 from .reshards import CUSTOM_CALL
 
-PRODUCT, CONVOLUTION, NAME = "stablehlo.dot_general", "stablehlo.convolution", "kernel_name"
+CONVOLUTION, NAME = "stablehlo.convolution", "kernel_name"
 
 
 class Products:
