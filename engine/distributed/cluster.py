@@ -1,6 +1,7 @@
 """The processes that train one run. All do the same in the same order; process 0 decides what comes next."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ..wire.hosts import Activity, HostInfo, HostStatus
@@ -16,8 +17,20 @@ class Cluster:
     process = 0
     count = 1
     begun = 0
+    """Number of steps begun."""
+    in_step = False
+    """Whether the training thread is in the code of a step."""
     hosts: Sequence[HostInfo] = ()
     """The processes, once they have met; empty if there is only this one."""
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Marks code that runs a step, or waits for one."""
+        before, self.in_step = self.in_step, True
+        try:
+            yield
+        finally:
+            self.in_step = before
 
     def meet(self) -> list[HostInfo]:
         """Returns the processes; none if there is only this one. Call it before any other method. Raises UserError."""

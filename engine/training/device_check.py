@@ -60,7 +60,8 @@ class DeviceCheck:
 
     def _read(self, at: Progress) -> bool:
         assert at.unread is not None
-        rows, at.unread = rows_of(at.unread), None
+        with self.tools.cluster.step():
+            rows, at.unread = rows_of(at.unread), None
         found = self.tools.cluster.gather(rows, dict[int, bytes])
         shardings = jax.tree.leaves(at.program.placement.state_shardings)
 

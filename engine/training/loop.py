@@ -205,7 +205,7 @@ class Loop:
         previous preset continues."""
         at, number = self.at, self.at.begun
         self.tools.profiler.begin(at)
-        with self.tools.profiler.named(number):
+        with self.tools.cluster.step(), self.tools.profiler.named(number):
             began = time.perf_counter()
             with self.tools.profiler.input():
                 batch = self._batches.batch(number, at.program)

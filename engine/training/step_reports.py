@@ -114,7 +114,8 @@ class StepReports:
             self._report()
 
     def _read(self, scalars: Mapping[str, jax.Array]) -> None:
-        values = {name: float(value) for name, value in jax.device_get(dict(scalars)).items()}  # waits for the step
+        with self._cluster.step():
+            values = {name: float(value) for name, value in jax.device_get(dict(scalars)).items()}
         self._count(values.pop("loss"), values, self._elapsed())
 
     def _add_metrics(self, metrics: Mapping[str, float]) -> None:

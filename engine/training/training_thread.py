@@ -20,9 +20,11 @@ FIRST_SECONDS = 300.0
 """The same until a second step under a preset is reported: the first connect the devices and allocate memory."""
 LONGEST_POLL_SECONDS = 2.0
 """More time between two looks does not count: this process was stopped."""
-STEP = (("loop.py", "_dispatch_step"), ("step_reports.py", "flush"), ("device_check.py", "_read"))
-"""The methods that run steps, and wait for them, with their files."""
-START_OF_TRACE = ("profiler.py", "begin")
+UNREAD_SECONDS = 10.0
+"""The stacks are read only once a step has begun no other for so long…"""
+UNREAD_STEPS = 2
+"""…and for this many of the slowest step: never while steps take their time, as what reads them may crash Python 3.11,
+see `_awaited_stacks`."""
 COMPILING = ("/jax/_src/compiler.py", "/jax/_src/interpreters/partial_eval.py", "/jax/_src/interpreters/mlir.py")
 """Files of jax that trace, lower and compile: a user's batch function may do so within a step."""
 LIBRARIES = ("-packages/", "/lib/python3", "<")
@@ -46,6 +48,16 @@ class Place(NamedTuple):
 UNKNOWN = Place("<unknown>", 0, "unknown")
 
 
+class Location(NamedTuple):
+    """Where the training thread is: the user's code that it is in, or waits for, or its own."""
+
+    where: str = ""
+    """`function (file:line)`; empty if not read."""
+    waits: bool = False
+    """Whether it waits there for another process or, in a step, for a device."""
+    compiles: bool = False
+
+
 class TrainingThread:
     """The training thread, which is the main thread of this process."""
 
@@ -54,6 +66,9 @@ class TrainingThread:
         """Seconds of the slowest step under the preset; None until the second one."""
         self._is_first = True
         self._last = Activity()
+        self._before = 0, False
+        self._same = 0.0
+        """Seconds for which it has been in the same step, or has not."""
         self._clock = Clock(LONGEST_POLL_SECONDS)
 
     def note(self, event: Event) -> None:
@@ -67,21 +82,18 @@ class TrainingThread:
             case _:
                 pass
 
-    def look(self, begun: int) -> Activity:
-        passed, (main, *called) = self._clock.passed(), _awaited_stacks()
-        is_same = begun == self._last.step
-        in_step = not is_same or _is_in_step(main)
+    def look(self, begun: int, in_step: bool) -> Activity:
+        """`begun`: steps begun. `in_step`: whether it is in one, where it may compile."""
+        passed, is_same = self._clock.passed(), self._before == (begun, in_step)
+        self._before = begun, in_step
+        self._same = self._same + passed if is_same else 0.0
+        is_read = self._same >= max(UNREAD_SECONDS, UNREAD_STEPS * (self._slowest or 0.0))
+        at = locate(in_step) if is_read else Location()
+        in_step = in_step and not at.compiles
         seconds = self._last.seconds + passed if in_step and is_same else 0.0
-        own, *others = (_innermost(stack) for stack in (main, *called))
-        user = next((place for place in (own, *others) if _is_user_code(place)), None)
-        file = main[0].file
+        is_late = in_step and seconds >= self._limit
         self._last = Activity(
-            step=begun,
-            in_step=in_step,
-            seconds=seconds,
-            is_late=in_step and seconds >= self._limit,
-            where=_named(user or own),
-            waits=not user and (file.endswith(STORE) or (in_step and (JAX in file or "/jaxlib/" in file))),
+            step=begun, in_step=in_step, seconds=seconds, is_late=is_late, where=at.where, waits=at.waits
         )
         return self._last
 
@@ -90,11 +102,21 @@ class TrainingThread:
         return FIRST_SECONDS if self._slowest is None else max(LATE_SECONDS, LATE_STEPS * self._slowest)
 
 
+def locate(in_step: bool) -> Location:
+    """Returns where the training thread is now."""
+    main, *called = _awaited_stacks()
+    own, *others = (_innermost(stack) for stack in (main, *called))
+    user = next((place for place in (own, *others) if _is_user_code(place)), None)
+    file = main[0].file
+    waits = not user and (file.endswith(STORE) or (in_step and (JAX in file or "/jaxlib/" in file)))
+    return Location(_named(user or own), waits, any(place.file.endswith(COMPILING) for place in main))
+
+
 def _awaited_stacks() -> list[list[Place]]:
     """Returns the places, innermost first, of the main thread and then of threads in which jax calls back.
 
-    faulthandler reads the stacks while no other thread runs. Frame objects of running threads, from
-    `sys._current_frames`, have crashed Python 3.11.7.
+    faulthandler reads the stacks while no other thread runs Python. It has crashed Python 3.11.7 all the same, while
+    native code began a thread; so have, more often, frame objects of running threads, from `sys._current_frames`.
     """
     with os.fdopen(os.memfd_create("stacks"), "w+b") as file:
         faulthandler.dump_traceback(file)  # pyright: ignore[reportArgumentType] # it takes any file with a descriptor
@@ -111,13 +133,6 @@ def _places(lines: str) -> list[Place]:
 
 def _unescaped(file: str) -> str:
     return ESCAPED.sub(lambda found: chr(int(found[found.lastindex or 0], 16)), file)
-
-
-def _is_in_step(stack: list[Place]) -> bool:
-    """Returns False for what may take long within a step: a compilation, and the start of a trace."""
-    methods = {(Path(place.file).name, place.function) for place in stack}
-    is_long = START_OF_TRACE in methods or any(place.file.endswith(COMPILING) for place in stack)
-    return not is_long and not methods.isdisjoint(STEP)
 
 
 def _innermost(stack: list[Place]) -> Place:

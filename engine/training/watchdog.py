@@ -28,7 +28,7 @@ from ..wire.events import (
 from ..wire.hosts import HostStatus
 from ..wire.inbox import Inbox
 from .stall import StallTimer
-from .training_thread import TrainingThread
+from .training_thread import TrainingThread, locate
 
 STARTING_SECONDS = 20.0
 """Time to stop for a run that has not trained yet: there is nothing to save, but a busy machine may still be
@@ -62,7 +62,7 @@ class HangWatch:
     def look(self) -> bool:
         """Returns whether a process has become stuck. Ends this one if it is the one, and is to be restarted."""
         cluster = self._cluster()
-        activity = self.thread.look(cluster.begun)
+        activity = self.thread.look(cluster.begun, cluster.in_step)
         if self._beat is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self._beat, b"step" if activity.in_step else b"else", 0)
@@ -81,7 +81,7 @@ class HangWatch:
 
     def location(self) -> str:
         """Returns where this process is, or another one that it waits for."""
-        own = self.thread.look(self._cluster().begun)
+        own = locate(self._cluster().in_step)
         others = (status for status in self.statuses if own.waits and not status.activity.waits)
         other = next((status for status in others if status.activity.where), None)
         return f"{other.activity.where} on process {other.process}" if other else own.where

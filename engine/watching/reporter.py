@@ -24,7 +24,7 @@ from ..spec.config import WatchedRun
 from ..training.forks import redirect_to_null
 from ..training.stall import StallTimer
 from ..training.step_reports import REPORT_SECONDS, StepReports
-from ..training.training_thread import TrainingThread
+from ..training.training_thread import locate
 from ..wire import run_directory
 from ..wire.event import VERSION
 from ..wire.event_log import EventLog
@@ -80,7 +80,7 @@ class Reporter:
         """Whether reporting has ended: the last event is logged, or this is a forked child."""
         self._is_finite = True
         """Whether the last loss is finite."""
-        self._stall, self._main_thread = StallTimer(), TrainingThread()
+        self._stall = StallTimer()
         self._reports = StepReports(self._log.append, measure, Cluster(), steps_done)
         self._thread = threading.Thread(target=self._read_losses, name="reporter", daemon=True)
         self._thread.start()
@@ -156,7 +156,7 @@ class Reporter:
 
     def _note_stall(self) -> None:
         if self._stall.is_due(self._reports.step_seconds):
-            where = self._main_thread.look(self._reports.begun).where
+            where = locate(in_step=True).where
             self.publish(Stalled(seconds=self._stall.seconds, where=where))
 
     def _note_output(self, is_end: bool = False) -> None:

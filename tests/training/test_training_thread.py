@@ -8,48 +8,34 @@ import jax
 import jax.numpy as jnp
 import pytest
 from shardtui.engine.base import processes
+from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.training import training_thread
-from shardtui.engine.training.device_check import DeviceCheck
-from shardtui.engine.training.loop import Loop
-from shardtui.engine.training.profiler import Profiler
 from shardtui.engine.training.step_reports import StepReports
-from shardtui.engine.training.training_thread import TrainingThread
+from shardtui.engine.training.training_thread import TrainingThread, locate
 from shardtui.engine.wire.events import StepsDone, Switched
-from shardtui.engine.wire.hosts import Activity
 
-HERE = Path(__file__).name
 SWITCHED = Switched("dp", "tp", 5, 1, 0, 0.1, 0.1, True, None)  # type: ignore[misc]
 
 
-def test_the_methods_by_which_a_step_is_recognized_exist() -> None:
-    methods = (Loop._dispatch_step, StepReports.flush, DeviceCheck._read, Profiler.begin)
-    names = [(Path(method.__code__.co_filename).name, method.__code__.co_name) for method in methods]
-    assert names == [*training_thread.STEP, training_thread.START_OF_TRACE]
-
-
-def test_a_batch_function_that_compiles_is_in_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_thread, "STEP", ((HERE, "test_a_batch_function_that_compiles_is_in_no_step"),))
+def test_a_batch_function_that_compiles_is_told_from_a_step() -> None:
     seen: list[bool] = []
 
     def traced(x: jax.Array) -> jax.Array:
-        seen.append(looked().in_step)
+        seen.append(locate(in_step=True).compiles)
         return x
 
     jax.jit(traced)(1.0)
-    assert (seen, looked().in_step) == ([False], True)
+    assert (seen, locate(in_step=True).compiles) == ([True], False)
 
 
-def looked(begun: int = 0) -> Activity:
-    return TrainingThread().look(begun)
-
-
-def test_a_thread_is_in_a_step_within_these_methods_or_once_another_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Activity] = []
-    reports = StepReports(lambda _: None, lambda: None, None)  # type: ignore[arg-type]
-    reports._in_flight = jnp.ones(())
-    monkeypatch.setattr(reports, "_read", lambda _: found.append(looked()))
+def test_losses_are_read_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, seen = Cluster(), list[bool]()
+    reports = StepReports(lambda _: None, lambda: None, cluster)
+    reports.add({"loss": jnp.ones(())}, 0.0)
+    get = jax.device_get
+    monkeypatch.setattr(jax, "device_get", lambda x: seen.append(cluster.in_step) or get(x))
     reports.flush()
-    assert [found[0].in_step, looked().in_step, looked(1).in_step] == [True, False, True]
+    assert [*seen, cluster.in_step] == [True, False]
 
 
 @pytest.fixture
@@ -82,7 +68,7 @@ def test_a_thread_that_waits_for_a_device_waits(monkeypatch: pytest.MonkeyPatch)
 
     def look() -> None:
         while not is_over.is_set():
-            seen.append(looked(1).waits)
+            seen.append(locate(in_step=True).waits)
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -118,30 +104,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Trains(TrainingThread):
-    def __init__(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         self.clock = clock
-        monkeypatch.setattr(training_thread, "STEP", ((HERE, "late_after"), (HERE, "look_once")))
 
     def late_after(self, begun: int) -> float:
         """Returns the seconds until the step is late, looking twice a second."""
+        self.look(begun, True)
         began = self.clock.now
-        while not self.look(begun).is_late:
+        while not self.look(begun, True).is_late:
             self.clock.now += 0.5
         return self.clock.now - began
-
-    def look_once(self, begun: int) -> Activity:
-        return self.look(begun)
 
 
 def done(*seconds: float) -> StepsDone:
     return StepsDone(step=3, losses=[1.0] * len(seconds), step_seconds=list(seconds), input_wait_seconds=None)
 
 
-def test_a_step_is_late_after_20_s_or_five_slow_steps_of_a_process_that_runs(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    thread = Trains(clock, monkeypatch)
+def test_a_step_is_late_after_20_s_or_five_slow_steps_of_a_process_that_runs(clock: Clock) -> None:
+    thread = Trains(clock)
     assert thread.late_after(1) == 300.0, "the first step"
     thread.note(done(9.0))
     assert thread.late_after(2) == 300.0, "the first step says nothing about the others"
@@ -152,9 +133,20 @@ def test_a_step_is_late_after_20_s_or_five_slow_steps_of_a_process_that_runs(
     assert thread.late_after(4) == 30.0
     thread.note(SWITCHED)
     assert [thread.late_after(begun) for begun in (6, 7)] == [300.0, 300.0], "the first steps under another preset"
-    thread = Trains(clock, monkeypatch)
+    thread = Trains(clock)
     thread.note(done(0.1, 0.1))
-    thread.look_once(4)
+    thread.look(4, True)
     clock.now += 3600
-    activity = thread.look_once(4)
+    activity = thread.look(4, True)
     assert (activity.is_late, activity.seconds) == (False, training_thread.LONGEST_POLL_SECONDS)
+
+
+@pytest.mark.parametrize(("step_seconds", "unread"), [(0.1, 10.0), (30.0, 60.0)])
+def test_stacks_are_read_only_in_a_step_that_takes_long(clock: Clock, step_seconds: float, unread: float) -> None:
+    thread, found = Trains(clock), dict[float, str]()
+    thread.note(done(step_seconds, step_seconds))
+    for _ in range(200):
+        found[clock.now] = thread.look(4, True).where
+        clock.now += 0.5
+    assert min(at for at, where in found.items() if where) == unread
+    assert not thread.look(5, True).where
