@@ -81,7 +81,7 @@ class BaseApp(App[T], Generic[T]):
     def action_help(self) -> None:
         from .screens.help import HelpScreen
 
-        if not self.is_dialog_open and self.screen.is_mounted:
+        if self.screen.is_mounted:
             self.push_screen(HelpScreen(self.screen))
 
     def action_command_palette(self) -> None:

@@ -24,7 +24,7 @@ class Flow(Struct, frozen=True, kw_only=True):
     bytes_known: int
     """Bytes per device in a step, of those collectives whose count is known."""
     bytes_sent: int
-    """Bytes that a device sends to its neighbours on a ring in a step, of those whose count is known. See `sent`."""
+    """Bytes that a device sends to its neighbours on a ring in a step, of those whose count is known: `ring_bytes`."""
     bytes_overlapped: int | None = None
     """Bytes of `bytes_sent` that are sent while the device computes; null for a traced flow."""
     network: Network | None = None
@@ -91,22 +91,6 @@ def _key(flow: Flow) -> Key:
     return flow.kind, tuple(flow.axes), flow.network
 
 
-def sent(kind: str, size: int, group_size: int) -> float:
-    """Returns the bytes that each device of a group sends for a collective of `size` bytes on a ring.
-
-    An all-gather, a reduce-scatter or an all-to-all of V bytes over n devices sends V (n - 1) / n, an all-reduce twice
-    that, a permutation all of V (Chan et al. 2007, "Collective communication", table II).
-    """
-    if kind in ("collective-permute", "collective-broadcast"):
-        return size if group_size > 1 else 0.0
-    return (2 if kind == "all-reduce" else 1) * size * (group_size - 1) / group_size
-
-
-def bytes_sent(info: CollectiveInfo) -> float | None:
-    """Returns the bytes that a device sends in a step for a collective; None if that depends on data."""
-    return None if info.bytes_per_device is None else sent(info.kind, info.bytes_per_device, info.group_size)
-
-
 def overlapped_share(found: Sequence[Flow]) -> float | None:
     """Returns the share of the bytes sent that is sent while the device computes; None if unknown or nothing is sent.
 
@@ -135,4 +119,4 @@ def _flow(key: Key, infos: Sequence[CollectiveInfo]) -> Flow:
 
 
 def _sent(infos: Sequence[CollectiveInfo]) -> int:
-    return round(sum(bytes_sent(info) or 0 for info in infos))
+    return sum(info.bytes_sent or 0 for info in infos)

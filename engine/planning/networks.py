@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ..hlo.traffic import Flow, sent
+from ..hlo.traffic import Flow
 from ..spec.topology import Topology, crossing, spans, within
-from ..wire.descriptions import Network
+from ..wire.descriptions import Network, ring_bytes
 
 INSIDE = {"all-reduce": ("reduce-scatter", "all-gather"), "all-to-all": ()}
 """The collectives inside a slice that are part of one over slices; for other kinds the same kind."""
@@ -73,5 +73,5 @@ def _part(flow: Flow, kind: str, axes: list[str], network: Network, divisor: int
         network=network,
         bytes_per_device=moved,
         bytes_known=moved,
-        bytes_sent=round(sent(kind, moved, group_size)),
+        bytes_sent=round(ring_bytes(kind, moved, group_size)),
     )

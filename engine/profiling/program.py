@@ -19,7 +19,6 @@ from ..hlo.device_groups import grouping, groups_of
 from ..hlo.module import Computation, Instruction, Module, parse
 from ..hlo.overlap import START
 from ..hlo.products import scope
-from ..hlo.traffic import bytes_sent
 from ..hlo.work import CONTAINERS, FORMAL, Work, Works
 from ..wire.descriptions import CollectiveInfo
 from .trace import ProgramTrace
@@ -81,9 +80,9 @@ class Program:
         """Returns the positions in the mesh of the devices that communicate with one, itself included."""
         return self._groups.get(collective, {}).get(position, (position,))
 
-    def sent(self, collective: str) -> float | None:
+    def sent(self, collective: str) -> int | None:
         """Returns the bytes that a device sends in a step for a collective; None if that depends on data."""
-        return bytes_sent(self.collectives[collective])
+        return self.collectives[collective].bytes_sent
 
     def work(self, name: str) -> Work:
         """Returns the work of an operation each time it runs on a device."""

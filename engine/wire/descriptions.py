@@ -3,6 +3,7 @@
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from ..base import formatting
 from ..spec.preset import PipelineInfo
@@ -92,6 +93,8 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     Of a ragged all-to-all all rows of the input: how many are sent depends on data."""
     bytes_per_device: int | None
     """Bytes per step: `count` × `bytes_each`; null if `count` is null."""
+    bytes_sent: int | None = None
+    """Bytes that a device sends for it in a step, see `ring_bytes`; null if `count` is null."""
     dtype: str
     """Dtype of its operands."""
     shapes: list[list[int]]
@@ -114,9 +117,25 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     network: Network | None = None
     """The network; null if the program's text does not tell, as on simulated devices."""
 
+    def __post_init__(self) -> None:
+        size = self.bytes_per_device
+        sent = None if size is None else round(ring_bytes(self.kind, size, self.group_size))
+        force_setattr(self, "bytes_sent", sent)
+
     @property
     def least_bytes(self) -> int:
         return self.bytes_per_device or self.bytes_each
+
+
+def ring_bytes(kind: str, size: int, group_size: int) -> float:
+    """Returns the bytes that each device of a group sends for a collective of `size` bytes on a ring.
+
+    An all-gather, a reduce-scatter or an all-to-all of V bytes over n devices sends V (n - 1) / n, an all-reduce twice
+    that, a permutation all of V (Chan et al. 2007, "Collective communication", table II).
+    """
+    if kind in ("collective-permute", "collective-broadcast"):
+        return size if group_size > 1 else 0.0
+    return (2 if kind == "all-reduce" else 1) * size * (group_size - 1) / group_size
 
 
 class ProductInfo(Struct, frozen=True, kw_only=True):

@@ -283,3 +283,13 @@ def test_only_the_bare_command_offers_earlier_runs(
     assert [list(options) for options in opened] == [["new_run"] if offers else ["starts", "restart"]]
     is_new = "nano-1" in (directory.name for directory in run_directory.all_runs())
     assert is_new is (not offers and arguments != ["--resume=tiny-1"])
+
+
+async def test_a_question_mark_explains_the_keys_of_the_list(home: Path) -> None:
+    recorded_run("old-1", STOPPED)
+    async with offered(no_new_run, size=(140, 40)) as (app, pilot, screen):
+        await pilot.press("down", "question_mark")
+        await until(lambda: "new engine process" in screen_text(app), "the help")
+        assert {"Resume", "Rename", "Delete", "Filter"} <= {text for _, text in app.screen.keys}  # type: ignore[attr-defined]
+        await pilot.press("escape")
+        await until(lambda: app.screen is screen, "the list again")

@@ -34,11 +34,19 @@ class ChosenRun:
 class RunsScreen(Dialog[ChosenRun | None]):
     """The earlier runs, newest first, below "new run". Its result is the choice, or None if the user leaves."""
 
+    HELP = """\
+## Runs
+
+The runs on this machine, newest first. **enter** attaches to one that trains, and shows the curves of one that has
+ended; **r** goes on with that from its last checkpoint, in a new engine process. A run that another program trains is
+only watched. Checkpoints in a directory of their own stay when a run is deleted.
+"""
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
     BINDINGS: ClassVar[list[BindingType]] = [
         ("r", "resume", "Resume"),
         ("n", "rename", "Rename"),
         ("D", "delete", "Delete"),
+        ("question_mark", "app.help", "Help"),
         ("escape,q,ctrl+q", "dismiss", "Quit"),
     ]
 

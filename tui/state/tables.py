@@ -10,7 +10,6 @@ from rich.text import Text
 from ...engine.base import formatting
 from ...engine.explain.explanation import UNKNOWN, CollectiveOrigin, ValueOrigin
 from ...engine.hlo.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
-from ...engine.hlo.traffic import bytes_sent
 from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, PeakBuffer
 from ...engine.wire.step_breakdown import CollectiveTime, OperationTime, StepBreakdown
 from ..terminal.axis_style import axes_text
@@ -140,7 +139,7 @@ def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> 
         Column("over", lambda info: axes_text(formatting.over(info.axes, info.network), info.axes)),
         figure("times", lambda info: formatting.times(info.count)),
         figure(PAYLOAD, lambda info: formatting.size(info.bytes_each), 3),
-        figure("sent/step", lambda info: formatting.in_step(bytes_sent(info))),
+        figure("sent/step", lambda info: formatting.in_step(info.bytes_sent)),
         *([figure("measured", time)] if measured else []),
         Column("gathers", gathered, leaves=4, cut="left"),
         Column("by", lambda info: "user" if info.written else Text("compiler", "dim"), leaves=2),
@@ -177,11 +176,14 @@ def operation_columns(breakdown: StepBreakdown) -> list[Column[OperationTime]]:
     """Returns the columns of operations: time, rates compared with the chip's if they are known, and the code."""
     waits = {each.name: each for each in breakdown.collectives}
 
+    def part(each: OperationTime) -> Text:
+        return axes_text(each.part, waits[each.name].axes if each.name in waits else ())
+
     def wait(name: str, seconds: Callable[[CollectiveTime], float]) -> Column[OperationTime]:
         return figure(name, lambda each: formatting.seconds(seconds(waits[each.name])) if each.name in waits else "", 2)
 
     columns: list[Column[OperationTime]] = [
-        Column("part", lambda each: each.part),
+        Column("part", part),
         Column("module", lambda each: each.module, style="dim", cut="left"),
         figure("share", lambda each: share(each.seconds / breakdown.step_seconds)),
         figure("time", lambda each: formatting.seconds(each.seconds)),

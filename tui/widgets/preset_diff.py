@@ -1,7 +1,7 @@
 """A draft's changes: the costs of a step before and after, and the arrays; or why the draft is invalid."""
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import chain
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -16,7 +16,7 @@ from ..state.board_rows import percent
 from ..state.preset_diff import PEAK, Change, Cost, changes, costs
 from ..state.preview_request import NO_ENGINE
 from .choices import Choices
-from .lines import Lines, set_titles, wrapped
+from .lines import Lines, axes_content, set_titles, wrapped
 
 LABEL_WIDTH, FIGURE_WIDTH, RATIO_WIDTH = 17, 9, 7
 """Widths of the columns in cells."""
@@ -133,11 +133,12 @@ def _notations(change: Change, previewed: PresetPreviewed, width: int) -> list[C
 
 
 def _dims(array: ArrayInfo, other: ArrayInfo | None) -> Content:
-    """Returns the dims with their mesh axes; those split differently in `other` are coloured."""
-    others = dim_notations(other) if other else []
+    """Returns the dims with their mesh axes in colour; those split differently in `other` are bold."""
+    own, axes = dim_notations(array), [*chain(*array.compiled_spec)]
+    others = dim_notations(other) if other else own
     dims = [
-        Content.styled(dim, "" if dim == same or not other else "$accent")
-        for dim, same in zip_longest(dim_notations(array), others)
+        axes_content(dim, axes).stylize("" if others[number : number + 1] == [dim] else "bold")
+        for number, dim in enumerate(own)
     ]
     return Content.assemble("[", Content(", ").join(dims), "]")
 
