@@ -69,7 +69,7 @@ class ShardtuiApp(BaseApp[None]):
         """
         super().__init__(keymap or {})
         self.client = client
-        self.state = state = RunState(client.directory.name, playback=client.playback, tour=tour)
+        self.state = state = RunState(client.directory.name, client.host, playback=client.playback, tour=tour)
         self.redraws = Redraws(self, self.draw)
         self.notices = Notices(self, state)
         self.lookups = Lookups(self, client, state, self.notices, self.redraws)

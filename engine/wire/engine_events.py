@@ -262,7 +262,17 @@ class Disconnected(Event, frozen=True):
 
     reason: str
     """Why the viewer cannot follow the run."""
+    reconnects: bool = False
+    """Whether the viewer tries to connect again."""
 
     @property
     def line(self) -> str:
         return f"disconnected: {self.reason}"
+
+
+class Reconnected(Event, frozen=True):
+    """The viewer follows the engine again; the events that it has missed follow. Not sent by an engine."""
+
+    @property
+    def line(self) -> str:
+        return "connected again"

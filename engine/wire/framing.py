@@ -16,6 +16,8 @@ from .commands import AnyCommand, Command
 from .event import VERSION
 from .events import AnyEvent, Event
 
+Batch = list[AnyEvent] | None
+"""Events that arrive together over ssh: none at the end of the history, None at the engine's end."""
 MAX_COMMAND_BYTES = 64 * 1024
 """Only the text of a preset comes near it."""
 MAX_EVENT_BYTES = 64 * 1024 * 1024
@@ -45,10 +47,22 @@ def mismatch(viewer: int, engine: int) -> str:
     return f"{versions}attach with the version that trains the run, or restart the run with this version"
 
 
-def frame(message: Event | Command) -> bytes:
+def frame(message: Event | Command | Batch) -> bytes:
     """Encodes a message: a big-endian u32 length, then msgpack."""
     body = encode_msgpack(message)
     return _LENGTH.pack(len(body)) + body
+
+
+def batch_length(received: bytearray) -> int:
+    """Returns the bytes of the first frame; 0 if it is not complete. Raises BadFrame if it is too long."""
+    if len(received) < _LENGTH.size:
+        return 0
+    length = _LENGTH.size + _length(received[: _LENGTH.size], MAX_EVENT_BYTES)
+    return length if len(received) >= length else 0
+
+
+def decode_batch(frame: bytes | bytearray) -> Batch:
+    return _decoded(Batch, frame[_LENGTH.size :])
 
 
 async def read_command(reader: asyncio.StreamReader) -> AnyCommand:
@@ -60,13 +74,18 @@ async def read_event(reader: asyncio.StreamReader) -> AnyEvent:
 
 
 async def _read_body(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
-    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    head = await reader.readexactly(_LENGTH.size)
+    return await reader.readexactly(_length(head, max_bytes))
+
+
+def _length(head: bytes | bytearray, max_bytes: int) -> int:
+    (length,) = _LENGTH.unpack(head)
     if length > max_bytes:
         raise BadFrame(f"a frame of {length} bytes: the limit is {max_bytes}")
-    return await reader.readexactly(length)
+    return length
 
 
-def _decoded(kind: Any, body: bytes) -> Any:
+def _decoded(kind: Any, body: bytes | bytearray) -> Any:
     try:
         return _decoder(kind).decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

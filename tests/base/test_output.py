@@ -18,6 +18,7 @@ PRINTING = {
     "engine/base/output.py": "all that is printed",
     "engine/wire/stdout.py": "answers as JSON, to a file that the UI process reads",
     "tui/terminal/splash.py": "the splash, and a line of progress that is printable",
+    "tui/cli/stream.py": "compressed events, to a pipe",
     "tui/cli/watch.py": "replaces the process by a program of the user's, whose output is its own",
     "tui/cli/engine.py": "replaces the process by the engine, which prints through engine/base/output.py",
 }

@@ -31,7 +31,12 @@ COMMANDS = {
         "--model gpt2 --preset fsdp",
     ),
     "tour": Command("learn sharding in short lessons, on a live run of eight simulated devices", "", "run"),
-    "attach": Command("open the UI on a run; without a name, on the newest one that is training", "nano-1", "run"),
+    "attach": Command(
+        "open the UI on a run, also on another host; without a name, on the newest one that is training",
+        "tpu-vm:nano-1",
+        "run",
+    ),
+    "stream": Command("what `attach HOST:RUN` runs on HOST: events to stdout, commands from stdin", "nano-1"),
     "replay": Command(
         "play the recorded events of a run in the UI, without an engine and without commands",
         "nano-1 --speed 10",

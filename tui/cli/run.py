@@ -22,7 +22,7 @@ from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal import FINE
 from . import run_file
-from .options import add_local_options, add_run_argument, add_training_options, number
+from .options import add_local_options, add_training_options, number
 from .run_config import new_config, resumed, supervision
 
 if TYPE_CHECKING:
@@ -54,17 +54,40 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def attach_options(parser: argparse.ArgumentParser) -> None:
-    add_run_argument(parser, is_optional=True)
+    help_ = "name of the run; see `shardtui ls`; HOST:RUN for one on another host, through ssh"
+    parser.add_argument("run", nargs="?", metavar="[HOST:]RUN", help=help_)
+    parser.add_argument(
+        "--command",
+        default="shardtui",
+        dest="program",
+        metavar="C",
+        help="the command on HOST, such as venv/bin/shardtui; default shardtui",
+    )
 
 
 def attach_command(options: argparse.Namespace) -> int:
-    directory = run_directory.find(options.run)
+    host, is_remote, run = (options.run or "").rpartition(":")
+    if not is_remote:
+        client = attachable(options.run)
+        require_terminal(f"tail -f {client.directory.events}")
+        return show(client, user_keymap())
+    if not host or host.startswith("-"):
+        raise UserError(f"{options.run}: no host before the colon: give it as ssh takes it, such as tpu-vm:nano-1")
+    require_terminal(f"ssh {host} {options.program} ls")
+    from ..client.remote_client import RemoteClient
+
+    run = run and run_directory.checked_name(run)
+    return show(RemoteClient(host, run, options.program), user_keymap())
+
+
+def attachable(name: str | None) -> "EngineClient":
+    """Returns the client of a run, live or ended; None is the newest one that trains. Raises UserError."""
+    directory = run_directory.find(name)
     if elsewhere := directory.elsewhere:
         raise UserError(f"run {directory.name}: {elsewhere}")
     if directory.is_supervised and not directory.events.exists():
         raise UserError(f"run {directory.name}: its engine has not started yet: attach again in some seconds")
-    require_terminal(f"tail -f {directory.events}")
-    return show(client_of(directory), user_keymap())
+    return client_of(directory)
 
 
 def client_for(options: argparse.Namespace) -> "tuple[EngineClient, Restart]":
@@ -106,8 +129,14 @@ def show(
     """Runs the UI, see `ShardtuiApp`, and returns its exit code."""
     from ..app import ShardtuiApp
 
-    app = ShardtuiApp(client, starts, restart, keymap, new_run, tour)
-    asyncio.run(run_app(app))
+    async def run() -> ShardtuiApp:
+        await client.connect()
+        app = ShardtuiApp(client, starts, restart, keymap, new_run, tour)
+        await run_app(app)
+        await client.close()
+        return app
+
+    app = asyncio.run(run())
     with contextlib.suppress(OSError):  # the terminal may be gone
         for line in app.lifecycle.exit_lines():
             note(line)

@@ -69,6 +69,8 @@ class EngineClient:
     def __init__(self, directory: RunDirectory, supervision: Supervision | None = None) -> None:
         """`supervision`: engines that are started from here get a supervisor."""
         self.directory = directory
+        self.host = ""
+        """Where the run is; empty for this host."""
         self._supervision = supervision
         self._engine: StartedEngine | None = None
         self._connection: Connection | None = None
@@ -79,7 +81,8 @@ class EngineClient:
         """Process id of the engine of a supervised run that is followed."""
         self._elsewhere = ""
         """Where the run was last said to be, if its process 0 was on another host."""
-        self._seq = 0
+        self.seq = 0
+        """Events of the history that are known."""
         self._protocol = VERSION
         self.is_behind = False
         """More of the history follows at once."""
@@ -89,6 +92,13 @@ class EngineClient:
     @property
     def damage(self) -> str:
         return ""
+
+    async def connect(self) -> None:
+        """To be awaited before the UI opens. Raises UserError."""
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
     def start_engine(self, restart: Restart | None = None) -> None:
         """Starts an engine. `restart`: how it resumes a run. Raises UserError if a file of the run cannot be used."""
@@ -232,13 +242,13 @@ class EngineClient:
         if not connection.is_open or self._protocol != VERSION:
             return
         while event := await connection.read():
-            if event.seq > self._seq + 1 or isinstance(event, Welcome):
+            if event.seq > self.seq + 1 or isinstance(event, Welcome):
                 for events in self._read(history):
                     yield events
             if isinstance(event, Welcome):
                 continue
-            if event.seq == 0 or event.seq > self._seq:
-                self._seq = max(self._seq, event.seq)
+            if event.seq == 0 or event.seq > self.seq:
+                self.seq = max(self.seq, event.seq)
                 yield [event]
             if isinstance(
                 event, EngineStopped | Failed
@@ -249,8 +259,8 @@ class EngineClient:
 
     def _read(self, history: LogReader) -> Iterator[list[AnyEvent]]:
         try:
-            for events in history.read(self._seq):
-                self._seq = events[-1].seq
+            for events in history.read(self.seq):
+                self.seq = events[-1].seq
                 started = [event for event in events if isinstance(event, EngineStarted)]
                 self._protocol = started[-1].protocol if started else self._protocol
                 yield events

@@ -114,5 +114,6 @@ def exit_lines(run: str, state: RunState) -> list[str]:
         return [f"run {run} has ended after step {state.step:,}: look at it with `shardtui attach {run}`"]
     if not state.is_live:
         return [f"run {run}: {problem.removeprefix(f'run {run}: ')}" for problem in state.problems]
-    ends = "" if state.watched else f", `shardtui stop {run}` ends it"
+    stop = f"ssh {state.host} shardtui stop {run.rpartition(':')[2]}" if state.host else f"shardtui stop {run}"
+    ends = "" if state.watched else f", `{stop}` ends it"
     return [f"run {run} keeps training: `shardtui attach {run}` returns to it{ends}"]

@@ -27,6 +27,10 @@ def why_not(action: str, state: RunState) -> str:
         return "this is a replay: it sends no commands"
     if state.watched and action in RUN_ACTIONS:
         return state.watched.refusal
+    if state.host and (action in ("restart", "resume") or (state.is_over and action == "checkpoints")):
+        return f"the run is on {state.host}: `shardtui --resume {state.name.rpartition(':')[2]}` resumes it there"
+    if state.reconnecting and action in (*ENGINE_ACTIONS, "checkpoints"):
+        return f"no connection to {state.host}: connecting again"
     if state.phase is Phase.DISCONNECTED and action in (*ENGINE_ACTIONS, "checkpoints"):
         return "disconnected from the engine: r restarts it, d detaches"
     if action == "resume" and not state.is_over:

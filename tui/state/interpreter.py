@@ -51,6 +51,12 @@ def apply(state: RunState, event: AnyEvent) -> None:
             _lose_engine(state, event.process, event.reason)
         case events.Disconnected():
             _end(state, Phase.DISCONNECTED, [event.reason])
+            state.reconnecting = event if event.reconnects else None
+        case events.Reconnected():
+            state.reconnecting = None
+            _end(state, Phase.STARTING, [])
+            if state.preset:
+                _resume(state)
         case events.HostsMeasured():
             state.hosts = {status.process: status for status in event.hosts}
         case events.HostsLost():

@@ -14,6 +14,7 @@ from ...engine.wire.descriptions import ArrayInfo, PresetInfo
 from ...engine.wire.events import (
     AnyEvent,
     DevicesDiffer,
+    Disconnected,
     EngineReady,
     MemoryMeasured,
     NonfiniteExplained,
@@ -72,7 +73,11 @@ class RunState:
 
     name: str = ""
     """The name of the run's directory: one that is renamed has another in the events before."""
+    host: str = ""
+    """Where the run is; empty for this host."""
     phase: Phase = Phase.STARTING
+    reconnecting: Disconnected | None = None
+    """Why the viewer is not connected, while it tries again."""
     about: RunConfig | WatchedRun | None = None
     """Configuration of the run, or description of the external loop; None before the first event."""
     pid: int | None = None

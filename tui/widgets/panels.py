@@ -148,7 +148,7 @@ def _saved_note(state: RunState) -> str:
     newest = state.newest
     if state.watched:
         return ""
-    if state.is_over and not state.playback:
+    if state.is_over and not state.playback and not state.host:
         return f"r: resume from step {newest.step if newest else 0:,}"
     return f"saved {newest.step:,}" if newest else ""
 

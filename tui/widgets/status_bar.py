@@ -41,7 +41,8 @@ class StatusBar(StateLines):
 
     def tick(self) -> None:
         """Updates the seconds of a compilation, a stall or a trace being written: no event reports them."""
-        if self.state.compiling or self.state.stalled or isinstance(self.state.profiling, ProfileWriting):
+        waits = self.state.compiling or self.state.stalled or self.state.reconnecting
+        if waits or isinstance(self.state.profiling, ProfileWriting):
             self.draw()
 
 
@@ -104,6 +105,8 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
     word = "loading jax" if state.phase is Phase.STARTING else state.phase.value
     if state.phase is Phase.COMPILING and state.compiling:
         word = _compiling(state.compiling, now)
+    if state.reconnecting:
+        word = f"reconnecting {max(0.0, now - state.reconnecting.time):.0f} s"
     if state.profiling and state.phase is Phase.TRAINING:
         mark, style, word = "●", "$accent", _tracing(state.profiling, now)
     parts.append((f"{mark} {word}", style))

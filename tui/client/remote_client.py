@@ -1,0 +1,223 @@
+"""A run on another host: `ssh HOST shardtui stream RUN` carries its events here and commands there."""
+
+import asyncio
+import re
+import time
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+from ...engine.base.output import note, printable
+from ...engine.base.user_error import UserError
+from ...engine.spec.config import Restart
+from ...engine.wire import framing
+from ...engine.wire.commands import AnyCommand
+from ...engine.wire.event import VERSION
+from ...engine.wire.events import AnyEvent, Disconnected, EngineStarted, Reconnected, StepsDone
+from ...engine.wire.run_directory import RunDirectory
+from ..terminal.clean import clean
+from .engine_client import EngineClient
+
+GREETING = "shardtui-stream"
+"""Begins the far end's first line, before its protocol and the run's name: a shell may print lines before that."""
+GREETING_LINE = re.compile(rf"{GREETING} (\d+) (\S+)")
+SSH = ("ssh", "-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+"""A line that carries nothing for 15 seconds is lost."""
+AGAIN = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+"""Options to connect once the UI is open: no questions."""
+NOT_FOUND = 127
+"""The exit status of a shell that has not found the command."""
+LONGEST_WAIT_SECONDS = 8.0
+"""Longest time between two attempts to connect again."""
+LAST_WORDS_SECONDS = 0.5
+"""A process that ssh leaves behind for later connections (ControlPersist) keeps its pipes open."""
+POLL_SECONDS = 0.1
+CHUNK_BYTES = 65536
+MAX_WORDS = 3
+"""Lines of ssh's last words that are shown."""
+
+
+class ConnectionLost(Exception):
+    """The connection has ended, with the reason if ssh told one."""
+
+
+class RemoteClient(EngineClient):
+    """Follows a run through ssh, and connects again whenever the connection is lost. It starts no engine."""
+
+    def __init__(self, host: str, run: str, program: str = "shardtui") -> None:
+        """`host`: as ssh takes it. `run`: empty for the newest that trains. `program`: the command on the host, for its
+        shell."""
+        super().__init__(RunDirectory(Path(f"{host}:{run}")))
+        self.host, self._run, self._program = host, run, program
+        self._ssh: asyncio.subprocess.Process | None = None
+        self._decompressor = zlib.decompressobj()
+        self._received = bytearray()
+        """What has arrived of the next batch, decompressed."""
+        self._listening: asyncio.Task[None] | None = None
+        self._is_connected = False
+        """Whether it ever was."""
+        self._words: deque[str] = deque(maxlen=MAX_WORDS)
+        """The last lines that ssh, or the far end, has printed on stderr."""
+        self._ahead: list[AnyEvent] | None = None
+        """Events of the next engine that have been read."""
+
+    async def connect(self, is_first: bool = True) -> None:
+        """Connects. The first time ssh may ask, and what it and the host's shell print is printed: the UI is not open
+        yet. Raises UserError if that fails."""
+        command = f"{self._program} stream {self._run} --since {self.seq}"
+        asks = () if is_first else AGAIN
+        self._words.clear()
+        self._received.clear()
+        self._decompressor = zlib.decompressobj()
+        pipe = asyncio.subprocess.PIPE
+        try:
+            self._ssh = ssh = await asyncio.create_subprocess_exec(
+                *SSH, *asks, "--", self.host, command, stdin=pipe, stdout=pipe, stderr=pipe
+            )
+        except FileNotFoundError as error:
+            raise UserError("ssh: no such command: install OpenSSH's client") from error
+        assert ssh.stdout and ssh.stderr
+        self._listening = asyncio.create_task(self._listen(ssh.stderr, is_first))
+        if greeting := await _greeting(ssh.stdout, is_first):
+            protocol, run = int(greeting[1]), greeting[2]
+            if protocol == VERSION:
+                self._run, self.directory = run, RunDirectory(Path(f"{self.host}:{run}"))
+                self._is_connected = True
+                return
+            await self.close()
+            why = framing.mismatch(VERSION, protocol)
+        else:
+            why = await self._why_ended()
+        raise UserError(f"{self.host}: {why}")
+
+    async def _why_ended(self) -> str:
+        """Ends a connection that has no more to read. Returns why it has ended."""
+        ssh = self._ssh
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                await _exit_of(ssh)
+        await self.close()
+        status = ssh.returncode if ssh else None
+        if status == NOT_FOUND:
+            return f"{self._program}: not found there: install it, or name it with --command 'VENV/bin/shardtui'"
+        said = "; ".join(word.removeprefix("shardtui: ") for word in self._words)
+        return said or f"ssh has ended with exit code {status}"
+
+    async def _listen(self, stderr: asyncio.StreamReader, is_first: bool) -> None:
+        async for line in stderr:
+            text = printable(line.decode(errors="replace").strip())
+            if text:
+                self._words.append(text)
+            if is_first and not self._is_connected:  # the UI is not open yet
+                note(text)
+
+    async def close(self) -> None:
+        if self._ssh and self._ssh.stdin:
+            self._ssh.stdin.close()
+            if self._ssh.returncode is None:
+                self._ssh.terminate()
+            await _exit_of(self._ssh)
+        if self._listening:
+            await asyncio.wait([self._listening], timeout=LAST_WORDS_SECONDS)
+            self._listening.cancel()
+        self._ssh = self._listening = None
+
+    async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
+        """Yields the events of the run's engine until it has ended, through all connections."""
+        self.is_behind, is_lost = True, False
+        while True:
+            try:
+                events = await self._read_batch()
+            except ConnectionLost as lost:
+                if not is_lost:
+                    yield [Disconnected(reason=f"{self.host}: {lost}", reconnects=True, time=time.time())]
+                is_lost = True
+                await self._reconnect()
+                continue
+            if is_lost:  # the far end is connected to the engine
+                is_lost = False
+                yield [Reconnected(time=time.time())]
+            if events is None:
+                return
+            if events or self.is_behind:
+                self.is_behind &= bool(events)
+                yield [event if isinstance(event, StepsDone) or not cleaned else clean(event) for event in events]
+
+    async def _read_batch(self) -> framing.Batch:
+        """Returns the next events, none at the end of the history, None once the engine has ended."""
+        if ahead := self._ahead:
+            self._ahead = None
+            return ahead
+        try:
+            while not (length := framing.batch_length(self._received)):
+                self._received += self._decompressor.decompress(await self._chunk())
+            events = framing.decode_batch(self._received[:length])
+        except (framing.BadFrame, zlib.error) as error:
+            await self.close()
+            raise ConnectionLost(str(error)) from error
+        del self._received[:length]
+        self.seq = max([self.seq, *(event.seq for event in events or ())])
+        return events
+
+    async def _chunk(self) -> bytes:
+        """Returns what arrives next. Raises ConnectionLost at the end, even if another process keeps the pipe open."""
+        if self._ssh and self._ssh.stdout:
+            reading = asyncio.ensure_future(self._ssh.stdout.read(CHUNK_BYTES))
+            ending = asyncio.ensure_future(_exit_of(self._ssh))
+            try:
+                await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([reading], timeout=LAST_WORDS_SECONDS)
+                if reading.done() and (chunk := reading.result()):
+                    return chunk
+            finally:
+                reading.cancel()
+                ending.cancel()
+        raise ConnectionLost(await self._why_ended())
+
+    async def _reconnect(self) -> None:
+        seconds = 1.0
+        while True:
+            await self.close()
+            try:
+                await self.connect(is_first=False)
+            except UserError:
+                await asyncio.sleep(seconds)
+                seconds = min(2 * seconds, LONGEST_WAIT_SECONDS)
+            else:
+                return
+
+    async def resumed_elsewhere(self, ended: int | None) -> None:
+        while not self._ahead:
+            try:
+                events = await self._read_batch()
+            except ConnectionLost:
+                await self._reconnect()
+            else:
+                is_next = any(isinstance(event, EngineStarted) for event in events or ())
+                self._ahead = events if is_next else None
+
+    async def send(self, command: AnyCommand) -> None:
+        if self._ssh and self._ssh.stdin:
+            self._ssh.stdin.write(framing.frame(command))
+
+    def start_engine(self, restart: Restart | None = None) -> None:
+        raise UserError(f"run {self.directory.name}: start its engine on {self.host}")
+
+
+async def _greeting(stdout: asyncio.StreamReader, is_first: bool) -> re.Match[str] | None:
+    """Returns the far end's greeting; None if there is none."""
+    while line := await stdout.readline():
+        text = line.decode(errors="replace").strip()
+        if greeting := GREETING_LINE.fullmatch(text):
+            return greeting
+        if is_first:
+            note(text)
+    return None
+
+
+async def _exit_of(ssh: asyncio.subprocess.Process | None) -> None:
+    """Waits for the process, but not, as asyncio does, for its pipes."""
+    while ssh and ssh.returncode is None:
+        await asyncio.sleep(POLL_SECONDS)
