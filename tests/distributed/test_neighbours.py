@@ -103,6 +103,7 @@ def flood(attacker: Attacker) -> None:
         attacker.write(f"status/{10 + number}", b"x" * 1_000_000)
 
 
+@pytest.mark.core
 def test_processes_with_different_secrets_do_not_train_together(home: Path, engines: Engines, coordinator: str) -> None:
     for number in range(2):
         (home / f"secret-{number}").touch(0o600)

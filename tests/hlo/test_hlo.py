@@ -107,7 +107,7 @@ def test_thousands_of_collectives_are_all_read_in_little_memory() -> None:
     assert peak < 15 * len(text)
     assert [info.name for info in found] == [f"r.{at}" for at in range(total)]
     op_name = "jit(step)/jvp(blocks)/while/body/mlp/dot_general"
-    expected = ("all-reduce", ["model"], 2, 1, 32, 32, "f32", [[8]], op_name, "", False)
+    expected = ("all-reduce", ["model"], 2, 1, 32, 32, 32, "f32", [[8]], op_name, "", False)
     assert all(msgspec.structs.astuple(info)[: len(expected)] == expected for info in found)
 
 

@@ -131,6 +131,7 @@ def test_redundant_compute_ends_at_the_rule_at_fault(not_inspected: BuiltIn) -> 
     assert any('override "*.kernel" → model' in end for end in found)
 
 
+@pytest.mark.core
 def test_recomputation_is_not_redundant_and_a_gather_of_a_moment_none_of_a_parameter() -> None:
     found = planted('[mesh]\nfsdp = -1\n[rules]\nbatch = "fsdp"\nembed = "fsdp"\n', remat=True)
     assert found.findings == []
@@ -242,6 +243,7 @@ def test_an_idle_axis_ends_at_the_rule_of_the_batch(not_inspected: BuiltIn) -> N
         assert end == f"argument batch.inputs: rule batch → {axis}"
 
 
+@pytest.mark.slow
 def test_traffic_over_compute_ends_at_the_rule_of_its_axis(not_inspected: BuiltIn) -> None:
     preset = '[mesh]\ndata = -1\n[rules]\nbatch = "data"\n'
     (finding,) = planted(preset, training=TrainingConfig(batch_size=8, seq_len=1)).findings

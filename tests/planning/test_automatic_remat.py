@@ -41,6 +41,7 @@ def test_a_twentieth_of_the_smallest_device_stays_free() -> None:
     assert usable([None]) is None
 
 
+@pytest.mark.core
 def test_what_the_compiler_says_does_not_fit_is_not_trained_with(tmp_path: Path) -> None:
     task = Task(tiny_config().with_remat("auto"), "cpu")
     chosen = {}

@@ -149,6 +149,7 @@ def test_no_figure_is_truncated(width: int) -> None:
     assert [figure for figure in figures if figure not in text] == []
 
 
+@pytest.mark.core
 def test_slices_say_which_axis_crosses_them_and_topologies_are_compared_by_chip_hour_and_dollar(home: Path) -> None:
     arguments = ("--topology=v5e:2x4", "--slices=2", "--estimate", "--set=batch_size=64", "--preset=hsdp")
     board = planned(*arguments, "--preset=data1-model16", "--set=heads=16")
@@ -280,6 +281,7 @@ def column(app: ShardtuiApp, name: str) -> list[str]:
     return [str(cells[at]) for cells in table.found_rows.values()]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("size", [pytest.param((80, 24), marks=pytest.mark.slow), (140, 40)], ids=SIZES)
 def test_the_view_plans_without_a_compiler(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
     compilers.remove()

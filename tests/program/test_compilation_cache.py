@@ -84,6 +84,7 @@ def test_several_processes_compile_the_same_program_whatever_the_paths(tmp_path:
     )
 
 
+@pytest.mark.core
 def test_source_lines_are_current_after_an_edit(tmp_path: Path, cache: Path) -> None:
     """The third start comes after five lines were added at the top of the user's file."""
     path = written(tmp_path, MODEL)

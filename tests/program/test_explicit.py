@@ -59,6 +59,7 @@ def test_types_are_what_jax_prints_and_the_state_is_the_same(task: Task, program
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
+@pytest.mark.slow
 def test_activations_and_gradients_have_types(inspected: dict[str, PresetInspected]) -> None:
     types = {array.name: array.type for array in inspected[NAME].arrays}
     assert types["blocks.mlp.hidden"].endswith(f"@fsdp,{BATCHES.seq_len},{WIDE.mlp}@model]")

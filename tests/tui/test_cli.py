@@ -99,6 +99,7 @@ def test_progress_for_people_goes_to_stderr(home: Path) -> None:
     assert "3 steps" in result.stdout
 
 
+@pytest.mark.slow
 def test_presets_as_json(home: Path) -> None:
     listing = checked("presets", run("presets", "--json").stdout)
     assert (listing["schema"], listing["devices"]) == (1, 8)

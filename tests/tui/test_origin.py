@@ -102,6 +102,7 @@ async def test_a_chain_is_walked_by_keys_and_kept_and_another_rule_is_tried(
         assert f"origin of {UP} · fsdp-tp2" in screen_text(app)
 
 
+@pytest.mark.slow
 async def test_a_collective_says_why_it_is_needed(home: Path) -> None:
     """Of a program compiled now: an estimate is for the same line of the source."""
     async with finished(record_inspections(recordings.inspections(TINY, 8, "fsdp-tp2"), "collective"), (80, 24)) as (

@@ -103,6 +103,7 @@ async def test_presets_that_are_far_too_large_are_compiled_only_if_named(home: P
     assert (await planned("dp", config=config, topology="v5e:2x2"))[1] == ["dp"]
 
 
+@pytest.mark.core
 async def test_the_last_trace_is_shown_to_who_is_busy_when_it_ends(home: Path) -> None:
     planner = Planner(tiny_config(), SLICE, ("dp",), compiles=False)
     async for _ in planner.boards():
