@@ -31,12 +31,12 @@ from shardtui.tui.cli.compare import CompareReport
 from shardtui.tui.cli.explain import ExplanationDiff, WhyReport
 from shardtui.tui.cli.inspect_checkpoint import CheckpointDiff
 from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport, LintReport
-from shardtui.tui.cli.ls import RunListing
 from shardtui.tui.cli.numbers import NumbersReport
 from shardtui.tui.cli.plan_report import PlanReport
 from shardtui.tui.cli.profile_report import ProfileDiff, ProfileReport
 from shardtui.tui.cli.run_file import SETTINGS, is_repeatable, known_options
 from shardtui.tui.cli.train import RunEnded, StepDone
+from shardtui.tui.state.run_listing import RunListing
 
 ROOT = Path(__file__).parent.parent
 

@@ -18,7 +18,6 @@ from ..base.user_error import UserError
 from .events import (
     AnyEvent,
     ClockChanged,
-    EngineReady,
     EngineStarted,
     Event,
     HostsMeasured,
@@ -46,9 +45,7 @@ def _line_start(kind: type[Event]) -> bytes:
 
 STEPS = _line_start(StepsDone)
 """Begins the line of a report of steps."""
-UNDECIDING = tuple(
-    map(_line_start, (MemoryMeasured, HostsMeasured, EngineReady, PresetCompiled, PresetInspected, ProgramsKept))
-)
+UNDECIDING = tuple(map(_line_start, (MemoryMeasured, HostsMeasured, PresetCompiled, PresetInspected, ProgramsKept)))
 """Begin the lines of events that are frequent or large, and decide neither phase nor preset nor step."""
 
 

@@ -43,11 +43,15 @@ PROGRAM = f"{sys.executable} -m shardtui.tui"
 
 @pytest.fixture
 def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script in the place of ssh, which first prints what is in this file."""
+    """A script in the place of ssh, which first prints what is in this file. The host `gone` is never there."""
     script, banner = tmp_path / "bin" / "ssh", tmp_path / "banner"
     script.parent.mkdir()
     banner.write_text("")
-    script.write_text(f'#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift 2\ncat {banner}\nexec sh -c "$*"\n')
+    script.write_text(
+        '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\n'
+        'if [ "$2" = gone ]; then echo "ssh: no route to host" >&2; exit 255; fi\n'
+        f'shift 2\ncat {banner}\nexec sh -c "$*"\n'
+    )
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
     return banner
@@ -165,7 +169,7 @@ async def test_what_keeps_it_from_connecting_is_said(
 @pytest.mark.parametrize("name", [":nano-1", "-oProxyCommand=x:nano-1", "vm:../x"])
 def test_a_name_that_ssh_would_take_for_something_else_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardtui.tui.cli.run.require_terminal", lambda _: None)
-    with pytest.raises(UserError, match=r"no host before the colon|a name has 1 to 64"):
+    with pytest.raises(UserError, match=r"not a host|a name has 1 to 64"):
         attach_command(Namespace(run=name, program="shardtui"))
 
 

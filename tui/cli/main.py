@@ -47,6 +47,7 @@ COMMANDS = {
         "--run big --coordinator host0:1234 --num-processes 4 --process-id 0",
     ),
     "ls": Command("list the runs", "--json"),
+    "runs": Command("watch the runs of this host and of others, through ssh; enter opens one", "tpu-vm-1 tpu-vm-2"),
     "rm": Command("delete ended runs, with their checkpoints", "nano-1 nano-2"),
     "rename": Command("give an ended run another name", "nano-1 baseline"),
     "stop": Command("stop a run after its current step; its state is saved", "nano-1", "train"),

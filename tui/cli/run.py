@@ -56,6 +56,10 @@ def run_command(options: argparse.Namespace) -> int:
 def attach_options(parser: argparse.ArgumentParser) -> None:
     help_ = "name of the run; see `shardtui ls`; HOST:RUN for one on another host, through ssh"
     parser.add_argument("run", nargs="?", metavar="[HOST:]RUN", help=help_)
+    add_program_option(parser)
+
+
+def add_program_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--command",
         default="shardtui",
@@ -71,13 +75,19 @@ def attach_command(options: argparse.Namespace) -> int:
         client = attachable(options.run)
         require_terminal(f"tail -f {client.directory.events}")
         return show(client, user_keymap())
-    if not host or host.startswith("-"):
-        raise UserError(f"{options.run}: no host before the colon: give it as ssh takes it, such as tpu-vm:nano-1")
+    checked_host(host)
     require_terminal(f"ssh {host} {options.program} ls")
     from ..client.remote_client import RemoteClient
 
     run = run and run_directory.checked_name(run)
     return show(RemoteClient(host, run, options.program), user_keymap())
+
+
+def checked_host(host: str) -> str:
+    """Raises UserError if ssh would take it for an option."""
+    if not host or host.startswith("-"):
+        raise UserError(f"{host!r}: not a host: give it as ssh takes it, such as tpu-vm in tpu-vm:nano-1")
+    return host
 
 
 def attachable(name: str | None) -> "EngineClient":

@@ -4,7 +4,6 @@ import asyncio
 import re
 import time
 import zlib
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -34,9 +33,8 @@ LONGEST_WAIT_SECONDS = 8.0
 LAST_WORDS_SECONDS = 0.5
 """A process that ssh leaves behind for later connections (ControlPersist) keeps its pipes open."""
 POLL_SECONDS = 0.1
+ANSWER_SECONDS = 20.0
 CHUNK_BYTES = 65536
-MAX_WORDS = 3
-"""Lines of ssh's last words that are shown."""
 
 
 class ConnectionLost(Exception):
@@ -58,8 +56,8 @@ class RemoteClient(EngineClient):
         self._listening: asyncio.Task[None] | None = None
         self._is_connected = False
         """Whether it ever was."""
-        self._words: deque[str] = deque(maxlen=MAX_WORDS)
-        """The last lines that ssh, or the far end, has printed on stderr."""
+        self._last_word = ""
+        """The last line that ssh, or the far end, has printed on stderr."""
         self._ahead: list[AnyEvent] | None = None
         """Events of the next engine that have been read."""
 
@@ -68,7 +66,7 @@ class RemoteClient(EngineClient):
         yet. Raises UserError if that fails."""
         command = f"{self._program} stream {self._run} --since {self.seq}"
         asks = () if is_first else AGAIN
-        self._words.clear()
+        self._last_word = ""
         self._received.clear()
         self._decompressor = zlib.decompressobj()
         pipe = asyncio.subprocess.PIPE
@@ -102,14 +100,12 @@ class RemoteClient(EngineClient):
         status = ssh.returncode if ssh else None
         if status == NOT_FOUND:
             return f"{self._program}: not found there: install it, or name it with --command 'VENV/bin/shardtui'"
-        said = "; ".join(word.removeprefix("shardtui: ") for word in self._words)
-        return said or f"ssh has ended with exit code {status}"
+        return self._last_word.removeprefix("shardtui: ") or f"ssh has ended with exit code {status}"
 
     async def _listen(self, stderr: asyncio.StreamReader, is_first: bool) -> None:
         async for line in stderr:
             text = printable(line.decode(errors="replace").strip())
-            if text:
-                self._words.append(text)
+            self._last_word = text or self._last_word
             if is_first and not self._is_connected:  # the UI is not open yet
                 note(text)
 
@@ -204,6 +200,27 @@ class RemoteClient(EngineClient):
 
     def start_engine(self, restart: Restart | None = None) -> None:
         raise UserError(f"run {self.directory.name}: start its engine on {self.host}")
+
+
+async def output_of(host: str, command: str) -> bytes:
+    """Returns what a command on another host prints on stdout. ssh asks nothing. Raises UserError with the last line of
+    stderr if it fails, or takes too long."""
+    pipe = asyncio.subprocess.PIPE
+    ssh = await asyncio.create_subprocess_exec(
+        *SSH, *AGAIN, "--", host, command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
+    )
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            out, words = await ssh.communicate()
+    except TimeoutError as error:
+        raise UserError(f"no answer in {ANSWER_SECONDS:.0f} s") from error
+    finally:
+        if ssh.returncode is None:
+            ssh.terminate()
+    if ssh.returncode:
+        *_, last = ["", *words.decode(errors="replace").splitlines()]
+        raise UserError(printable(last) or f"ssh has ended with exit code {ssh.returncode}")
+    return out
 
 
 async def _greeting(stdout: asyncio.StreamReader, is_first: bool) -> re.Match[str] | None:

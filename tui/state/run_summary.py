@@ -11,11 +11,17 @@ from msgspec import Struct
 from ...engine.base import formatting
 from ...engine.spec.preset_reader import name_of
 from ...engine.wire.event_log import LogReader, deciding_events
+from ...engine.wire.events import CheckpointFailed, CheckpointSaved, Restored, TrainingStarted
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.plain_table import Column, figure
 from .goodput import Goodput, WallTime
 from .interpreter import apply_all
 from .run_state import OVER, Phase, RunState
+
+SAVES = CheckpointSaved | CheckpointFailed | TrainingStarted | Restored
+"""Events from which a checkpoint is awaited."""
+LATE_SAVES = 2.5
+"""Intervals between checkpoints after which one is late."""
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
@@ -41,6 +47,13 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Path of its files."""
     bytes: int
     """Size of these files, checkpoints included."""
+    active_at: float
+    """When it last recorded an event, in seconds since the epoch."""
+    tokens_per_second: float | None
+    """Tokens per second of the last steps; null if it does not train, or has reported none."""
+    trouble: str
+    """What needs a look: `crashed`, `failed`, `out of memory`, `stalled in FUNCTION (FILE:LINE)`, `loss not finite`,
+    `checkpoint failed` or `checkpoint late`; empty for nothing."""
     is_live: bool
     """Whether an engine, or an external loop, holds its lock."""
     is_external: bool
@@ -60,9 +73,11 @@ def summarise(directory: RunDirectory) -> RunSummary:
     is_live = holder is not None and holder.is_alive
     about = directory.about
     loss = state.losses[-1] if state.losses else math.nan
+    if not (state.is_over or is_live):
+        state.phase = Phase.LOST
     return RunSummary(
         run=directory.name,
-        state=state.phase if state.is_over or is_live else Phase.LOST,
+        state=state.phase,
         model=about.model_name,
         preset=state.preset or about.preset,
         step=state.step,
@@ -71,9 +86,32 @@ def summarise(directory: RunDirectory) -> RunSummary:
         pid=holder.pid if holder and holder.is_here else None,
         directory=str(directory.path),
         bytes=_size(directory),
+        active_at=active_at(directory),
+        tokens_per_second=state.tokens_per_second if state.phase is Phase.TRAINING else None,
+        trouble=trouble_of(state, time.time()),
         is_live=is_live,
         is_external=directory.watched is not None,
     )
+
+
+def trouble_of(state: RunState, now: float) -> str:
+    """Returns what needs a look in a run at the time `now`; empty for nothing. See `RunSummary.trouble`."""
+    if state.phase is Phase.FAILED:
+        return "out of memory" if any("out of" in each and "memory" in each for each in state.problems) else "failed"
+    if state.phase is Phase.LOST:
+        return Phase.LOST.value
+    if state.is_live and state.stalled:
+        return f"stalled in {state.stalled.where}"
+    if state.losses and not math.isfinite(state.losses[-1]):
+        return "loss not finite"
+    saves = (each for each in reversed(state.events) if isinstance(each, SAVES))
+    last = next(saves, None)
+    if isinstance(last, CheckpointFailed):
+        return "checkpoint failed"
+    checkpoints = state.config.checkpoints if state.config else None
+    if state.phase is Phase.TRAINING and last and checkpoints and checkpoints.every_minutes:
+        return "checkpoint late" if now - last.time > LATE_SAVES * 60 * checkpoints.every_minutes else ""
+    return ""
 
 
 def recorded_goodput(summary: RunSummary) -> Goodput:
@@ -103,11 +141,7 @@ def newest_first(directories: Iterable[RunDirectory]) -> list[RunDirectory]:
 
 
 def _age(summary: RunSummary) -> str:
-    return (
-        "now"
-        if summary.is_live
-        else formatting.rough_seconds(time.time() - active_at(RunDirectory(Path(summary.directory))))
-    )
+    return "now" if summary.is_live else formatting.rough_seconds(time.time() - summary.active_at)
 
 
 RUNS: Sequence[Column[RunSummary]] = (
@@ -120,7 +154,13 @@ RUNS: Sequence[Column[RunSummary]] = (
     figure(
         "held-out", lambda summary: "" if summary.best_held_out_loss is None else f"{summary.best_held_out_loss:.4g}", 4
     ),
+    figure(
+        "tokens/s",
+        lambda summary: "" if summary.tokens_per_second is None else formatting.count(summary.tokens_per_second),
+        5,
+    ),
     figure("size", lambda summary: formatting.size(summary.bytes), 1),
+    Column("trouble", lambda summary: "" if summary.trouble == summary.state else summary.trouble, leaves=7),
     Column("state", lambda summary: summary.state),
 )
 """The columns of runs."""

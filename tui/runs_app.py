@@ -1,0 +1,119 @@
+"""The UI over the runs of several hosts: `shardtui runs`. Each host is asked again and again."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer
+
+from ..engine.base.output import printable
+from ..engine.base.user_error import UserError
+from .base_app import BaseApp
+from .bindings import identified
+from .client.remote_client import output_of
+from .screens.dialog import BaseScreen
+from .state.run_listing import HOST_COLUMNS, Origin, RunListing, board, listed
+from .terminal.clean import clean
+from .widgets.lines import set_titles
+from .widgets.table import Table
+
+ASK_SECONDS = 5.0
+"""Time between an answer and the next question to the same host."""
+
+Chosen = tuple[str, str]
+"""A host, empty for this one, and a run."""
+
+
+class BoardScreen(BaseScreen[None]):
+    HELP = """\
+## Runs
+
+The runs of this machine and of the hosts that were named, as `shardtui ls` there lists them: those that train first.
+Each host is asked every few seconds through ssh, which asks no questions; what keeps one from answering stands in its
+row, and what it said last stays.
+
+**enter** opens the run under the cursor; leaving it comes back here. *trouble* is what needs a look: a run that crashed
+or failed, is out of memory or stalled, whose loss is not finite, or whose checkpoint failed or is late.
+"""
+    AUTO_FOCUS: ClassVar[str | None] = "DataTable"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Table()
+
+    def compose(self) -> ComposeResult:
+        yield self.table
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        set_titles(self.table.rows, "runs", "enter: open")
+
+
+class RunsApp(BaseApp[Chosen]):
+    """Its result is the run to open; None if the user quits."""
+
+    TITLE = "shardtui runs"
+    CSS_PATH = "views.tcss"  # Textual loads no styles of a default screen
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "", [("question_mark", "help", "Help"), Binding("q,ctrl+q,ctrl+c", "quit", "Quit")]
+    )
+
+    def __init__(
+        self,
+        origins: Sequence[Origin],
+        program: str,
+        keymap: Mapping[str, str],
+        chosen: Chosen | None = None,
+        problem: str = "",
+    ) -> None:
+        """`program`: the command on the other hosts. `chosen`: the run that was opened last, and the `problem` if it
+        could not be."""
+        super().__init__(keymap)
+        self.origins, self.program = origins, program
+        self.chosen, self.problem = chosen, problem
+        self.board = BoardScreen()
+
+    def get_default_screen(self) -> Screen[Any]:
+        return self.board
+
+    def on_mount(self) -> None:
+        if self.problem:
+            self.board.warn(self.problem)
+        for origin in self.origins:
+            self.run_worker(self.follow(origin))
+
+    async def follow(self, origin: Origin) -> None:
+        while True:
+            try:
+                origin.runs, origin.problem = [*map(clean, await self.ask(origin.host))], ""
+            except UserError as error:
+                origin.problem = printable("; ".join(error.problems))
+            self.draw()
+            await asyncio.sleep(ASK_SECONDS)
+
+    async def ask(self, host: str) -> Sequence[Any]:
+        """Returns the runs of a host. Raises UserError."""
+        if not host:
+            return (await asyncio.to_thread(listed)).runs
+        try:
+            return msgspec.json.decode(await output_of(host, f"{self.program} ls --json"), type=RunListing).runs
+        except msgspec.DecodeError as error:
+            raise UserError(f"its runs cannot be read, perhaps of another version: {error}") from error
+
+    def draw(self) -> None:
+        self.board.table.show_columns(HOST_COLUMNS, board(self.origins))
+        if self.chosen and (key := ":".join(self.chosen)) in self.board.table.keys:
+            self.board.table.select(key)
+            self.chosen = None
+
+    @on(DataTable.RowSelected)
+    def open(self, event: DataTable.RowSelected) -> None:
+        host, _, run = (event.row_key.value or "").rpartition(":")
+        if run:
+            self.exit((host, run))

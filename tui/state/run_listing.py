@@ -1,0 +1,93 @@
+"""The runs of this host, and of several hosts together, with their columns."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from ...engine.base.user_error import UserError
+from ...engine.wire.run_directory import all_runs
+from ..terminal.plain_table import Column, figure
+from .goodput import Goodput, share_words
+from .run_summary import RUNS, RunSummary, recorded_goodput, summarise
+
+
+class RunInfo(RunSummary, frozen=True, kw_only=True):
+    """One run, live or ended, and its goodput."""
+
+    goodput: Goodput
+    """Where its wall time went."""
+
+
+WITH_GOODPUT: Sequence[Column[RunInfo]] = (*RUNS, figure("goodput", lambda run: share_words(run.goodput), 6))
+COLUMNS: Sequence[Column[RunInfo]] = (*WITH_GOODPUT, Column("process", lambda run: str(run.pid or "–")))
+
+
+class RunListing(Struct, frozen=True, kw_only=True):
+    """All runs."""
+
+    schema: int = 1
+    """Version of this schema; grows when a field changes its meaning or is removed."""
+    runs: list[RunInfo]
+    """The runs, oldest first."""
+    problems: list[str] = []
+    """Why other runs cannot be read."""
+
+
+def listed() -> RunListing:
+    runs: list[RunInfo] = []
+    problems: list[str] = []
+    for directory in all_runs():
+        try:
+            summary = summarise(directory)
+            runs.append(RunInfo(**asdict(summary), goodput=recorded_goodput(summary)))
+        except UserError as error:
+            problems += error.problems
+    return RunListing(runs=runs, problems=problems)
+
+
+@dataclass
+class Origin:
+    """A host, and what it last said."""
+
+    host: str
+    """Empty for this one."""
+    runs: Sequence[RunInfo] = ()
+    problem: str = "asking…"
+    """Why its runs are not known; empty if they are."""
+
+
+@dataclass(frozen=True)
+class BoardRow:
+    host: str
+    run: RunInfo | None
+    """None for a host whose runs are not known."""
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"{self.host}:{self.run.run if self.run else ''}"
+
+
+def board(origins: Iterable[Origin]) -> Mapping[str, BoardRow]:
+    """Returns the rows by key: runs that train, then others, the newest first, then hosts without an answer."""
+    origins = list(origins)
+    runs = [BoardRow(origin.host, run, origin.problem) for origin in origins for run in origin.runs]
+    runs.sort(key=lambda row: (not (row.run and row.run.is_live), -(row.run.active_at if row.run else 0.0)))
+    silent = [BoardRow(origin.host, None, origin.problem) for origin in origins if origin.problem and not origin.runs]
+    return {row.key: row for row in [*runs, *silent]}
+
+
+def _of_run(column: Column[RunInfo]) -> Column[BoardRow]:
+    def cell(row: BoardRow) -> str:
+        return column.text(row.run).plain if row.run else ""
+
+    return Column(column.name, cell, column.is_figure, leaves=column.leaves)
+
+
+HOST_COLUMNS: Sequence[Column[BoardRow]] = (
+    Column("host", lambda row: row.host or "here"),
+    *map(_of_run, WITH_GOODPUT),
+    Column("answer", lambda row: row.problem, leaves=8),
+)
