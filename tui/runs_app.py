@@ -5,19 +5,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec.structs import asdict
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
+from ..engine.base.encoding import encode_json
 from ..engine.base.output import printable
 from ..engine.base.user_error import UserError
 from .base_app import BaseApp
 from .bindings import identified
 from .client.remote_client import output_of
 from .screens.dialog import BaseScreen
-from .state.run_listing import HOST_COLUMNS, Origin, RunListing, board, listed
+from .state.run_listing import HOST_COLUMNS, Origin, RunInfo, RunListing, board, in_new_trouble, listed
 from .terminal.clean import clean
 from .widgets.lines import set_titles
 from .widgets.table import Table
@@ -69,13 +71,14 @@ class RunsApp(BaseApp[Chosen]):
         origins: Sequence[Origin],
         program: str,
         keymap: Mapping[str, str],
+        command: str = "",
         chosen: Chosen | None = None,
         problem: str = "",
     ) -> None:
-        """`program`: the command on the other hosts. `chosen`: the run that was opened last, and the `problem` if it
-        could not be."""
+        """`program`: shardtui on the other hosts. `command`: of the user's shell, for each trouble that is new; empty
+        for none. `chosen`: the run that was opened last, and the `problem` if it could not be."""
         super().__init__(keymap)
-        self.origins, self.program = origins, program
+        self.origins, self.program, self.command = origins, program, command
         self.chosen, self.problem = chosen, problem
         self.board = BoardScreen()
 
@@ -91,13 +94,29 @@ class RunsApp(BaseApp[Chosen]):
     async def follow(self, origin: Origin) -> None:
         while True:
             try:
-                origin.runs, origin.problem = [*map(clean, await self.ask(origin.host))], ""
+                runs = [*map(clean, await self.ask(origin.host))]
             except UserError as error:
                 origin.problem = printable("; ".join(error.problems))
+            else:
+                for run in in_new_trouble(origin, runs):
+                    self.run_worker(self.tell(origin.host, run))
+                origin.runs, origin.problem = runs, ""
             self.draw()
             await asyncio.sleep(ASK_SECONDS)
 
-    async def ask(self, host: str) -> Sequence[Any]:
+    async def tell(self, host: str, run: RunInfo) -> None:
+        """Says that a run is in trouble: here, and to the user's command, as JSON on its stdin."""
+        self.board.warn(f"{host or 'here'}: {run.run}: {run.trouble}")
+        if not self.command:
+            return
+        nothing, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_shell(self.command, stdin=pipe, stdout=nothing, stderr=pipe)
+        _, words = await process.communicate(encode_json({"host": host, **asdict(run)}))
+        if process.returncode:
+            *_, last = ["", *words.decode(errors="replace").splitlines()]
+            self.board.warn(f"--notify: exit code {process.returncode}: {last}")
+
+    async def ask(self, host: str) -> Sequence[RunInfo]:
         """Returns the runs of a host. Raises UserError."""
         if not host:
             return (await asyncio.to_thread(listed)).runs

@@ -1,5 +1,7 @@
 """The runs of several hosts, and what is said to be in trouble."""
 
+import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.events import Event
+from shardtui.tui import runs_app
 from shardtui.tui.cli.runs import FILE, configured_hosts
 from shardtui.tui.runs_app import RunsApp
 from shardtui.tui.state.interpreter import apply_all
@@ -19,7 +22,7 @@ from shardtui.tui.state.run_summary import trouble_of
 from shardtui.tui.terminal.export import screen_text
 
 from ..conftest import tiny_config
-from ..recorded import recorded_run, started, steps
+from ..recorded import record, recorded_run, started, steps
 from .test_app import until
 from .test_remote_client import PROGRAM, ssh
 
@@ -63,7 +66,7 @@ def test_a_checkpoint_is_late_after_two_and_a_half_intervals() -> None:
 async def test_runs_of_several_hosts_are_listed_together_and_enter_chooses_one(home: Path, ssh: Path) -> None:
     recorded_run("old-1", steps(1300, 1.23456), wire.EngineStopped(step=1300, reason="stopped"))
     recorded_run("dead-1", steps(9, 2.0))
-    app = RunsApp([Origin(""), Origin("tpu-vm"), Origin("gone")], PROGRAM, {}, None, "tpu-vm: it was renamed")
+    app = RunsApp([Origin(""), Origin("tpu-vm"), Origin("gone")], PROGRAM, {}, problem="tpu-vm: it was renamed")
     async with app.run_test(size=(140, 30), notifications=True) as pilot:
         await until(lambda: "it was renamed" in screen_text(app), "the notice")
         await until(lambda: len(app.board.table.all_rows) == 5 and "no route" in screen_text(app), "the answers")
@@ -83,6 +86,24 @@ async def test_an_answer_of_another_version_is_said_in_its_row(home: Path, ssh: 
     app = RunsApp([Origin("tpu-vm")], "echo '{\"runs\": 3}' #", {})
     async with app.run_test(size=(140, 30)):
         await until(lambda: "its runs cannot be read, perhaps of another version" in screen_text(app), "why")
+
+
+async def test_a_command_is_run_once_for_each_trouble_that_is_new(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs_app, "ASK_SECONDS", 0.1)
+    told = tmp_path / "told.jsonl"
+    recorded_run("old-1", steps(9, 2.0))
+    app = RunsApp([Origin("")], "", {}, f"cat >> {told}; echo >> {told}; echo no mail >&2; exit 3")
+    async with app.run_test(size=(140, 30), notifications=True):
+        await until(lambda: len(app.board.table.all_rows) == 1, "the first answer")
+        record(recorded_run("new-1", steps(9, 2.0)), wire.Failed(problems=["out of device memory"], refused=False))
+        await until(lambda: "--notify: exit code 3: no mail" in screen_text(app), "what the command said")
+        await until(lambda: "here: new-1: out of memory" in screen_text(app), "the notice")
+        await asyncio.sleep(0.5)
+    (line,) = told.read_text().splitlines()
+    found = json.loads(line)
+    assert (found["host"], found["run"], found["trouble"]) == ("", "new-1", "out of memory")
 
 
 def test_hosts_may_stand_in_a_file(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,12 @@ FILE = "hosts.toml"
 def runs_options(parser: argparse.ArgumentParser) -> None:
     help_ = f"a host as ssh takes it; default: `hosts` in {FILE}, next to keys.toml"
     parser.add_argument("hosts", nargs="*", metavar="HOST", help=help_)
+    parser.add_argument(
+        "--notify",
+        default="",
+        metavar="C",
+        help="a command for your shell, with the run as JSON on its stdin, whenever one gets into trouble",
+    )
     add_program_option(parser)
 
 
@@ -28,7 +34,7 @@ def runs_command(options: argparse.Namespace) -> int:
     keymap, hosts = user_keymap(), [checked_host(host) for host in options.hosts or configured_hosts()]
     chosen, problem = None, ""
     while True:
-        app = RunsApp([*map(Origin, ["", *hosts])], options.program, keymap, chosen, problem)
+        app = RunsApp([*map(Origin, ["", *hosts])], options.program, keymap, options.notify, chosen, problem)
         if not (chosen := asyncio.run(run_app(app))):
             return FINE
         host, run = chosen

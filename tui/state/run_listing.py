@@ -47,6 +47,9 @@ def listed() -> RunListing:
     return RunListing(runs=runs, problems=problems)
 
 
+ASKING = "asking…"
+
+
 @dataclass
 class Origin:
     """A host, and what it last said."""
@@ -54,7 +57,7 @@ class Origin:
     host: str
     """Empty for this one."""
     runs: Sequence[RunInfo] = ()
-    problem: str = "asking…"
+    problem: str = ASKING
     """Why its runs are not known; empty if they are."""
 
 
@@ -77,6 +80,14 @@ def board(origins: Iterable[Origin]) -> Mapping[str, BoardRow]:
     runs.sort(key=lambda row: (not (row.run and row.run.is_live), -(row.run.active_at if row.run else 0.0)))
     silent = [BoardRow(origin.host, None, origin.problem) for origin in origins if origin.problem and not origin.runs]
     return {row.key: row for row in [*runs, *silent]}
+
+
+def in_new_trouble(origin: Origin, runs: Iterable[RunInfo]) -> list[RunInfo]:
+    """Returns those of a host's runs whose trouble it has not named in its answer before; none of its first one."""
+    if origin.problem == ASKING and not origin.runs:
+        return []
+    before = {run.run: run.trouble for run in origin.runs}
+    return [run for run in runs if run.trouble and run.trouble != before.get(run.run)]
 
 
 def _of_run(column: Column[RunInfo]) -> Column[BoardRow]:
