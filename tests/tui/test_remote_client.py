@@ -43,13 +43,14 @@ PROGRAM = f"{sys.executable} -m shardtui.tui"
 
 @pytest.fixture
 def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script in the place of ssh, which first prints what is in this file. The host `gone` is never there."""
+    """A script in the place of ssh, which first prints what is in this file. The host `gone` is never there,
+    and none is while there is a file of that name."""
     script, banner = tmp_path / "bin" / "ssh", tmp_path / "banner"
     script.parent.mkdir()
     banner.write_text("")
     script.write_text(
         '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\n'
-        'if [ "$2" = gone ]; then echo "ssh: no route to host" >&2; exit 255; fi\n'
+        f'if [ "$2" = gone ] || [ -e {tmp_path}/gone ]; then echo "ssh: no route to host" >&2; exit 255; fi\n'
         f'shift 2\ncat {banner}\nexec sh -c "$*"\n'
     )
     script.chmod(0o755)
@@ -102,12 +103,17 @@ async def test_a_lost_connection_is_a_state_after_which_only_what_was_missed_fol
         raise AssertionError(f"it ended without {kind.__name__}")
 
     await follow(StepsDone)
+    gone = ssh.with_name("gone")
+    gone.touch()
     os.kill(client._ssh.pid, signal.SIGKILL)  # type: ignore[union-attr]
     lost = await follow(Disconnected)
     assert (lost.reason, lost.reconnects) == ("tpu-vm: ssh has ended with exit code -9", True)  # type: ignore[attr-defined]
     assert state.phase is Phase.DISCONNECTED
     assert why_not("pause", state) == "no connection to tpu-vm: connecting again"
     assert "reconnecting 12 s" in status_line(state, 80, lost.time + 12).plain
+    still = await follow(Disconnected)
+    assert (still.reason, still.time) == ("tpu-vm: ssh: no route to host", lost.time)  # type: ignore[attr-defined]
+    gone.unlink()
     await follow(Reconnected)
     assert (state.phase, state.problems) == (Phase.TRAINING, [])
     await client.send(Pause())

@@ -24,7 +24,7 @@ GREETING = "shardtui-stream"
 GREETING_LINE = re.compile(rf"{GREETING} (\d+) (\S+)")
 SSH = ("ssh", "-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 """A line that carries nothing for 15 seconds is lost."""
-AGAIN = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+SILENT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 """Options to connect once the UI is open: no questions."""
 NOT_FOUND = 127
 """The exit status of a shell that has not found the command."""
@@ -61,24 +61,17 @@ class RemoteClient(EngineClient):
         self._ahead: list[AnyEvent] | None = None
         """Events of the next engine that have been read."""
 
-    async def connect(self, is_first: bool = True) -> None:
+    async def connect(self) -> None:
         """Connects. The first time ssh may ask, and what it and the host's shell print is printed: the UI is not open
         yet. Raises UserError if that fails."""
-        command = f"{self._program} stream {self._run} --since {self.seq}"
-        asks = () if is_first else AGAIN
         self._last_word = ""
         self._received.clear()
         self._decompressor = zlib.decompressobj()
-        pipe = asyncio.subprocess.PIPE
-        try:
-            self._ssh = ssh = await asyncio.create_subprocess_exec(
-                *SSH, *asks, "--", self.host, command, stdin=pipe, stdout=pipe, stderr=pipe
-            )
-        except FileNotFoundError as error:
-            raise UserError("ssh: no such command: install OpenSSH's client") from error
+        command = f"{self._program} stream {self._run} --since {self.seq}"
+        self._ssh = ssh = await _ssh(self.host, command, may_ask=not self._is_connected)
         assert ssh.stdout and ssh.stderr
-        self._listening = asyncio.create_task(self._listen(ssh.stderr, is_first))
-        if greeting := await _greeting(ssh.stdout, is_first):
+        self._listening = asyncio.create_task(self._listen(ssh.stderr))
+        if greeting := await self._greeting(ssh.stdout):
             protocol, run = int(greeting[1]), greeting[2]
             if protocol == VERSION:
                 self._run, self.directory = run, RunDirectory(Path(f"{self.host}:{run}"))
@@ -102,12 +95,22 @@ class RemoteClient(EngineClient):
             return f"{self._program}: not found there: install it, or name it with --command 'VENV/bin/shardtui'"
         return self._last_word.removeprefix("shardtui: ") or f"ssh has ended with exit code {status}"
 
-    async def _listen(self, stderr: asyncio.StreamReader, is_first: bool) -> None:
-        async for line in stderr:
-            text = printable(line.decode(errors="replace").strip())
-            self._last_word = text or self._last_word
-            if is_first and not self._is_connected:  # the UI is not open yet
-                note(text)
+    async def _greeting(self, stdout: asyncio.StreamReader) -> re.Match[str] | None:
+        """Returns the far end's greeting; None if there is none."""
+        async for line in _lines(stdout):
+            if greeting := GREETING_LINE.fullmatch(line):
+                return greeting
+            self._pass_on(line)
+        return None
+
+    async def _listen(self, stderr: asyncio.StreamReader) -> None:
+        async for line in _lines(stderr):
+            self._last_word = printable(line) or self._last_word
+            self._pass_on(line)
+
+    def _pass_on(self, line: str) -> None:
+        if not self._is_connected:  # the UI is not open yet
+            note(line)
 
     async def close(self) -> None:
         if self._ssh and self._ssh.stdin:
@@ -122,18 +125,17 @@ class RemoteClient(EngineClient):
 
     async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
         """Yields the events of the run's engine until it has ended, through all connections."""
-        self.is_behind, is_lost = True, False
+        self.is_behind, lost_at = True, 0.0
         while True:
             try:
                 events = await self._read_batch()
             except ConnectionLost as lost:
-                if not is_lost:
-                    yield [Disconnected(reason=f"{self.host}: {lost}", reconnects=True, time=time.time())]
-                is_lost = True
-                await self._reconnect()
+                lost_at = lost_at or time.time()
+                async for reason in self._reconnecting(str(lost)):
+                    yield [Disconnected(reason=f"{self.host}: {reason}", reconnects=True, time=lost_at)]
                 continue
-            if is_lost:  # the far end is connected to the engine
-                is_lost = False
+            if lost_at:  # the far end is connected to the engine
+                lost_at = 0.0
                 yield [Reconnected(time=time.time())]
             if events is None:
                 return
@@ -172,13 +174,19 @@ class RemoteClient(EngineClient):
                 ending.cancel()
         raise ConnectionLost(await self._why_ended())
 
-    async def _reconnect(self) -> None:
+    async def _reconnecting(self, reason: str) -> AsyncIterator[str]:
+        """Tries until it is connected again. Yields why it is not, whenever the reason is another."""
+        yield reason
         seconds = 1.0
         while True:
             await self.close()
             try:
-                await self.connect(is_first=False)
-            except UserError:
+                await self.connect()
+            except UserError as error:
+                (why,) = error.problems
+                if (why := why.removeprefix(f"{self.host}: ")) != reason:
+                    reason = why
+                    yield why
                 await asyncio.sleep(seconds)
                 seconds = min(2 * seconds, LONGEST_WAIT_SECONDS)
             else:
@@ -188,8 +196,9 @@ class RemoteClient(EngineClient):
         while not self._ahead:
             try:
                 events = await self._read_batch()
-            except ConnectionLost:
-                await self._reconnect()
+            except ConnectionLost as lost:
+                async for _ in self._reconnecting(str(lost)):
+                    pass  # nothing is missed
             else:
                 is_next = any(isinstance(event, EngineStarted) for event in events or ())
                 self._ahead = events if is_next else None
@@ -203,12 +212,9 @@ class RemoteClient(EngineClient):
 
 
 async def output_of(host: str, command: str) -> bytes:
-    """Returns what a command on another host prints on stdout. ssh asks nothing. Raises UserError with the last line of
-    stderr if it fails, or takes too long."""
-    pipe = asyncio.subprocess.PIPE
-    ssh = await asyncio.create_subprocess_exec(
-        *SSH, *AGAIN, "--", host, command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
-    )
+    """Returns what a command on another host prints on stdout, without input. ssh asks nothing. Raises UserError with
+    the last line of stderr if it fails, and if it takes too long."""
+    ssh = await _ssh(host, command, may_ask=False)
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             out, words = await ssh.communicate()
@@ -223,15 +229,28 @@ async def output_of(host: str, command: str) -> bytes:
     return out
 
 
-async def _greeting(stdout: asyncio.StreamReader, is_first: bool) -> re.Match[str] | None:
-    """Returns the far end's greeting; None if there is none."""
-    while line := await stdout.readline():
-        text = line.decode(errors="replace").strip()
-        if greeting := GREETING_LINE.fullmatch(text):
-            return greeting
-        if is_first:
-            note(text)
-    return None
+async def _ssh(host: str, command: str, may_ask: bool) -> asyncio.subprocess.Process:
+    """Raises UserError if there is no ssh."""
+    pipe = asyncio.subprocess.PIPE
+    asks = () if may_ask else SILENT
+    try:
+        return await asyncio.create_subprocess_exec(
+            *SSH, *asks, "--", host, command, stdin=pipe, stdout=pipe, stderr=pipe
+        )
+    except FileNotFoundError as error:
+        raise UserError("ssh: no such command: install OpenSSH's client") from error
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Yields the lines, without those longer than asyncio takes."""
+    while True:
+        try:
+            line = await stream.readline()
+        except ValueError:
+            continue
+        if not line:
+            return
+        yield line.decode(errors="replace").strip()
 
 
 async def _exit_of(ssh: asyncio.subprocess.Process | None) -> None:
