@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ..base import formatting
 from ..spec.config import RunConfig, UserModel
-from ..wire.descriptions import CollectiveInfo
+from ..wire.collective import CollectiveInfo
 
 UNKNOWN = "unknown"
 """Kind of the traffic of an operation that the passes do not tell."""

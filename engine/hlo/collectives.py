@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from ..spec.topology import spans, within
-from ..wire.descriptions import CollectiveInfo
+from ..wire.collective import CollectiveInfo
 from . import megascale
 from .array_types import arrays
 from .collective_forms import kind_of, results, sent_operands, sent_types

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from ..wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, ProductInfo
+from ..wire.collective import CollectiveInfo
+from ..wire.descriptions import ArrayInfo, MeshInfo, ProductInfo
 from ..wire.events import PresetInspected
 from .layout import used_axes
 

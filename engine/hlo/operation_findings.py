@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..base import formatting
-from ..wire.descriptions import ArrayInfo, CollectiveInfo, ProductInfo
+from ..wire.collective import CollectiveInfo
+from ..wire.descriptions import ArrayInfo, ProductInfo
 from .finding import Finding, Subject
 from .layout import dim_name, used_axes
 

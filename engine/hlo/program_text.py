@@ -4,7 +4,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..wire.descriptions import CollectiveInfo, ProductInfo
+from ..wire.collective import CollectiveInfo
+from ..wire.descriptions import ProductInfo
 from .collectives import inventory
 from .module import Module, parse
 from .peak_memory import Peak, peak_memory

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ..wire.descriptions import CollectiveInfo, Network
+from ..wire.collective import CollectiveInfo, Network
 
 Key = tuple[str, tuple[str, ...], Network | None]
 """The kind of collective, its mesh axes, and what carries it."""

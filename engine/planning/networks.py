@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ..hlo.traffic import Flow
 from ..spec.topology import Topology, crossing, spans, within
-from ..wire.descriptions import Network, ring_bytes
+from ..wire.collective import Network, ring_bytes
 
 INSIDE = {"all-reduce": ("reduce-scatter", "all-gather"), "all-to-all": ()}
 """The collectives inside a slice that are part of one over slices; for other kinds the same kind."""

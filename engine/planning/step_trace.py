@@ -31,7 +31,7 @@ from ..program.program import trace_step
 from ..spec.config import UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology
-from ..wire.descriptions import CollectiveInfo
+from ..wire.collective import CollectiveInfo
 from .networks import by_network
 from .ranking import StepCost, Work, timed
 

@@ -11,7 +11,7 @@ from ..hlo.execution_counts import is_walkable, runs
 from ..hlo.module import Computation, Instruction, Module, parse
 from ..hlo.work import CYCLES, NO_WORK, cycles_of
 from ..spec.topology import Topology, load_topology, wiring
-from ..wire.descriptions import Network
+from ..wire.collective import Network
 from ..wire.step_breakdown import StepBreakdown
 from .breakdown import BreakdownBuilder, program_text
 from .partial_breakdown import DeviceBreakdown, PartialBreakdown

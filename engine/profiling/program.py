@@ -20,7 +20,7 @@ from ..hlo.module import Computation, Instruction, Module, parse
 from ..hlo.overlap import START
 from ..hlo.products import scope
 from ..hlo.work import CONTAINERS, FORMAL, Work, Works
-from ..wire.descriptions import CollectiveInfo
+from ..wire.collective import CollectiveInfo
 from .trace import ProgramTrace
 
 MOVES = {

@@ -8,9 +8,9 @@ from ..base import formatting
 from ..spec.model_config import AttentionKernel
 from ..spec.preset import PipelineInfo
 from ..spec.training_words import remat_words
+from .collective import CollectiveInfo
 from .descriptions import (
     ArrayInfo,
-    CollectiveInfo,
     DeviceInfo,
     MemoryInfo,
     MeshInfo,

@@ -17,7 +17,8 @@ from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.spec.preset_files import PRESETS, user_presets
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.checkpoints import CheckpointInfo
-from shardtui.engine.wire.descriptions import CollectiveInfo, CorpusInfo, DeviceInfo, PresetInfo, RematerializationInfo
+from shardtui.engine.wire.collective import CollectiveInfo
+from shardtui.engine.wire.descriptions import CorpusInfo, DeviceInfo, PresetInfo, RematerializationInfo
 from shardtui.engine.wire.events import (
     AheadEnded,
     AnyEvent,

@@ -18,7 +18,7 @@ from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program as CompiledPreset
 from shardtui.engine.program.program import compile_program
 from shardtui.engine.spec.preset_reader import read_preset
-from shardtui.engine.wire.descriptions import CollectiveInfo
+from shardtui.engine.wire.collective import CollectiveInfo
 from shardtui.engine.wire.events import PresetCompiled
 
 from ..collective_programs import LAYERS, WIDTH, Program, lower_fsdp

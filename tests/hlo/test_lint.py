@@ -18,7 +18,8 @@ from shardtui.engine.program.placement import Placement, place
 from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.config import TrainingConfig
 from shardtui.engine.spec.preset_reader import parse_preset
-from shardtui.engine.wire.descriptions import CollectiveInfo, RematerializationInfo
+from shardtui.engine.wire.collective import CollectiveInfo
+from shardtui.engine.wire.descriptions import RematerializationInfo
 from shardtui.engine.wire.events import PresetCompiled, PresetInspected
 from shardtui.tui.state import finding_origins
 

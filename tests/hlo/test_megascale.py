@@ -11,7 +11,7 @@ from shardtui.engine.hlo.traffic import flows, overlapped_share
 from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.spec.topology import load_topology
-from shardtui.engine.wire.descriptions import CollectiveInfo
+from shardtui.engine.wire.collective import CollectiveInfo
 
 from ..collective_programs import SLICE_SHARD, SlicesProgram, lower_hierarchy, slices_programs
 from ..command import answered

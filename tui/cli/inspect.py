@@ -25,7 +25,8 @@ from ...engine.hlo.module import MAX_TEXT_BYTES, parse
 from ...engine.hlo.traffic import flows, overlapped_share
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset_reader import load_preset
-from ...engine.wire.descriptions import CollectiveInfo, MemoryInfo
+from ...engine.wire.collective import CollectiveInfo
+from ...engine.wire.descriptions import MemoryInfo
 from ...engine.wire.events import Inspection
 from ..client.engine_client import ask_engine
 from ..state.step_words import overlap_words, pipeline_words

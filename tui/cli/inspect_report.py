@@ -10,10 +10,10 @@ from ...engine.hlo.layout import Shard, bytes_per_device, replicas, shards, shar
 from ...engine.hlo.lint import Finding, lint
 from ...engine.hlo.traffic import FlowChange, changes, flows, overlapped_share
 from ...engine.spec.preset import PipelineInfo
+from ...engine.wire.collective import CollectiveInfo
 from ...engine.wire.descriptions import (
     ArrayInfo,
     ArrayKind,
-    CollectiveInfo,
     DeviceInfo,
     MemoryInfo,
     MeshInfo,

@@ -141,8 +141,7 @@ class EngineClient:
 
         It follows the engine last started from here, or the one alive. Another call ends the previous stream.
         `cleaned`: texts are made fit for a terminal."""
-        if self._connection is not None:
-            self._connection.close()
+        await self.close()
         if self._engine and self._engine.is_supervised and not await self._next_engine():
             yield [self._engine.refusal() or lost(self.directory.log)]
             return

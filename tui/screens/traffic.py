@@ -11,7 +11,7 @@ from textual.widgets import DataTable
 
 from ...engine.base import formatting
 from ...engine.hlo.traffic import FlowChange, changes, flows
-from ...engine.wire.descriptions import CollectiveInfo
+from ...engine.wire.collective import CollectiveInfo
 from ...engine.wire.events import PresetCompiled
 from ...engine.wire.step_breakdown import CollectiveTime
 from ..bindings import identified

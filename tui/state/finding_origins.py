@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from ...engine.explain.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 from ...engine.hlo.finding import Finding
-from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo
+from ...engine.wire.collective import CollectiveInfo
+from ...engine.wire.descriptions import ArrayInfo
 from .explanation_diff import numbered
 from .explanation_words import in_words
 

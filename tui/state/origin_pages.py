@@ -10,7 +10,8 @@ from ...engine.base import formatting
 from ...engine.explain.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 from ...engine.hlo.finding import Finding
 from ...engine.hlo.layout import is_same_layout
-from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo
+from ...engine.wire.collective import CollectiveInfo
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from . import finding_origins
 from .explanation_diff import layouts, numbered, traffic
 from .explanation_words import in_words, memory_moves

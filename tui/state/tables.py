@@ -10,7 +10,8 @@ from rich.text import Text
 from ...engine.base import formatting
 from ...engine.explain.explanation import UNKNOWN, CollectiveOrigin, ValueOrigin
 from ...engine.hlo.layout import bytes_per_device, notation, replicas, shard_of, wasted_bytes
-from ...engine.wire.descriptions import ArrayInfo, CollectiveInfo, MeshInfo, PeakBuffer
+from ...engine.wire.collective import CollectiveInfo
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo, PeakBuffer
 from ...engine.wire.step_breakdown import CollectiveTime, OperationTime, StepBreakdown
 from ..terminal.axis_style import axes_text
 from ..terminal.plain_table import Column, figure
