@@ -38,7 +38,10 @@ PAGES = [
     page.relative_to(DOCS).as_posix()
     for page in (
         *sorted((DOCS / "tutorial").glob("*.md")),
-        *(DOCS / name for name in ("curves.md", "data.md", "explain.md", "out-of-memory.md", "slow-step.md")),
+        *(
+            DOCS / name
+            for name in ("curves.md", "data.md", "explain.md", "out-of-memory.md", "slow-step.md", "tpu-vm.md")
+        ),
     )
 ]
 

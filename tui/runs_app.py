@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import msgspec
 from msgspec.structs import asdict
 from textual import on
 from textual.app import ComposeResult
@@ -14,6 +13,7 @@ from textual.widgets import DataTable, Footer
 
 from ..engine.base.encoding import encode_json
 from ..engine.base.output import printable
+from ..engine.base.untrusted import decode
 from ..engine.base.user_error import UserError
 from .base_app import BaseApp
 from .bindings import identified
@@ -120,10 +120,8 @@ class RunsApp(BaseApp[Chosen]):
         """Returns the runs of a host. Raises UserError."""
         if not host:
             return (await asyncio.to_thread(listed)).runs
-        try:
-            return msgspec.json.decode(await output_of(host, f"{self.program} ls --json"), type=RunListing).runs
-        except msgspec.DecodeError as error:
-            raise UserError(f"its runs cannot be read, perhaps of another version: {error}") from error
+        answer = await output_of(host, f"{self.program} ls --json")
+        return decode(answer, RunListing, "its runs", "use the same version of shardtui on both hosts").runs
 
     def draw(self) -> None:
         self.board.table.show_columns(HOST_COLUMNS, board(self.origins))
