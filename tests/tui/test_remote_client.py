@@ -161,6 +161,7 @@ async def test_a_run_that_is_resumed_there_is_followed(home: object, ssh: Path) 
         ("old-1", "no-such-program", "tpu-vm: no-such-program: not found there: install it, or name it with --command"),
         ("old-1", "echo no route to host >&2; exit 255;", "tpu-vm: no route to host"),
         ("old-1", "exit 255;", "tpu-vm: ssh has ended with exit code 255"),
+        ("old-1", f"printf 'shardtui-stream {VERSION} \\033[2J'; exit 3;", "tpu-vm: ssh has ended with exit code 3"),
         ("old-1", "echo shardtui-stream 999 old-1;", f"this viewer speaks protocol {VERSION}, the engine .* 999: up"),
     ],
 )

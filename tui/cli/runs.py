@@ -8,6 +8,7 @@ import msgspec
 from ...engine.base.directories import config_directory
 from ...engine.base.user_error import UserError
 from ...engine.spec.preset_files import read_toml
+from ...engine.wire.run_directory import checked_name
 from ..client.remote_client import RemoteClient
 from ..runs_app import RunsApp
 from ..state.run_listing import Origin
@@ -39,7 +40,7 @@ def runs_command(options: argparse.Namespace) -> int:
             return FINE
         host, run = chosen
         try:
-            show(RemoteClient(host, run, options.program) if host else attachable(run), keymap)
+            show(RemoteClient(host, checked_name(run), options.program) if host else attachable(run), keymap)
             problem = ""
         except UserError as error:
             problem = "; ".join(error.problems)

@@ -15,13 +15,13 @@ from ...engine.wire import framing
 from ...engine.wire.commands import AnyCommand
 from ...engine.wire.event import VERSION
 from ...engine.wire.events import AnyEvent, Disconnected, EngineStarted, Reconnected, StepsDone
-from ...engine.wire.run_directory import RunDirectory
+from ...engine.wire.run_directory import RUN_NAME, RunDirectory
 from ..terminal.clean import clean
 from .engine_client import EngineClient
 
 GREETING = "shardtui-stream"
 """Begins the far end's first line, before its protocol and the run's name: a shell may print lines before that."""
-GREETING_LINE = re.compile(rf"{GREETING} (\d+) (\S+)")
+GREETING_LINE = re.compile(rf"{GREETING} (\d+) ({RUN_NAME.pattern})")
 SSH = ("ssh", "-T", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 """A line that carries nothing for 15 seconds is lost."""
 SILENT = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
