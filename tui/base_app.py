@@ -1,15 +1,17 @@
 """The base of both apps: the driver of the terminal, the user's keys, help and palette, without races of Textual's."""
 
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from rich.theme import Theme
 from textual.app import App, ScreenStackError
+from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
 from textual.notifications import Notification, Notify, SeverityLevel
 from textual.widget import AwaitMount, MountError
 from textual.worker import WorkerFailed
 
+from .bindings import identified
 from .screens.dialog import Dialog
 from .terminal.axis_style import AXIS_STYLES
 from .terminal.contrast import readable
@@ -96,3 +98,13 @@ class BaseApp(App[T], Generic[T]):
         from .palette import Palette
 
         self.push_screen(Palette(providers=[ThemeProvider], placeholder="Search for themes…"))
+
+
+class SingleViewApp(BaseApp[T], Generic[T]):
+    """An app of one view, its default screen, without a run."""
+
+    CSS_PATH = "views.tcss"  # Textual loads no styles of a default screen
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = identified(
+        "", [("question_mark", "help", "Help"), Binding("q,ctrl+q,ctrl+c", "quit", "Quit")]
+    )

@@ -1,30 +1,23 @@
 """The UI over a program of the user's: `shardtui explain` in a terminal. There is no run."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from textual import work
-from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from ..engine.base.formatting import short_source
 from ..engine.base.user_error import UserError
 from ..engine.explain.explanation import ProgramRequest
-from .base_app import BaseApp
-from .bindings import identified
+from .base_app import SingleViewApp
 from .client.explainer import explain_program
 from .screens.program import ProgramScreen
 
 
-class ProgramApp(BaseApp[UserError]):
+class ProgramApp(SingleViewApp[UserError]):
     """Explains the program behind the first frame. It returns why that failed, if it did."""
 
     TITLE = "shardtui explain"
-    CSS_PATH = "views.tcss"  # Textual loads no styles of a default screen
-    ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = identified(
-        "", [("question_mark", "help", "Help"), Binding("q,ctrl+q,ctrl+c", "quit", "Quit")]
-    )
 
     def __init__(self, program: ProgramRequest, keymap: Mapping[str, str]) -> None:
         super().__init__(keymap)

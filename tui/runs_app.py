@@ -7,16 +7,15 @@ from typing import Any, ClassVar
 from msgspec.structs import asdict
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
 from ..engine.base.encoding import encode_json
 from ..engine.base.output import printable
+from ..engine.base.processes import last_line
 from ..engine.base.untrusted import decode
 from ..engine.base.user_error import UserError
-from .base_app import BaseApp
-from .bindings import identified
+from .base_app import SingleViewApp
 from .client.remote_client import output_of
 from .screens.dialog import BaseScreen
 from .state.run_listing import HOST_COLUMNS, Origin, RunInfo, RunListing, board, in_new_trouble, listed
@@ -56,15 +55,10 @@ or failed, is out of memory or stalled, whose loss is not finite, or whose check
         set_titles(self.table.rows, "runs", "enter: open")
 
 
-class RunsApp(BaseApp[Chosen]):
+class RunsApp(SingleViewApp[Chosen]):
     """Its result is the run to open; None if the user quits."""
 
     TITLE = "shardtui runs"
-    CSS_PATH = "views.tcss"  # Textual loads no styles of a default screen
-    ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = identified(
-        "", [("question_mark", "help", "Help"), Binding("q,ctrl+q,ctrl+c", "quit", "Quit")]
-    )
 
     def __init__(
         self,
@@ -113,7 +107,7 @@ class RunsApp(BaseApp[Chosen]):
         process = await asyncio.create_subprocess_shell(self.command, stdin=pipe, stdout=nothing, stderr=pipe)
         _, words = await process.communicate(encode_json({"host": host, **asdict(run)}))
         if process.returncode:
-            *_, last = ["", *words.decode(errors="replace").splitlines()]
+            last = last_line(words.decode(errors="replace").splitlines())
             self.board.warn(f"--notify: exit code {process.returncode}: {last}")
 
     async def ask(self, host: str) -> Sequence[RunInfo]:

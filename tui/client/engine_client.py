@@ -28,14 +28,13 @@ from ...engine.wire.events import (
     EngineStopped,
     Failed,
     MetricsFailed,
-    StepsDone,
     Welcome,
 )
 from ...engine.wire.framing import mismatch
 from ...engine.wire.run_directory import RunDirectory
 from ..state.playback import Playback
 from ..terminal import FAILED, REFUSED
-from ..terminal.clean import clean
+from ..terminal.clean import clean_events
 from .connection import Connection
 from .engine_process import Answer, exit_reason
 from .started_engine import StartedEngine, lost
@@ -172,7 +171,7 @@ class EngineClient:
 
     def _rest(self, cleaned: bool) -> Iterator[list[AnyEvent]]:
         for events in self._read(LogReader(self.directory.events)):
-            yield list(map(clean, events)) if cleaned else events
+            yield clean_events(events) if cleaned else events
 
     async def _next_engine(self) -> bool | str:
         """Waits for the next engine of a supervised run. Returns where it is, once, if it is on another host; False
@@ -196,7 +195,7 @@ class EngineClient:
             last = events[-1] if events else last
             if failures := self._metrics_failures():
                 yield [*failures]
-            yield ([event if isinstance(event, StepsDone) else clean(event) for event in events] if cleaned else events)
+            yield clean_events(events) if cleaned else events
         connection.close()  # not in a `finally`: a viewer that stops reading may still send a command
         if end := await self._final_event(connection, last):
             yield [end]

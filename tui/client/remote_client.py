@@ -9,14 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...engine.base.output import note, printable
+from ...engine.base.processes import last_line
 from ...engine.base.user_error import UserError
 from ...engine.spec.config import Restart
 from ...engine.wire import framing
 from ...engine.wire.commands import AnyCommand
 from ...engine.wire.event import VERSION
-from ...engine.wire.events import AnyEvent, Disconnected, EngineStarted, Reconnected, StepsDone
+from ...engine.wire.events import AnyEvent, Disconnected, EngineStarted, Reconnected
 from ...engine.wire.run_directory import RUN_NAME, RunDirectory
-from ..terminal.clean import clean
+from ..terminal.clean import clean_events
 from .engine_client import EngineClient
 
 GREETING = "shardtui-stream"
@@ -141,7 +142,7 @@ class RemoteClient(EngineClient):
                 return
             if events or self.is_behind:
                 self.is_behind &= bool(events)
-                yield [event if isinstance(event, StepsDone) or not cleaned else clean(event) for event in events]
+                yield clean_events(events) if cleaned else events
 
     async def _read_batch(self) -> framing.Batch:
         """Returns the next events, none at the end of the history, None once the engine has ended."""
@@ -224,7 +225,7 @@ async def output_of(host: str, command: str) -> bytes:
         if ssh.returncode is None:
             ssh.terminate()
     if ssh.returncode:
-        *_, last = ["", *words.decode(errors="replace").splitlines()]
+        last = last_line(words.decode(errors="replace").splitlines())
         raise UserError(printable(last) or f"ssh has ended with exit code {ssh.returncode}")
     return out
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire.event_log import LogReader
-from ...engine.wire.events import AnyEvent, ClockChanged, EngineStarted, StepsDone
+from ...engine.wire.events import AnyEvent, ClockChanged, EngineStarted
 from ...engine.wire.run_directory import RunDirectory
 from ..state.playback import Playback
-from ..terminal.clean import clean
+from ..terminal.clean import clean_events
 from .engine_client import EngineClient
 
 POLL_SECONDS = 0.05
@@ -42,7 +42,7 @@ class Replay(EngineClient):
         with suppress(FileNotFoundError, UserError):  # it was removed in the meantime
             for recorded in self._reader.read():
                 async for due in self._paced(recorded):
-                    yield [event if isinstance(event, StepsDone) or not cleaned else clean(event) for event in due]
+                    yield clean_events(due) if cleaned else [*due]
                 await asyncio.sleep(0)  # lets the UI handle keys and draw
         self._clock.end()
         self.is_behind = False

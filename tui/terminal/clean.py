@@ -5,12 +5,14 @@ it.
 """
 
 import re
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
 
 from ...engine.base.encoding import encode_json, with_texts
 from ...engine.base.output import printable
+from ...engine.wire.events import AnyEvent, StepsDone
 
 NOT_ASCII = re.compile(r"[^\x20-\x7e]")
 
@@ -19,6 +21,11 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def clean(message: S) -> S:
     return msgspec.convert(with_texts(msgspec.to_builtins(message), printable), type(message))
+
+
+def clean_events(events: Iterable[AnyEvent]) -> list[AnyEvent]:
+    """Cleans all but reports of steps, which are most of a history."""
+    return [event if isinstance(event, StepsDone) else clean(event) for event in events]
 
 
 def json_line(message: msgspec.Struct) -> str:
