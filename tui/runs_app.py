@@ -1,6 +1,7 @@
 """The UI over the runs of several hosts: `shardtui runs`. Each host is asked again and again."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,7 +25,9 @@ from .widgets.lines import set_titles
 from .widgets.table import Table
 
 ASK_SECONDS = 5.0
-"""Time between an answer and the next question to the same host."""
+"""Time between an answer and the next question to the same host…"""
+ASK_TIMES = 10
+"""…and at least as many times as long as the answer took: the host reads whole histories for it, while it trains."""
 
 Chosen = tuple[str, str]
 """A host, empty for this one, and a run."""
@@ -87,6 +90,7 @@ class RunsApp(SingleViewApp[Chosen]):
 
     async def follow(self, origin: Origin) -> None:
         while True:
+            began = time.monotonic()
             try:
                 runs = [*map(clean, await self.ask(origin.host))]
             except UserError as error:
@@ -96,7 +100,7 @@ class RunsApp(SingleViewApp[Chosen]):
                     self.run_worker(self.tell(origin.host, run))
                 origin.runs, origin.problem = runs, ""
             self.draw()
-            await asyncio.sleep(ASK_SECONDS)
+            await asyncio.sleep(max(ASK_SECONDS, ASK_TIMES * (time.monotonic() - began)))
 
     async def tell(self, host: str, run: RunInfo) -> None:
         """Says that a run is in trouble: here, and to the user's command, as JSON on its stdin."""
