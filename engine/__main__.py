@@ -47,6 +47,7 @@ ANSWERS = (
         "checkpoints": "checkpoint.orbax_checkpoint.describe_checkpoints",
         "place-checkpoint": "checkpoint.orbax_placement.place_checkpoint",
         "prepare": "data.prepare.prepare_until_interrupted",
+        "examine": "doctor.examine.examine",
     }
 )
 """The functions that answer a question; their parameters are its arguments."""

@@ -99,6 +99,7 @@ COMMANDS = {
     "data": Command(
         "tokenize documents with all cores, for training on them", "prepare texts tokens --tokenizer tokenizer.json"
     ),
+    "doctor": Command("check this machine, and with --train what training needs on its devices", "--train"),
     "completion": Command("print the script for tab completion in a shell", "bash"),
 }
 

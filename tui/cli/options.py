@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 from ...engine.spec.attempt import RESTARTS
@@ -102,10 +103,16 @@ def _add_anomaly_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:
+    add = add_device_choice(parser)
+    add("--device-memory", type=byte_count, metavar="BYTES", help="reject presets predicted to need more on a device")
+
+
+def add_device_choice(parser: argparse.ArgumentParser) -> Callable[..., object]:
+    """Returns the function that adds further options of devices."""
     add = parser.add_argument_group("devices").add_argument
     add("--devices", type=int, metavar="N", help="devices to use; of simulated ones, to create (default 8)")
-    add("--device-memory", type=byte_count, metavar="BYTES", help="reject presets predicted to need more on a device")
     add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
+    return add
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:

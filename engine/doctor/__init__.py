@@ -1,0 +1,1 @@
+"""Checks a machine before anyone trains on it."""

@@ -1,0 +1,238 @@
+"""`doctor` finds each planted fault and names it, and finds nothing on simulated devices without one."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from shardtui.engine.doctor import devices as device_checks
+from shardtui.engine.doctor import kernels, machine
+from shardtui.engine.models import attention_kernels, blocks
+from shardtui.engine.spec.topology import load_topology
+from shardtui.engine.wire.checkup import Check, Examination, examined
+from shardtui.tui.cli import doctor
+from shardtui.tui.cli.main import main
+
+from ..conftest import SHARDTUI
+from ..flips import Flip, flipped
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    return tmp_path / "XDG_STATE_HOME"
+
+
+def one_percent_more(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    return lambda *arguments, **options: function(*arguments, **options) * 1.01
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_experts_kernel_that_is_one_percent_off_is_named(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """Also in bfloat16, whose rounding alone is as large."""
+    monkeypatch.setattr(kernels, "DTYPES", (dtype,))
+    monkeypatch.setattr(blocks, "ragged_experts", one_percent_more(blocks.ragged_experts))
+    found = kernels.check_experts(jax.devices())
+    assert found.verdict == "broken"
+    assert found.found.startswith(f"ragged {dtype} differs by ")
+    assert re.search(r"\+(1\.0|0\.7)\d% in scale", found.found), "1.01 is 1.0078 in bfloat16"
+    assert "capacity" not in found.found
+
+
+@pytest.mark.core
+def test_an_attention_kernel_that_is_one_percent_off_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "DTYPES", ("bfloat16",))
+    monkeypatch.setattr(attention_kernels, "_splash", one_percent_more(attention_kernels._splash))
+    found = kernels.check_attention(jax.devices())
+    assert found.verdict == "broken"
+    assert found.found.startswith("splash-interpreted bfloat16 differs by ")
+    assert "ring" not in found.found
+    assert "ring-splash-interpreted bfloat16: largest difference" in found.numbers
+
+
+def test_one_device_has_no_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "DTYPES", ("float32",))
+    found = kernels.check_attention(jax.devices()[:1])
+    assert (found.verdict, list(found.numbers)) == ("ok", ["splash-interpreted float32: largest difference"])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool"])
+def test_a_device_that_flips_a_bit_is_named(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    place = device_checks.DTYPES.index(dtype)
+
+    def held(placed: list[jax.Array]) -> list[jax.Array]:
+        on_all = len(placed[0].sharding.device_set) > 1
+        return flipped(placed, Flip(place, 5, 777, 0)) if on_all else placed  # type: ignore[arg-type, return-value]
+
+    assert device_checks.check_digests(jax.devices()).verdict == "ok"
+    monkeypatch.setattr(device_checks, "held", held)
+    found = device_checks.check_digests(jax.devices())
+    assert (found.verdict, found.found) == ("broken", f"digests differ from the host's on device 5: {dtype}")
+
+
+def test_links_that_are_ten_times_slower_are_named() -> None:
+    rate = 9e10
+    good, bad = ({"x": rate, "y": slower} for slower in (rate, rate / 10))
+    assert device_checks.judged(good, {"x": 1e11, "y": 1e11}).verdict == "ok"
+    found = device_checks.judged(bad, {"x": 1e11, "y": 1e11})
+    assert found.verdict == "warning"
+    assert "y 9 GB/s, 9% of 100 GB/s: not as expected over y" in found.found
+
+
+def test_each_dim_of_a_topology_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated devices are far slower than the links of a TPU."""
+    found = device_checks.check_rates(jax.devices())
+    assert (found.verdict, list(found.numbers)) == ("ok", ["bytes sent per second over all"])
+    assert found.numbers["bytes sent per second over all"] > 1e6
+    monkeypatch.setattr(device_checks, "topology_of", lambda _: load_topology("v5e:2x4"))
+    found = device_checks.check_rates(jax.devices())
+    assert found.verdict == "warning"
+    assert found.found.endswith("not as expected over x, y")
+
+
+def test_a_slice_with_gaps_and_a_kind_without_a_table_are_told_apart() -> None:
+    class Device:
+        platform, process_index, slice_index = "tpu", 0, 0
+
+        def __init__(self, kind: str, *coords: int) -> None:
+            self.device_kind, self.coords = kind, coords
+
+    def check(*devices: Any) -> str:
+        return device_checks.check_topology(devices).found
+
+    v5e = "TPU v5 lite"
+    assert "fill v5e:2x2" in check(*(Device(v5e, x, y, 0) for x in range(2) for y in range(2)))
+    assert "do not fill a slice" in check(Device(v5e, 0, 0, 0), Device(v5e, 1, 1, 0))
+    assert "TPU v99 is not in the tables" in check(Device("TPU v99", 0, 0, 0))
+
+
+def test_packages_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.check_packages().verdict == "ok"
+    real = machine.distribution
+
+    def old(name: str) -> Any:
+        class Old:
+            version, requires = "0.1", real(name).requires
+
+        if name == "grain":
+            raise machine.PackageNotFoundError
+        return Old() if name == "flax" else real(name)
+
+    monkeypatch.setattr(machine, "distribution", old)
+    found = machine.check_packages()
+    assert found.verdict == "broken"
+    assert "shardtui needs grain, which is not installed" in found.found
+    assert "shardtui needs flax<0.13,>=0.12.8, but 0.1 is installed" in found.found
+
+
+def test_who_holds_an_accelerator_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "accel0").touch()
+    monkeypatch.setattr(machine, "ACCELERATORS", ("accel*",))
+    monkeypatch.setattr(machine, "DEV", tmp_path)
+    assert "opened by no process" in machine.check_holders().found
+    command = [sys.executable, "-c", f"file = open({str(tmp_path / 'accel0')!r}); print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        holder.stdout.readline()
+        found = machine.check_holders()
+        assert (found.verdict, f"opened by process {holder.pid} (python" in found.found) == ("warning", True)
+        holder.communicate(b"\n")
+
+
+def test_a_full_disk_is_named() -> None:
+    command = ["sh", "-c", 'ulimit -f 64; exec "$@"', "sh", *SHARDTUI, "doctor"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (1, "")
+    (disk,) = [line for line in run.stdout.splitlines() if " disk " in line]
+    assert disk.startswith("broken")
+    assert "the disk is full (File too large)" in disk
+    assert "10 ok, 0 warnings, 1 broken. Report, without names: " in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("ends", "why"),
+    [
+        ("import os; os.abort()", "its process was ended by SIGABRT: no message"),
+        ("import sys; sys.exit('libtpu.so: the TPU is already in use by process with pid 7')", "(already in use by"),
+        ("import time; time.sleep(60)", "no answer in 1 s"),
+    ],
+)
+def test_a_process_that_ends_or_hangs_in_a_check_breaks_that_one(
+    monkeypatch: pytest.MonkeyPatch, ends: str, why: str
+) -> None:
+    """On a real accelerator, jax itself may abort or wait forever."""
+    line = json.dumps({"name": "devices", "verdict": "running"})
+    monkeypatch.setattr(
+        doctor, "engine_command", lambda *_: [sys.executable, "-c", f"print({line!r}, flush=True); {ends}"]
+    )
+    monkeypatch.setattr(doctor, "LONGEST_SECONDS", 1.0)
+    first, last = doctor._of_engine(Examination())
+    assert (first.verdict, last.name, last.verdict) == ("running", "devices", "broken")
+    assert why in last.found
+    assert "run it on each at once" in last.advice
+
+
+def test_an_error_of_any_kind_breaks_its_check_and_no_other() -> None:
+    def fail() -> Check:
+        raise KeyError("spec")
+
+    _, found = examined("presets", fail)
+    assert (found.name, found.verdict, found.found) == ("presets", "broken", "KeyError: 'spec'")
+
+
+def test_the_report_has_no_names_and_compares_with_another(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = state.parent / "jane-doe"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    assert main(["doctor"]) == 0
+    report = home / "state" / "shardtui" / "doctor.json"
+    kept = report.with_name("earlier.json")
+    text = report.read_text()
+    assert socket.gethostname() not in text
+    assert "jane-doe" not in text
+    assert "~/.cache/shardtui/jax" in text
+    earlier = json.loads(text)
+    for check in earlier["checks"]:
+        check["numbers"] = {name: 2 * number for name, number in check["numbers"].items()}
+        check["verdict"] = "warning" if check["name"] == "disk" else check["verdict"]
+    kept.write_text(json.dumps(earlier))
+    capsys.readouterr()
+    assert main(["doctor", "--compare", str(kept)]) == 0
+    printed = capsys.readouterr().out
+    rows = [" ".join(line.split()) for line in printed.splitlines()]
+    assert "devices devices 8 16 0.50" in rows
+    assert "disk verdict ok warning" in rows
+    assert main(["doctor", "--compare", str(home)]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.core
+def test_simulated_devices_are_fine(state: Path) -> None:
+    """Trains, switches, kills, resumes and traces, and leaves no run behind."""
+    command = [*SHARDTUI, "doctor", "--train", "--json"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "140"})
+    assert run.returncode == 0, run.stdout + run.stderr
+    report = json.loads(run.stdout)
+    assert {check["name"]: check["verdict"] for check in report["checks"]} == dict.fromkeys(
+        (
+            *("terminal", "interpreter", "packages", "accelerators", "disk", "sockets", "compilation cache", "clock"),
+            *("devices", "topology", "presets", "attention", "experts", "digests", "links", "training"),
+            *("peak memory", "kill and resume", "switches", "checkpoint", "trace"),
+        ),
+        "ok",
+    )
+    numbers = {check["name"]: check["numbers"] for check in report["checks"]}
+    assert numbers["switches"]["largest relative difference of a loss"] < 1e-5
+    assert not list((state / "shardtui" / "runs").iterdir())
