@@ -25,6 +25,7 @@ from shardtui.engine.spec.model_choice import ModelPreset
 from shardtui.engine.spec.prepared import Prepared
 from shardtui.engine.spec.preset_reader import PresetFile
 from shardtui.engine.wire.checkpoints import StoredCheckpoint, Verification
+from shardtui.engine.wire.checkup import Checkup
 from shardtui.engine.wire.descriptions import PresetListing
 from shardtui.engine.wire.events import AnyEvent, Sampled
 from shardtui.tui.cli.compare import CompareReport
@@ -59,6 +60,7 @@ PRINTED = {
     "presets": ("shardtui presets --json", PresetListing),
     "sample": ("shardtui sample RUN --json", Sampled),
     "ls": ("shardtui ls --json", RunListing),
+    "doctor": ("shardtui doctor --json", Checkup),
     "verify": ("shardtui verify --json", Verification),
     "export": ("shardtui export RUN DIR --json", Exported),
     "prepare": ("shardtui data prepare --json", Prepared),

@@ -5,6 +5,7 @@ from functools import partial
 
 import jax
 
+from ..base import formatting
 from ..program.presets import list_presets
 from ..spec.config import RunConfig
 from ..spec.model_choice import choose_model
@@ -25,14 +26,14 @@ def examine(examination: Examination) -> Iterator[Check]:
     if not devices:
         return
     yield from examined("topology", partial(check_topology, devices))
-    yield from examined("presets", partial(check_presets, examination))
+    yield from examined("presets", partial(check_presets, examination, len(devices)))
     for name, compute in COMPUTING.items() if examination.computes else ():
         yield from examined(name, partial(compute, devices))
 
 
-def check_presets(examination: Examination) -> Check:
+def check_presets(examination: Examination, devices: int) -> Check:
     """Finds the presets that fit these devices with the smallest model."""
-    model = choose_model("nano", ())
+    model = choose_model("nano", (f"batch_size={4 * devices}",))
     config = RunConfig(
         run="doctor",
         model_name=model.name,
@@ -43,9 +44,11 @@ def check_presets(examination: Examination) -> Check:
         platform=examination.platform,
     )
     listing = list_presets(config)
-    fitting = [preset.name for preset in listing.presets if preset.fits]
-    found = f"{len(fitting)} of {len(listing.presets)} fit {listing.devices} devices"
-    numbers = {"presets that fit": float(len(fitting))}
+    others = [preset.name for preset in listing.presets if not preset.fits]
+    fitting = len(listing.presets) - len(others)
+    found = f"{fitting} of {len(listing.presets)} fit {devices} devices"
+    found += f", all but {formatting.listed(others, 4)}: `shardtui presets` says why" if others else ""
+    numbers = {"presets that fit": float(fitting)}
     if listing.problems:
         return Check(verdict="warning", found=f"{found}; not read: {'; '.join(listing.problems)}", numbers=numbers)
     return Check(found=found, numbers=numbers)

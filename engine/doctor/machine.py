@@ -94,7 +94,7 @@ def _holder_name(pid: int, files: set[Path]) -> str:
     """Returns the name of a process that has opened one of the files; empty for any other."""
     with contextlib.suppress(OSError):
         if any(link.readlink() in files for link in Path(f"/proc/{pid}/fd").iterdir()):
-            return Path(f"/proc/{pid}/comm").read_text().strip()
+            return Path(f"/proc/{pid}/exe").readlink().name
     return ""
 
 

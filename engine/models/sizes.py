@@ -56,11 +56,10 @@ def attention_kernels(config: ModelConfig, platform: str, seq_len: int, capabili
         whole = "splash"
     elif asked != "plain" and fits_cudnn:
         whole = "cudnn"
+    # With interpreted kernels in a ring, XLA's CPU runtime takes one permutation for another, and aborts.
     split: AttentionKernel = "ring-splash" if platform == "tpu" else "ring"
     if asked == "plain" or (asked == "auto" and platform == "cpu") or not config.fits_ring:
         split = "plain"
-    elif whole == "splash-interpreted":
-        split = "ring-splash-interpreted"
     return AttentionKernels(whole, split)
 
 

@@ -103,13 +103,6 @@ def test_losses_in_other_layouts_are_those_of_data_parallelism(preset: Preset, p
     np.testing.assert_allclose(losses(attention_config("ring"), preset), plain, rtol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", [load_preset("dp-sp2"), split({"data": 2, "seq": 2, "pipeline": 2})])
-def test_losses_with_splash_tiles_are_those_of_data_parallelism(preset: Preset) -> None:
-    plain = losses(attention_config("plain", 512), load_preset("dp"))
-    np.testing.assert_allclose(losses(attention_config("splash", 512), preset), plain, rtol=1e-5)
-
-
 @pytest.mark.core
 def test_keys_go_round_and_no_device_holds_all_of_them(ringed: tuple[Task, Program]) -> None:
     """And the trace knows it, exactly."""

@@ -18,7 +18,6 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
@@ -30,7 +29,8 @@ from ...engine.base.directories import state_directory
 from ...engine.base.encoding import encode_json
 from ...engine.base.output import show
 from ...engine.base.processes import exit_words
-from ...engine.base.untrusted import read_struct
+from ...engine.base.untrusted import decode, read_struct
+from ...engine.base.user_error import UserError
 from ...engine.wire.checkup import Check, Checkup, Examination, examined
 from ...engine.wire.engine_command import engine_command
 from ..terminal import FAILED, FINE
@@ -60,6 +60,8 @@ def doctor_options(parser: argparse.ArgumentParser) -> None:
 
 def doctor_command(options: argparse.Namespace) -> int:
     other = options.compare and read_struct(options.compare, Checkup, MAX_REPORT_BYTES)
+    if options.devices is not None and options.devices < 1:
+        raise UserError(f"--devices {options.devices}: give at least 1")
     examination = Examination(devices=options.devices, platform=options.platform, computes=options.train)
     console = plain_console(stderr=True) if options.json else table_console()
     checks = list(_finished(all_checks(examination), console))
@@ -109,7 +111,7 @@ def _of_engine(examination: Examination) -> Iterator[Check]:
             timer.cancel()
             if not line:
                 break
-            running = msgspec.json.decode(line, type=Check)
+            running = decode(line, Check, "the engine's answer")
             yield clean(running)
         seconds, status = time.monotonic() - began, process.wait()
         if status == 0 and running.verdict != "running":
@@ -131,7 +133,7 @@ def _of_engine(examination: Examination) -> Iterator[Check]:
 def check_terminal() -> Check:
     if not sys.stdout.isatty():
         return Check(found="stdout is no terminal")
-    colours, size = Console().color_system, shutil.get_terminal_size()
+    colours, size = plain_console().color_system, shutil.get_terminal_size()
     found = f"{os.environ.get('TERM', 'no TERM')}, {size.columns}×{size.lines}, colours: {colours or 'none'}"
     problems = list[str]()
     if size < LEAST_SIZE:

@@ -29,6 +29,8 @@ from ..client.engine_client import EngineClient
 from ..state.interpreter import apply
 from ..state.run_state import RunState
 
+LONGEST_SECONDS = 120.0
+"""For a run of which `training` takes some ten seconds."""
 STEPS, SAVED_STEP, TRACED = 30, 12, 3
 SWITCH_STEPS = (4, 8, 16, 20, 24)
 """Two switches before the run is killed, three after it is resumed."""
@@ -57,20 +59,22 @@ class Trained:
         client.start_engine(restart)
         killed = False
         try:
-            async for event in (event async for events in client.events() for event in events):
-                apply(self.state, event)
-                if client.is_old(event):
-                    continue
-                self.events.append(event)
-                if isinstance(event, StepsDone):
-                    first = event.step - len(event.losses) + 1
-                    self.losses += enumerate(event.losses, first)
-                if isinstance(event, CheckpointSaved) and event.step == kill_after:
-                    client.kill_engine()
-                    killed = True
-                if isinstance(event, Failed) or (isinstance(event, EngineLost) and not killed):
-                    raise UserError(event.line)
-            await client.wait_for_exit()
+            async with asyncio.timeout(LONGEST_SECONDS):
+                async for event in (event async for events in client.events() for event in events):
+                    apply(self.state, event)
+                    if client.is_old(event):
+                        continue
+                    self.events.append(event)
+                    if isinstance(event, StepsDone):
+                        self.losses += enumerate(event.losses, event.step - len(event.losses) + 1)
+                    if isinstance(event, CheckpointSaved) and event.step == kill_after:
+                        client.kill_engine()
+                        killed = True
+                    if isinstance(event, Failed) or (isinstance(event, EngineLost) and not killed):
+                        raise UserError(event.line)
+                await client.wait_for_exit()
+        except TimeoutError as error:
+            raise UserError(f"no end after {LONGEST_SECONDS:g} s, see {self.directory.log}") from error
         finally:
             client.kill_engine()
             await client.close()
