@@ -112,6 +112,7 @@ def test_products_are_counted_exactly(name: str, programs: dict[str, Program]) -
         assert all(8 * info.flops_per_device == info.flops for info in products)
 
 
+@pytest.mark.slow
 def test_repeated_products_are_found() -> None:
     (finding,) = planted('[mesh]\ndata = 2\nmodel = 4\n[rules]\nbatch = "data"\nvocab = "model"\n').findings
     factor = (4 * (ATTENTION + MLP) + LOGITS) / (ATTENTION + MLP + LOGITS)
@@ -214,6 +215,7 @@ def test_the_pitfall_of_the_first_dim(not_inspected: BuiltIn) -> None:
         assert end.startswith(f'argument {finding.arrays[0]}: override "*.kernel" → model (2): ')
 
 
+@pytest.mark.slow
 def test_a_large_replicated_parameter_lacks_a_rule() -> None:
     preset = '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\nheads = "model"\nmlp = "model"\n'
     found = planted(preset, vocab_rows=8192)
@@ -226,6 +228,7 @@ def test_a_large_replicated_parameter_lacks_a_rule() -> None:
     assert end == "argument token.embedding: vocab: no rule: unsharded"
 
 
+@pytest.mark.slow
 def test_a_dim_that_does_not_divide_ends_at_its_rule() -> None:
     preset = '[mesh]\ndata = 1\nmodel = -1\n[rules]\nmlp = "model"\nactivation_embed = "model"\n'
     found = planted(preset, is_inspected=True, embed=132, heads=4)

@@ -92,6 +92,7 @@ def test_tokens_see_their_window_and_no_later_token_by_relative_positions() -> N
     np.testing.assert_allclose(logits(tokens)[:, 8:], logits(tokens[:, 5:])[:, 3:], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_long_sequences_leave_out_blocks_outside_the_window_but_no_token() -> None:
     query, kv = (jax.random.normal(jax.random.key(0), shape) for shape in ((1, 2048, 2, 8), (1, 2048, 2, 1, 8)))
     blocks = jax.jit(lambda query, kv: attend(query, kv, "plain", Scores(window=100)))(query, kv)

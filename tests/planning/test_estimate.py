@@ -71,7 +71,7 @@ def test_traces_predict_memory_and_bytes_sent(
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("fsdp-tp2", {"remat": True}),
+        pytest.param("fsdp-tp2", {"remat": True}, marks=pytest.mark.slow),
         pytest.param("fsdp", {"remat": True}, marks=pytest.mark.slow),
         pytest.param("dp-tp2-pp2", {"remat": True, "layers": 4}, marks=pytest.mark.slow),
     ],
@@ -172,9 +172,8 @@ OTHER_LAYOUTS = (
 )
 
 
-@pytest.mark.parametrize(
-    "rules", [OTHER_LAYOUTS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in OTHER_LAYOUTS[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", OTHER_LAYOUTS)
 def test_any_layout_is_traced(rules: str, task: Task) -> None:
     text = f"[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}\n"
     preset = parse_preset(Path("x.toml"), text)

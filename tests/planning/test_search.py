@@ -84,7 +84,7 @@ def test_a_search_over_slices_keeps_tensor_axes_off_dcn_and_is_as_good_as_the_be
     assert all(row.settings == {} for row in found), "all settings are kept"
 
 
-@pytest.mark.core
+@pytest.mark.slow
 def test_presets_with_a_layout_of_their_own_are_candidates() -> None:
     """`fsdp` is laid out like `fsdp8`, and `fsdp-1d` like no mesh."""
     task, request = Task(tiny_config(), "tpu"), SearchRequest(kept=["batch_size", "remat"])

@@ -18,15 +18,15 @@ from ..oracle.arrays import Whole, error, tokens
 from ..programs import KINDS
 
 
-@pytest.mark.core
+CORE = {("gpt2", "dp-tp2-pp2"), ("gpt2", "sp2"), ("llama", "hsdp"), ("moe", "ep2-tp2")}
+OTHERS = {("local", "dp-tp2"), ("dropless", "dp-ep4"), *(("gpt2", preset) for preset in KINDS)} - CORE
+
+
 @pytest.mark.parametrize(
     ("family", "preset"),
     [
-        *(("gpt2", preset) for preset in KINDS),
-        ("llama", "hsdp"),
-        ("local", "dp-tp2"),
-        ("moe", "ep2-tp2"),
-        ("dropless", "dp-ep4"),
+        *(pytest.param(*case, marks=pytest.mark.core) for case in sorted(CORE)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in sorted(OTHERS)),
     ],
 )
 def test_numbers_are_those_of_gathered_arrays(family: str, preset: str) -> None:

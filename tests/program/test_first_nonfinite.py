@@ -66,8 +66,8 @@ def test_a_value_of_the_batch_is_named(users: tuple[Task, Placement, TrainState]
 @pytest.mark.parametrize(
     "preset",
     [
-        pytest.param("dp-tp4", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.core) for name in ("fsdp-tp2-explicit", "dp-tp2-pp2")),
+        pytest.param("fsdp-tp2-explicit", marks=pytest.mark.core),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("dp-tp4", "dp-tp2-pp2")),
     ],
 )
 def test_the_layer_is_named(preset: str) -> None:

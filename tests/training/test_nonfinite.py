@@ -15,7 +15,10 @@ GOES_WRONG = Path(__file__).parents[2] / "docs/examples/goes_wrong.py"
 
 @pytest.mark.parametrize(
     ("options", "start"),
-    [((), "from the start"), pytest.param(("--checkpoint-every=100",), "from step 200", marks=pytest.mark.core)],
+    [
+        pytest.param((), "from the start", marks=pytest.mark.core),
+        pytest.param(("--checkpoint-every=100",), "from step 200", marks=pytest.mark.slow),
+    ],
 )
 def test_the_run_pauses_before_the_step_and_says_why(home: Path, options: tuple[str, ...], start: str) -> None:
     model = f"--model={GOES_WRONG}:Regression"

@@ -123,6 +123,7 @@ async def test_a_palette_may_lose_its_view_or_be_closed_at_any_moment(ended: Run
         assert palette._no_matches_timer is None
 
 
+@pytest.mark.core
 async def test_every_key_may_come_before_a_run_has_said_anything(home: Path) -> None:
     """None ends the UI."""
     async with shown(run_directory.create(tiny_config())) as (app, pilot):

@@ -135,6 +135,7 @@ async def until_alive(directory: RunDirectory) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.core
 async def test_a_run_that_is_resumed_there_is_followed(home: object, ssh: Path) -> None:
     directory = recorded_run("old-1", steps(3, 1.2), STOPPED)
     client = await connected("old-1")
