@@ -32,7 +32,7 @@ NAMES = (
         "depth",
         "start",
     ),
-    *("terminal", "remote", "history", "data", "weights", "planning", "maxtext"),
+    *("terminal", "remote", "history", "large", "data", "weights", "planning", "maxtext"),
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from textual.content import Content
 
 from ...engine.base import formatting
-from ...engine.hlo.layout import bytes_per_device, coordinates
+from ...engine.hlo.layout import bytes_per_device
 from ...engine.wire.descriptions import DeviceInfo, MeshInfo
 from ...engine.wire.events import DevicesDiffer
 from ...engine.wire.step_breakdown import StepBreakdown
@@ -16,6 +16,8 @@ from .lines import StateLines, axes_content, bar, set_titles
 LABEL_WIDTH = 19
 WAITING = ": waiting"
 """The end of the names of parts in which a device waits for others."""
+MOST_PEERS = 16
+"""Devices of a group that are all listed."""
 KINDS = {"parameters": "parameter", "moments": "moment", "variables": "variable", "batch": "batch"}
 """The kinds of arrays that a device holds, by their labels."""
 
@@ -83,12 +85,15 @@ def _identity(info: DeviceInfo, state: RunState, width: int) -> Iterator[Content
 
 def _mesh_position(device: int, mesh: MeshInfo, width: int) -> Iterator[Content]:
     """Yields the device's index on each mesh axis, and the devices that differ from it in that axis alone."""
-    places = coordinates(mesh)
-    mine = places[device]
+    at, stride = mesh.device_ids.index(device), len(mesh.device_ids)
     for axis, size in mesh.axes.items():
-        peers = [other for other, place in places.items() if {**place, axis: 0} == {**mine, axis: 0}]
-        group = f"; group: devices {', '.join(map(str, peers))}" if size > 1 else ""
-        yield from _row(axis, f"index {mine[axis]} of {size}{group}", width, is_axis=True)
+        span, stride = stride, stride // size
+        first, index = at - at % span + at % stride, at % span // stride
+        peers = [*map(str, mesh.device_ids[first : first + span : stride])]
+        if size > MOST_PEERS:
+            peers = [*peers[:3], "…", peers[-1]]
+        group = f"; group: devices {', '.join(peers)}" if size > 1 else ""
+        yield from _row(axis, f"index {index} of {size}{group}", width, is_axis=True)
     yield Content()
 
 

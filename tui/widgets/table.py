@@ -1,6 +1,7 @@
 """A table that the user filters, sorts and copies from, with the same keys in every view."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -277,9 +278,10 @@ def shortened(cell: Text, width: int, column: Column[Any]) -> Text:
     text, room = cell.plain, width - len(ELLIPSIS)
     if column.cut == "left":
         mark = text[: len(text) - len(text.lstrip(MARKS))]
-        begin = next(at for at in range(len(mark), len(text) + 1) if cell_len(mark + text[at:]) <= room)
+        begins = range(len(mark), len(text) + 1)
+        begin = begins[bisect_left(begins, -room, key=lambda at: -cell_len(mark + text[at:]))]
         return Text.assemble(Text(mark + ELLIPSIS, cell.style), cell[begin:])
-    end = next(at for at in range(len(text), -1, -1) if cell_len(text[:at]) <= room)
+    end = bisect_right(range(len(text) + 1), room, key=lambda at: cell_len(text[:at])) - 1
     left = cell[: cut_point(text, end)]
     left.rstrip()
     return left.append(ELLIPSIS)
