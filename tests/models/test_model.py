@@ -58,6 +58,7 @@ def test_padding_does_not_affect_the_loss_nor_depth_the_size_and_flops_and_dtype
     assert sizes[1] <= sizes[0] * 1.02
 
 
+@pytest.mark.core
 def test_remat_changes_no_gradient_and_dropout_follows_the_key(task: Task, params: dict[str, object]) -> None:
     remat = Task(tiny_config(model=tiny_model(remat=True)), "cpu")
     batch, key = Batch(tokens(2, 16), tokens(2, 16)), jax.random.key(3)

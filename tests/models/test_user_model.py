@@ -233,6 +233,7 @@ def test_parameters_and_flops_are_those_by_hand_and_by_formula(task: Task) -> No
     assert counted == pytest.approx(BATCHES.tokens_per_step * flops_per_token(WIDE, BATCHES.seq_len))
 
 
+@pytest.mark.core
 def test_variables_and_dropout_follow_the_steps_and_an_override_may_name_a_variable(tmp_path: Path) -> None:
     """BatchNorm's means follow the batches, a plain array stays constant, dropout depends on the step."""
     path = written(tmp_path, TOY)

@@ -45,6 +45,7 @@ def test_previewed_arrays_are_those_of_the_compiled_program(task: Task, programs
         assert after.argument_bytes == compiled.memory.arguments
 
 
+@pytest.mark.core
 def test_an_edit_lists_its_changes_and_costs_and_an_invalid_preset_its_problems(task: Task) -> None:
     answer = previewed(task, text_of("fsdp-tp2"), text_of("fsdp-tp2").replace('mlp = "model"', 'mlp = ""'))
     assert answer.number == 7

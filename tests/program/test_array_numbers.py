@@ -44,6 +44,7 @@ def test_numbers_are_those_of_gathered_arrays(family: str, preset: str) -> None:
         assert experts.device_parts == (2 if preset == "ep2-tp2" else 4)
 
 
+@pytest.mark.core
 def test_parameters_equal_numpy_and_a_shard_that_stands_out_is_named_with_its_device() -> None:
     task = Task(tiny_config(), "cpu")
     placement = place(task, load_preset("fsdp-tp2"), jax.devices())

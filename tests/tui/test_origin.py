@@ -54,6 +54,7 @@ async def explained(app: ShardtuiApp) -> None:
     await until(lambda: app.screen.pages, "the explanation")
 
 
+@pytest.mark.core
 async def test_a_chain_is_walked_by_keys_and_kept_and_another_rule_is_tried(
     home: Path, described: list[Inspection]
 ) -> None:

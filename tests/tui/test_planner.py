@@ -71,6 +71,7 @@ async def test_a_plan_says_that_it_waits_for_other_plans(home: Path, compilers: 
     assert "the TPU compiler does not know this slice" in problems(planner.board)["dp"][0]
 
 
+@pytest.mark.core
 async def test_the_best_estimate_is_compiled_first_and_the_others_follow_a_crashed_compiler(
     home: Path, compilers: Compilers
 ) -> None:
@@ -126,6 +127,7 @@ async def test_after_a_cancelled_compilation_the_next_one_follows(home: Path, co
     assert compilers.all_gone(0)
 
 
+@pytest.mark.core
 async def test_several_presets_are_compiled_at_a_time_and_end_with_the_planner(
     home: Path, compilers: Compilers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ async def test_a_restart_waits_while_the_engine_makes_progress(home: Path, waiti
         await until(lambda: status(app).endswith("■ stopped"), "the header")
 
 
+@pytest.mark.core
 async def test_a_restart_gives_up_on_an_engine_without_progress(home: Path, waiting: RunDirectory) -> None:
     async with shown(waiting, True) as (app, pilot):
         await until(lambda: app.state.step and (home / "waits").exists(), "the batch that takes its time")
