@@ -31,8 +31,10 @@ LEAST_SHARE, MOST_SHARE = 0.5, 1.1
 def check_devices(examination: Examination, found: list[jax.Device]) -> Check:
     """Adds the devices to `found`."""
     jax.config.update("jax_num_cpu_devices", examination.devices or SIMULATED_DEVICES)
-    if examination.platform:
-        jax.config.update("jax_platforms", examination.platform)
+    asked: str = examination.platform or jax.config.jax_platforms or ""  # type: ignore[attr-defined]
+    if asked and "cpu" not in asked:
+        asked += ",cpu"  # what devices compute is compared with the host
+    jax.config.update("jax_platforms", asked or None)
     use_compilation_cache()
     began = time.monotonic()
     found += find_devices(examination.devices)

@@ -41,7 +41,6 @@ def check_presets(examination: Examination, devices: int) -> Check:
         training=model.training,
         preset="dp",
         devices=examination.devices,
-        platform=examination.platform,
     )
     listing = list_presets(config)
     others = [preset.name for preset in listing.presets if not preset.fits]

@@ -236,3 +236,18 @@ def test_simulated_devices_are_fine(state: Path) -> None:
     numbers = {check["name"]: check["numbers"] for check in report["checks"]}
     assert numbers["switches"]["largest relative difference of a loss"] < 1e-5
     assert not list((state / "shardtui" / "runs").iterdir())
+
+
+def test_a_host_without_an_answer_is_a_warning_that_does_not_name_it(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = state.parent / "XDG_CONFIG_HOME" / "shardtui" / "hosts.toml"
+    hosts.parent.mkdir(parents=True)
+    hosts.write_text('hosts = ["no-such-host.invalid"]')
+    assert main(["doctor"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "warning clocks of hosts 0 of 1 answer; host 1: " in said
+    assert "no-such-host" not in said + (state / "shardtui" / "doctor.json").read_text()
+    hosts.write_text("hosts = 3")
+    assert main(["doctor"]) == 2
+    assert "hosts.toml: Expected `array`" in capsys.readouterr().err

@@ -64,7 +64,7 @@ def doctor_command(options: argparse.Namespace) -> int:
         raise UserError(f"--devices {options.devices}: give at least 1")
     examination = Examination(devices=options.devices, platform=options.platform, computes=options.train)
     console = plain_console(stderr=True) if options.json else table_console()
-    checks = list(_finished(all_checks(examination), console))
+    checks = list(_finished(all_checks(examination, configured_hosts()), console))
     report = Checkup(version=version("shardtui"), checks=[_anonymous(check) for check in checks])
     path = state_directory() / "doctor.json"
     try:
@@ -73,21 +73,20 @@ def doctor_command(options: argparse.Namespace) -> int:
         where = f"Report, without names: {path}"
     except OSError as error:
         where = f"No report: {path}: {error.strerror}"
+    if other:
+        console.print(table_of(COLUMNS, list(_differences(report, other)), console.width))
+    counts = [sum(check.verdict == verdict for check in checks) for verdict in STYLES]
+    console.print(f"{counts[0]} ok, {counts[1]} warning{'s' * (counts[1] != 1)}, {counts[2]} broken. {where}")
     if options.json:
         show(json_line(report))
-    else:
-        if other:
-            console.print(table_of(COLUMNS, list(_differences(report, other)), console.width))
-        counts = [sum(check.verdict == verdict for check in checks) for verdict in STYLES]
-        console.print(f"{counts[0]} ok, {counts[1]} warnings, {counts[2]} broken. {where}")
     return FAILED if any(check.verdict == "broken" for check in checks) else FINE
 
 
-def all_checks(examination: Examination) -> Iterator[Check]:
-    """Yields each check before it runs, and after it."""
+def all_checks(examination: Examination, hosts: Sequence[str]) -> Iterator[Check]:
+    """Yields each check before it runs, and after it. `hosts`: those whose clocks are compared with this one's."""
     yield from examined("terminal", check_terminal)
     devices = 0
-    for check in chain(_of_engine(examination), _of_hosts(configured_hosts())):
+    for check in chain(_of_engine(examination), _of_hosts(hosts)):
         devices = int(check.numbers.get("devices", devices))
         yield check
     if examination.computes and devices:
@@ -155,13 +154,12 @@ def _tmux(option: str) -> str:
     return asked.stdout.strip()
 
 
-def _of_hosts(hosts: Iterable[str]) -> Iterator[Check]:
-    """Yields the check of the clocks of the hosts in `hosts.toml`, if there are any."""
-    if hosts := list(hosts):
+def _of_hosts(hosts: Sequence[str]) -> Iterator[Check]:
+    if hosts:
         yield from examined("clocks of hosts", lambda: asyncio.run(_check_clocks(hosts)))
 
 
-async def _check_clocks(hosts: list[str]) -> Check:
+async def _check_clocks(hosts: Sequence[str]) -> Check:
     found = await asyncio.gather(*map(_skew, hosts))
     silent = [f"host {at}: {skew}" for at, skew in enumerate(found, 1) if isinstance(skew, str)]
     skews = {at: skew for at, skew in enumerate(found, 1) if isinstance(skew, float)}
@@ -185,7 +183,8 @@ async def _skew(host: str) -> float | str:
     try:
         there = float(answer)
     except ValueError:
-        return last_words(errors.decode(errors="replace").splitlines()) or "no time in its answer"
+        said = last_words(errors.decode(errors="replace").splitlines())
+        return said.replace(host.rpartition("@")[2], "HOST") or "no time in its answer"
     return there - min(max(there, before), after)
 
 

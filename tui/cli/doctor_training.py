@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
+from typing import TypeVar
 
 from ...engine.base import formatting
 from ...engine.base.user_error import UserError
@@ -29,6 +30,7 @@ from ..client.engine_client import EngineClient
 from ..state.interpreter import apply
 from ..state.run_state import RunState
 
+E = TypeVar("E")
 LONGEST_SECONDS = 120.0
 """For a run of which `training` takes some ten seconds."""
 STEPS, SAVED_STEP, TRACED = 30, 12, 3
@@ -72,14 +74,14 @@ class Trained:
                         killed = True
                     if isinstance(event, Failed) or (isinstance(event, EngineLost) and not killed):
                         raise UserError(event.line)
-                await client.wait_for_exit()
         except TimeoutError as error:
             raise UserError(f"no end after {LONGEST_SECONDS:g} s, see {self.directory.log}") from error
         finally:
             client.kill_engine()
+            await client.wait_for_exit()
             await client.close()
 
-    def find(self, kind: type[AnyEvent]) -> list[AnyEvent]:
+    def find(self, kind: type[E]) -> list[E]:
         return [event for event in self.events if isinstance(event, kind)]
 
 
@@ -180,7 +182,6 @@ class TrainingChecks:
         asyncio.run(moved.follow(Restart(profile=TRACED), kill_after=SAVED_STEP))
         asyncio.run(moved.follow(Restart()))
         (restored,) = moved.find(Restored)
-        assert isinstance(restored, Restored)
         self._moved = moved
         found = f"killed, then {restored.line}"
         if moved.losses[-1][0] != STEPS or not restored.digests_equal or restored.step != SAVED_STEP:
@@ -192,7 +193,7 @@ class TrainingChecks:
         plain, moved = _needed(self._plain, "training"), _needed(self._moved, "kill and resume")
         expected = dict(plain.losses)
         off = max(map(partial(_difference, expected), moved.losses), default=math.inf)
-        switched = [event for event in moved.find(Switched) if isinstance(event, Switched)]
+        switched = moved.find(Switched)
         names = ", ".join(dict.fromkeys(event.to_preset for event in switched))
         in_bfloat16 = plain.state.ready is not None and plain.state.ready.devices[0].platform != "cpu"
         limit = SAME_LOSS_IN_BFLOAT16 if in_bfloat16 else SAME_LOSS
@@ -209,7 +210,6 @@ class TrainingChecks:
 
     def _time_checkpoint(self) -> Check:
         saved = _needed(self._moved, "kill and resume").find(CheckpointSaved)[0]
-        assert isinstance(saved, CheckpointSaved)
         return Check(found=saved.line, numbers={"bytes saved per second": float(round(saved.bytes / saved.seconds))})
 
     def _sum_trace(self) -> Check:
@@ -217,7 +217,6 @@ class TrainingChecks:
         for failed in moved.find(ProfileFailed):
             return Check(verdict="broken", found=failed.line)
         profiled = moved.find(Profiled)[0]
-        assert isinstance(profiled, Profiled)
         if (breakdown := profiled.breakdown) is None:
             return Check(verdict="broken", found=profiled.line)
         total = math.fsum(part.seconds for part in breakdown.parts)
