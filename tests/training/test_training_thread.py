@@ -121,7 +121,6 @@ def done(*seconds: float) -> StepsDone:
     return StepsDone(step=3, losses=[1.0] * len(seconds), step_seconds=list(seconds), input_wait_seconds=None)
 
 
-@pytest.mark.core
 def test_a_step_is_late_after_20_s_or_five_slow_steps_of_a_process_that_runs(clock: Clock) -> None:
     thread = Trains(clock)
     assert thread.late_after(1) == 300.0, "the first step"
