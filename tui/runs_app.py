@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from msgspec.structs import asdict
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
@@ -17,11 +18,26 @@ from ..engine.base.processes import last_line
 from ..engine.base.untrusted import decode
 from ..engine.base.user_error import UserError
 from .base_app import SingleViewApp
+from .bindings import identified
 from .client.remote_client import output_of
 from .screens.dialog import BaseScreen
-from .state.run_listing import HOST_COLUMNS, Origin, RunInfo, RunListing, board, in_new_trouble, listed
+from .state.losses import Losses
+from .state.run_listing import (
+    HOST_COLUMNS,
+    BoardRow,
+    Origin,
+    RunInfo,
+    RunListing,
+    board,
+    in_new_trouble,
+    listed,
+    losses_of,
+)
 from .terminal.clean import clean
-from .widgets.lines import set_titles
+from .terminal.plain_table import Column
+from .widgets.lines import Lines, set_titles
+from .widgets.loss_plot import Curve, Plot, draw_plot
+from .widgets.other_curves import STYLES
 from .widgets.table import Table
 
 ASK_SECONDS = 5.0
@@ -29,6 +45,7 @@ ASK_SECONDS = 5.0
 ASK_TIMES = 10
 """…and at least as many times as long as the answer took: the host reads whole histories for it, while it trains."""
 
+FIRST = next(iter(STYLES))
 Chosen = tuple[str, str]
 """A host, empty for this one, and a run."""
 
@@ -39,23 +56,72 @@ class BoardScreen(BaseScreen[None]):
 
 The runs of this machine and of the hosts that were named, as `shardtui ls` there lists them: those that train first.
 Each host is asked every few seconds through ssh, which asks no questions; what keeps one from answering stands in its
-row, and what it said last stays.
+row, and what it said last stays. **space** marks runs, of any host: their losses are drawn over one another below, each
+with a letter at its end; without a mark, the losses of the run under the cursor.
 
 **enter** opens the run under the cursor; leaving it comes back here. *trouble* is what needs a look: a run that crashed
 or failed, is out of memory or stalled, whose loss is not finite, or whose checkpoint failed or is late.
 """
     AUTO_FOCUS: ClassVar[str | None] = "DataTable"
+    BINDINGS: ClassVar[list[BindingType]] = identified("board", [("space", "mark", "Mark")])
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = Table()
+        self.table, self.losses = Table(), LossesPane()
+        self.found: Mapping[str, BoardRow] = {}
+        self.letters: dict[str, str] = {}
+        """Of the runs that are marked, by key."""
 
     def compose(self) -> ComposeResult:
         yield self.table
+        yield self.losses
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
         set_titles(self.table.rows, "runs", "enter: open")
+
+    def show_board(self, board: Mapping[str, BoardRow]) -> None:
+        self.found = board
+        self.letters = {key: letter for key, letter in self.letters.items() if key in board}
+        mark = Column[BoardRow]("", lambda row: self.letters.get(row.key, ""), style="bold", leaves=9)
+        self.table.show_columns([mark, *HOST_COLUMNS], board)
+        self.show_losses()
+
+    @on(DataTable.RowHighlighted)
+    def show_losses(self) -> None:
+        drawn = self.letters or {self.table.selected or "": FIRST}
+        self.losses.show_runs(
+            {letter: row for key, letter in drawn.items() if (row := self.found.get(key)) and row.run}
+        )
+
+    def action_mark(self) -> None:
+        row = self.found.get(self.table.selected or "")
+        free = [letter for letter in STYLES if letter not in self.letters.values()]
+        if row and row.run and not self.letters.pop(row.key, None):
+            if not free:
+                self.warn(f"at most {len(STYLES)} runs are drawn: space also takes a mark away")
+                return
+            self.letters[row.key] = free[0]
+        self.show_board(self.found)
+
+
+class LossesPane(Lines):
+    """The losses of several runs over one another."""
+
+    curves: Sequence[Curve] = ()
+
+    def show_runs(self, rows: Mapping[str, BoardRow]) -> None:
+        """`rows`: by letter."""
+        self.curves = [
+            Curve(f"{row.host}:{row.run.run}".lstrip(":"), losses_of(row.run), letter, STYLES[letter])
+            for letter, row in sorted(rows.items())
+            if row.run
+        ]
+        set_titles(self, "loss", "space: mark runs to compare")
+        self.draw()
+
+    def draw(self) -> None:
+        self.show(draw_plot(Plot(Losses(), self.curves), self.size.width, self.size.height))
 
 
 class RunsApp(SingleViewApp[Chosen]):
@@ -122,7 +188,7 @@ class RunsApp(SingleViewApp[Chosen]):
         return decode(answer, RunListing, "its runs", "use the same version of shardtui on both hosts").runs
 
     def draw(self) -> None:
-        self.board.table.show_columns(HOST_COLUMNS, board(self.origins))
+        self.board.show_board(board(self.origins))
         if self.chosen and (key := ":".join(self.chosen)) in self.board.table.keys:
             self.board.table.select(key)
             self.chosen = None

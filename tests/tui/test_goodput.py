@@ -1,6 +1,7 @@
 """Where the wall time of a run went, by events that are made up."""
 
 import itertools
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -27,10 +28,15 @@ def saved(step: int) -> wire.CheckpointSaved:
     return wire.CheckpointSaved(step=step, bytes=1, arrays=1, seconds=1.0)
 
 
+def wall_time_of(events: Iterable[AnyEvent]) -> WallTime:
+    state = RunState()
+    apply_all(state, events)
+    return state.wall_time
+
+
 def goodput(*events: tuple[float | None, AnyEvent], now: float | None = None) -> dict[str, float]:
     """Returns the parts that are not 0 of a run whose events occur at the given seconds, or are made by a viewer."""
-    wall_time = WallTime()
-    wall_time.add_all(event if at is None else replace(event, time=1e9 + at) for at, event in events)
+    wall_time = wall_time_of(event if at is None else replace(event, time=1e9 + at) for at, event in events)
     found = wall_time.until(None if now is None else 1e9 + now)
     assert sum(found.parts.values()) == pytest.approx(found.wall_seconds)
     return {part: seconds for part, seconds in found.parts.items() if seconds > 1e-5}
@@ -133,8 +139,7 @@ def test_a_live_run_counts_what_goes_on_until_now() -> None:
 
 
 def test_input_is_unknown_if_a_report_does_not_say_it() -> None:
-    wall_time = WallTime()
-    wall_time.add_all([replace(STARTED, time=1e9), replace(done(10), time=1e9 + 1, input_wait_seconds=None)])
+    wall_time = wall_time_of([replace(STARTED, time=1e9), replace(done(10), time=1e9 + 1, input_wait_seconds=None)])
     found = wall_time.until(None)
     assert found.input_seconds is None
     assert goodput_words(found) == "100 % steps · input wait unknown"
@@ -167,8 +172,8 @@ def timed(history: list[tuple[float, AnyEvent]]) -> list[AnyEvent]:
 
 @given(HISTORIES)
 def test_the_parts_add_up_to_the_clock(history: list[tuple[float, AnyEvent]]) -> None:
-    wall_time, events = WallTime(), timed(history)
-    wall_time.add_all(events)
+    events = timed(history)
+    wall_time = wall_time_of(events)
     found = wall_time.until(None)
     assert all(seconds >= 0 for seconds in found.parts.values())
     assert sum(found.parts.values()) == pytest.approx(found.wall_seconds, abs=1e-5)
@@ -183,9 +188,9 @@ def test_the_parts_add_up_to_the_clock(history: list[tuple[float, AnyEvent]]) ->
 def test_a_pause_is_found_whole_and_takes_nothing_from_others(
     history: list[tuple[float, AnyEvent]], pause: float
 ) -> None:
-    wall_time, events = WallTime(), timed(history)
+    events = timed(history)
     last = events[-1].time
-    wall_time.add_all(
+    wall_time = wall_time_of(
         [*events, *(replace(event, time=last) for event in (TRAINING, wire.Resumed(step=1), wire.Paused(step=1)))]
     )
     before = wall_time.until(None).parts
@@ -212,8 +217,7 @@ def test_a_clock_that_is_set_back_makes_no_part_negative(
 ) -> None:
     events = timed(history)
     moved = [*events[:at], *(replace(event, time=event.time - back) for event in events[at:])]
-    wall_time = WallTime()
-    wall_time.add_all(moved)
+    wall_time = wall_time_of(moved)
     found = wall_time.until(None)
     assert all(seconds >= 0 for seconds in found.parts.values())
     assert found.wall_seconds <= events[-1].time - events[0].time + 1 + 1e-5
@@ -221,12 +225,12 @@ def test_a_clock_that_is_set_back_makes_no_part_negative(
 
 def test_the_header_of_an_ended_run_says_it_and_an_evaluation_is_a_part_of_its_own() -> None:
     events = [replace(event, time=1e9 + at) for at, event in enumerate((*START, done(10)))]
-    state, wall_time = RunState(), WallTime()
+    state = RunState()
     apply_all(state, events)
     assert "goodput" not in status_line(state, 80, 0.0).plain
     apply(state, wire.EngineStopped(step=10, reason="finished", time=1e9 + 4))
     assert status_line(state, 80, 0.0).plain.endswith("goodput 25 %  step 10  ■ stopped")
-    wall_time.add_all(events)
+    wall_time = wall_time_of(events)
     before = wall_time.until(None)
     wall_time.add(wire.Evaluated(step=10, loss=2.0, batches=4, seconds=3.0, time=1e9 + 9))
     found = wall_time.until(None)

@@ -16,7 +16,7 @@ from shardtui.tui import runs_app
 from shardtui.tui.cli.runs import FILE, configured_hosts
 from shardtui.tui.runs_app import RunsApp
 from shardtui.tui.state.interpreter import apply_all
-from shardtui.tui.state.run_listing import Origin, listed
+from shardtui.tui.state.run_listing import Origin, listed, losses_of
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.state.run_summary import trouble_of
 from shardtui.tui.terminal.export import screen_text
@@ -80,6 +80,38 @@ async def test_runs_of_several_hosts_are_listed_together_and_enter_chooses_one(h
         app.board.table.select("tpu-vm:old-1")
         await pilot.press("enter")
     assert app.return_value == ("tpu-vm", "old-1")
+
+
+async def test_marked_runs_of_any_host_are_drawn_over_one_another(home: Path, ssh: Path) -> None:
+    recorded_run("old-1", steps(1300, 1.23456), wire.EngineStopped(step=1300, reason="stopped"))
+    app = RunsApp([Origin(""), Origin("tpu-vm"), Origin("gone")], PROGRAM, {})
+    async with app.run_test(size=(140, 30)) as pilot:
+        await until(lambda: {":old-1", "tpu-vm:old-1"} <= set(app.board.table.keys), "the answers")
+        await until(lambda: "no route" in screen_text(app), "the other answer")
+        await until(lambda: "A old-1 1.235" in screen_text(app), "the run under the cursor")
+        app.board.table.select("tpu-vm:old-1")
+        await until(lambda: "A tpu-vm:old-1" in screen_text(app), "the other one")
+        await pilot.press("space")
+        app.board.table.select(":old-1")
+        await pilot.press("space")
+        await until(lambda: "A tpu-vm:old-1 1.235   B old-1 1.235" in screen_text(app), "both")
+        assert app.board.letters == {"tpu-vm:old-1": "A", ":old-1": "B"}
+        app.board.table.select("gone:")
+        await pilot.press("space")
+        app.board.table.select("tpu-vm:old-1")
+        await pilot.press("space")
+        await until(lambda: "tpu-vm:old-1 1.235" not in screen_text(app), "one")
+        assert app.board.letters == {":old-1": "B"}
+
+
+def test_a_curve_has_means_of_equal_parts_and_no_number_where_none_is_finite(home: Path) -> None:
+    recorded_run("long", steps(640, *map(float, range(640))))
+    recorded_run("short", steps(3, 2.0, None, 1.0), is_finite=False)
+    long, short = listed().runs
+    assert (long.curve[0], long.curve[63], len(long.curve)) == (4.5, 634.5, 64)
+    assert short.curve == [2.0, None, 1.0]
+    found = losses_of(long)
+    assert (len(found), found.latest(639)) == (640, (630, 624.5))
 
 
 async def test_an_answer_of_another_version_is_said_in_its_row(home: Path, ssh: Path) -> None:

@@ -1,8 +1,7 @@
 """Where the wall time of a run went: among steps and all that is not a step, from its events, in one pass."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from itertools import groupby
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -171,14 +170,6 @@ class WallTime:
                 self._begin(self._between_steps)
             case _:
                 self._add_work(event)
-
-    def add_all(self, events: Iterable[AnyEvent]) -> None:
-        for kind, group in groupby(events, type):
-            if kind is StepsDone:
-                self.add_steps([event for event in group if isinstance(event, StepsDone)])
-            else:
-                for event in group:
-                    self.add(event)
 
     def add_steps(self, reports: Sequence[StepsDone]) -> None:
         """Adds reports of steps, in order, at once: a history is mostly these."""

@@ -1,5 +1,6 @@
 """The runs of this host, and of several hosts together, with their columns."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import all_runs
 from ..terminal.plain_table import Column, figure
 from .goodput import Goodput, share_words
-from .run_summary import RUNS, RunSummary, recorded_goodput, summarise
+from .losses import Evaluations, Losses
+from .run_summary import RUNS, RunSummary, recorded, summarise
 
 
 class RunInfo(RunSummary, frozen=True, kw_only=True):
@@ -18,6 +20,8 @@ class RunInfo(RunSummary, frozen=True, kw_only=True):
 
     goodput: Goodput
     """Where its wall time went."""
+    curve: list[float | None]
+    """Mean losses of 64 equal parts of its steps, or of each step if it has fewer; null where none was finite."""
 
 
 WITH_GOODPUT: Sequence[Column[RunInfo]] = (*RUNS, figure("goodput", lambda run: share_words(run.goodput), 6))
@@ -41,10 +45,30 @@ def listed() -> RunListing:
     for directory in all_runs():
         try:
             summary = summarise(directory)
-            runs.append(RunInfo(**asdict(summary), goodput=recorded_goodput(summary)))
+            state = recorded(directory)
+            goodput = state.wall_time.until(time.time() if summary.is_live else None)
+            runs.append(RunInfo(**asdict(summary), goodput=goodput, curve=curve_of(state.losses)))
         except UserError as error:
             problems += error.problems
     return RunListing(runs=runs, problems=problems)
+
+
+CURVE_PARTS = 64
+
+
+def curve_of(losses: Losses) -> list[float | None]:
+    """Returns `RunInfo.curve`, in seven digits."""
+    parts, steps = min(CURVE_PARTS, len(losses)), len(losses)
+    means = (losses.mean(steps * part // parts, steps * (part + 1) // parts) for part in range(parts))
+    return [None if mean is None else float(f"{mean:.7g}") for mean in means]
+
+
+def losses_of(run: RunInfo) -> Evaluations:
+    """Returns the losses of a run as far as its curve has them: each at the end of its part."""
+    found = Evaluations()
+    for part, loss in enumerate(run.curve, 1):
+        found.add(run.step * part // len(run.curve), loss)
+    return found
 
 
 ASKING = "asking…"

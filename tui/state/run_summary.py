@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -14,7 +13,6 @@ from ...engine.wire.event_log import LogReader, deciding_events
 from ...engine.wire.events import CheckpointFailed, CheckpointSaved, Restored, TrainingStarted
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal.plain_table import Column, figure
-from .goodput import Goodput, WallTime
 from .interpreter import apply_all
 from .run_state import OVER, Phase, RunState
 
@@ -114,13 +112,13 @@ def trouble_of(state: RunState, now: float) -> str:
     return ""
 
 
-def recorded_goodput(summary: RunSummary) -> Goodput:
-    """Returns where the wall time of a run went. Reads its whole history. Raises UserError if that cannot be read."""
-    wall_time = WallTime()
+def recorded(directory: RunDirectory) -> RunState:
+    """Returns the state of a run after its whole history. Raises UserError if that cannot be read."""
+    state = RunState()
     with suppress(FileNotFoundError):  # it has recorded nothing yet
-        for events in LogReader(RunDirectory(Path(summary.directory)).events).read():
-            wall_time.add_all(events)
-    return wall_time.until(time.time() if summary.is_live else None)
+        for events in LogReader(directory.events).read():
+            apply_all(state, events)
+    return state
 
 
 def _size(directory: RunDirectory) -> int:
