@@ -1,5 +1,6 @@
 """Checks of the devices: what they are, what they hold, and how fast they send to one another."""
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..base import formatting
+from ..base.user_error import UserError
 from ..parallel.mesh import build_mesh, fallback, find_devices
 from ..program.compilation_cache import use_compilation_cache
 from ..program.digest import joined, shard_digests
@@ -65,8 +67,10 @@ def topology_of(devices: Sequence[jax.Device]) -> Topology | None:
     else:
         shape = [len({device.coords[dim] for device in devices}) for dim in range(chips()[chip].torus)]
         slices = len({getattr(device, "slice_index", 0) for device in devices})
-    topology = load_topology(f"{slices}*{chip}:{'x'.join(map(str, shape))}")
-    return topology if topology.devices == len(devices) else None
+    with contextlib.suppress(UserError):  # no slice has this shape
+        topology = load_topology(f"{slices}*{chip}:{'x'.join(map(str, shape))}")
+        return topology if topology.devices == len(devices) else None
+    return None
 
 
 def check_topology(devices: Sequence[jax.Device]) -> Check:

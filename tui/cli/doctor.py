@@ -37,7 +37,7 @@ from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import Column, figure, plain_console, table_console, table_of
 from .doctor_training import TrainingChecks
-from .options import add_device_choice, add_json_option
+from .options import add_device_options, add_json_option
 from .runs import configured_hosts
 
 LONGEST_SECONDS = 120.0
@@ -54,7 +54,7 @@ def doctor_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--train", action="store_true", help="also compute and train on the devices, in less than three minutes")
     add("--compare", type=Path, metavar="FILE", help="show the differences from this report, of another machine or day")
-    add_device_choice(parser)
+    add_device_options(parser, has_memory=False)
     add_json_option(parser)
 
 

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 from ...engine.spec.attempt import RESTARTS
@@ -102,17 +101,13 @@ def _add_anomaly_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_device_options(parser: argparse.ArgumentParser) -> None:
-    add = add_device_choice(parser)
-    add("--device-memory", type=byte_count, metavar="BYTES", help="reject presets predicted to need more on a device")
-
-
-def add_device_choice(parser: argparse.ArgumentParser) -> Callable[..., object]:
-    """Returns the function that adds further options of devices."""
+def add_device_options(parser: argparse.ArgumentParser, has_memory: bool = True) -> None:
     add = parser.add_argument_group("devices").add_argument
     add("--devices", type=int, metavar="N", help="devices to use; of simulated ones, to create (default 8)")
     add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
-    return add
+    if has_memory:
+        most = "reject presets predicted to need more on a device"
+        add("--device-memory", type=byte_count, metavar="BYTES", help=most)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +212,7 @@ def add_supervision_options(parser: argparse.ArgumentParser) -> None:
 
 def add_schedule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="stop after N steps in total, including those before --resume"
+        "--steps", type=int, metavar="N", help="stop after N steps in total, with those before --resume"
     )
     parser.add_argument(
         "--switch",
@@ -283,8 +278,7 @@ def sizes(text: str) -> dict[str, int]:
 def mesh(text: str) -> dict[str, int]:
     """Reads the axes of a mesh, `data=4,model=2`. Raises ArgumentTypeError."""
     found = sizes(text)
-    is_named = all(AXIS_NAME.fullmatch(axis) for axis in found)
-    if not is_named or min(found.values()) < 1 or math.prod(found.values()) > MAX_DEVICES:
+    if not all(map(AXIS_NAME.fullmatch, found)) or min(found.values()) < 1 or math.prod(found.values()) > MAX_DEVICES:
         raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2")
     return found
 
