@@ -21,8 +21,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_argument(parser: argparse.ArgumentParser, is_optional: bool = False) -> None:
-    help_ = "name of the run; see `shardtui ls`"
-    parser.add_argument("run", nargs="?" if is_optional else None, metavar="RUN", help=help_)
+    parser.add_argument("run", nargs="?" if is_optional else None, metavar="RUN", help="its name; see `shardtui ls`")
 
 
 def add_preset_option(parser: argparse.ArgumentParser) -> None:
