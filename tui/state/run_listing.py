@@ -64,9 +64,9 @@ def curve_of(losses: Losses) -> list[float | None]:
 
 
 def losses_of(run: RunInfo) -> Evaluations:
-    """Returns the losses of a run as far as its curve has them: each at the end of its part."""
+    """Returns the losses of a run as far as its curve has them, each at the end of its part, and the last one."""
     found = Evaluations()
-    for part, loss in enumerate(run.curve, 1):
+    for part, loss in enumerate([*run.curve[:-1], run.loss] if run.curve else [], 1):
         found.add(run.step * part // len(run.curve), loss)
     return found
 
