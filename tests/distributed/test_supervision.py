@@ -79,7 +79,7 @@ def killed_once(
 @pytest.mark.parametrize(
     ("processes", "victim"),
     [
-        pytest.param(1, 0, marks=pytest.mark.core),
+        pytest.param(1, 0, marks=pytest.mark.slow),
         pytest.param(2, 0, marks=pytest.mark.core),
         pytest.param(2, 1, marks=pytest.mark.slow),
     ],

@@ -221,7 +221,7 @@ def test_the_report_has_no_names_and_compares_with_another(
 @pytest.mark.core
 def test_simulated_devices_are_fine(state: Path) -> None:
     """Trains, switches, kills, resumes and traces, and leaves no run behind."""
-    command = [*SHARDTUI, "doctor", "--train", "--json"]
+    command = [*SHARDTUI, "doctor", "--train", "--json", "--devices", "4"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "140"})
     assert run.returncode == 0, run.stdout + run.stderr
     report = json.loads(run.stdout)

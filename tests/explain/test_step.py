@@ -16,7 +16,7 @@ from ..conftest import WIDE, tiny_config
 from ..program.test_inspection import ACTIVATIONS
 
 Explained = Callable[[str], Explanation]
-PRESETS = ("dp", "fsdp-tp2", "dp-sp2", "pitfall-same-axis")
+PRESETS = ("dp", "fsdp-tp2", pytest.param("dp-sp2", marks=pytest.mark.slow), "pitfall-same-axis")
 OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("tp", "fsdp", "fsdp-1d")]
 
 

@@ -88,7 +88,7 @@ def test_traces_follow_the_cpu_compiler_with_remat(name: str, changes: dict[str,
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("data4-model2", ("remat=true",)),
+        pytest.param("data4-model2", ("remat=true",), marks=pytest.mark.slow),
         pytest.param("fsdp", (), marks=pytest.mark.slow),
         pytest.param("fsdp2-seq4", ("remat=true",), marks=pytest.mark.slow),
         pytest.param("data2-model4", (), marks=pytest.mark.slow),

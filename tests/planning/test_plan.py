@@ -281,8 +281,9 @@ def column(app: ShardtuiApp, name: str) -> list[str]:
     return [str(cells[at]) for cells in table.found_rows.values()]
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("size", [pytest.param((80, 24), marks=pytest.mark.slow), (140, 40)], ids=SIZES)
+@pytest.mark.parametrize(
+    "size", [pytest.param((80, 24), marks=pytest.mark.slow), pytest.param((140, 40), marks=pytest.mark.core)], ids=SIZES
+)
 def test_the_view_plans_without_a_compiler(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
     compilers.remove()
     add_preset_for_sixteen(home)

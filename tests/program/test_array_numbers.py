@@ -17,7 +17,7 @@ from ..conftest import tiny_config
 from ..oracle.arrays import Whole, error, tokens
 from ..programs import KINDS
 
-CORE = {("gpt2", "dp-tp2-pp2"), ("gpt2", "sp2"), ("llama", "hsdp"), ("moe", "ep2-tp2")}
+CORE = {("gpt2", "dp-tp2-pp2"), ("llama", "hsdp"), ("moe", "ep2-tp2")}
 OTHERS = {("local", "dp-tp2"), ("dropless", "dp-ep4"), *(("gpt2", preset) for preset in KINDS)} - CORE
 
 

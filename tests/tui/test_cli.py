@@ -114,6 +114,7 @@ def test_presets_as_json(home: Path) -> None:
     assert unfit["dp-ep4"] == [words]
 
 
+@pytest.mark.core
 def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
     process = started("train", *LEAST, "--steps=1000000", "--run=long", "--json")
     for line in process.stdout:
