@@ -110,14 +110,16 @@ class LossesPane(Lines):
 
     curves: Sequence[Curve] = ()
 
+    def on_mount(self) -> None:
+        set_titles(self, "loss", "space: mark runs to compare")
+
     def show_runs(self, rows: Mapping[str, BoardRow]) -> None:
         """`rows`: by letter."""
         self.curves = [
-            Curve(f"{row.host}:{row.run.run}".lstrip(":"), losses_of(row.run), letter, STYLES[letter])
+            Curve(row.key.lstrip(":"), losses_of(row.run), letter, STYLES[letter])
             for letter, row in sorted(rows.items())
             if row.run
         ]
-        set_titles(self, "loss", "space: mark runs to compare")
         self.draw()
 
     def draw(self) -> None:

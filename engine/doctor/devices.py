@@ -17,7 +17,7 @@ from ..program.compilation_cache import use_compilation_cache
 from ..program.digest import joined, shard_digests
 from ..program.memory import allocated
 from ..spec.config import SIMULATED_DEVICES
-from ..spec.topology import DIMS, Topology, chips, load_topology, wiring
+from ..spec.topology import DIMS, Topology, chips, load_topology, peaks, wiring
 from ..wire.checkup import Check, Examination
 from ..wire.collective import ring_bytes
 
@@ -79,8 +79,7 @@ def check_topology(devices: Sequence[jax.Device]) -> Check:
         return Check(found="simulated devices have no links of their own")
     if topology := topology_of(devices):
         return Check(found=f"the devices fill {topology.title}, as --topology {topology.name} plans for it")
-    known = any(kind in chip.kinds for chip in chips().values())
-    if known:
+    if peaks(kind):
         coords = ", ".join(str(getattr(device, "coords", None)) for device in devices[:8])
         return Check(
             verdict="warning",
@@ -157,8 +156,8 @@ def judged(rates: dict[str, float], expected: dict[str, float]) -> Check:
     if not unusual:
         return Check(found=found if expected else f"{found}; no table has these links", numbers=numbers)
     advice = "plans and predicted times of this machine are off by as much: other programs may use the links"
-    return Check(verdict="warning", found=f"{found}: not as expected over {', '.join(unusual)}", advice=advice,
-                 numbers=numbers)  # fmt: skip
+    found += f": not as expected over {', '.join(unusual)}"
+    return Check(verdict="warning", found=found, advice=advice, numbers=numbers)
 
 
 def _dims(topology: Topology | None, devices: int) -> dict[str, int]:

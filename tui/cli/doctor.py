@@ -1,4 +1,4 @@
-"""`shardtui doctor`: checks a machine on its first day, and what training promises on its devices."""
+"""`shardtui doctor`: checks a machine, and with `--train` that training works on its devices."""
 
 import argparse
 import asyncio
@@ -33,17 +33,15 @@ from ...engine.base.untrusted import decode, read_struct
 from ...engine.base.user_error import UserError
 from ...engine.wire.checkup import Check, Checkup, Examination, examined
 from ...engine.wire.engine_command import engine_command
+from ..client.remote_client import output_of
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import Column, figure, plain_console, table_console, table_of
-from .doctor_training import TrainingChecks
+from .doctor_training import LONGEST_SECONDS, TrainingChecks
 from .options import add_device_options, add_json_option
 from .runs import configured_hosts
 
-LONGEST_SECONDS = 120.0
-"""After so long without an answer a check has failed."""
 ALL_HOSTS = "on a slice of several hosts, jax finds devices only while it starts on all of them: run it on each at once"
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 MOST_SKEW_SECONDS = 1.0
 LEAST_SIZE = (80, 24)
 STYLES = {"ok": "green", "warning": "yellow", "broken": "bold red"}
@@ -175,17 +173,13 @@ async def _check_clocks(hosts: Sequence[str]) -> Check:
 async def _skew(host: str) -> float | str:
     """Returns how far a host's clock is ahead, in seconds, without the time of the way; or why that is not known."""
     before = time.time()
-    asked = await asyncio.create_subprocess_exec(
-        *SSH, host, "date +%s.%N", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    answer, errors = await asked.communicate()
-    after = time.time()
     try:
-        there = float(answer)
+        there = float(await output_of(host, "date +%s.%N"))
+    except UserError as error:
+        return "; ".join(error.problems).replace(host.rpartition("@")[2], "HOST")
     except ValueError:
-        said = last_words(errors.decode(errors="replace").splitlines())
-        return said.replace(host.rpartition("@")[2], "HOST") or "no time in its answer"
-    return there - min(max(there, before), after)
+        return "no time in its answer"
+    return there - min(max(there, before), time.time())
 
 
 def _finished(checks: Iterable[Check], console: Console) -> Iterator[Check]:

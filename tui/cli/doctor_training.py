@@ -1,4 +1,4 @@
-"""The part of `doctor --train` that trains: on these devices, what is promised of every run."""
+"""The checks of `doctor --train` that train: losses, switches, a kill and a resume, checkpoints and traces."""
 
 import asyncio
 import math
@@ -32,7 +32,7 @@ from ..state.run_state import RunState
 
 E = TypeVar("E")
 LONGEST_SECONDS = 120.0
-"""For a run of which `training` takes some ten seconds."""
+"""Time for a check to end; one that trains usually takes ten to forty seconds."""
 STEPS, SAVED_STEP, TRACED = 30, 12, 3
 SWITCH_STEPS = (4, 8, 16, 20, 24)
 """Two switches before the run is killed, three after it is resumed."""
@@ -146,8 +146,8 @@ class TrainingChecks:
         if first is None or last is None or not last < first:
             return Check(verdict="broken", found=found, advice="the loss should fall", numbers=numbers)
         self._plain = plain
-        return Check(found=f"loss {first:.3f} → {last:.3f} in {STEPS} steps of {formatting.seconds(step)}",
-                     numbers=numbers)  # fmt: skip
+        found = f"loss {first:.3f} → {last:.3f} in {STEPS} steps of {formatting.seconds(step)}"
+        return Check(found=found, numbers=numbers)
 
     def _compare_peaks(self) -> Check:
         plain = _needed(self._plain, "training")

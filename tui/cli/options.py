@@ -21,7 +21,8 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_argument(parser: argparse.ArgumentParser, is_optional: bool = False) -> None:
-    parser.add_argument("run", nargs="?" if is_optional else None, metavar="RUN", help="its name; see `shardtui ls`")
+    help_, nargs = "name of the run; see `shardtui ls`", "?" if is_optional else None
+    parser.add_argument("run", nargs=nargs, metavar="RUN", help=help_)
 
 
 def add_preset_option(parser: argparse.ArgumentParser) -> None:
@@ -105,8 +106,7 @@ def add_device_options(parser: argparse.ArgumentParser, has_memory: bool = True)
     add("--devices", type=int, metavar="N", help="devices to use; of simulated ones, to create (default 8)")
     add("--platform", metavar="P", help="cpu, gpu or tpu; default: what jax finds")
     if has_memory:
-        most = "reject presets predicted to need more on a device"
-        add("--device-memory", type=byte_count, metavar="BYTES", help=most)
+        add("--device-memory", type=byte_count, metavar="BYTES", help="reject presets predicted to use more per device")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -211,7 +211,7 @@ def add_supervision_options(parser: argparse.ArgumentParser) -> None:
 
 def add_schedule_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="stop after N steps in total, with those before --resume"
+        "--steps", type=int, metavar="N", help="stop after N steps in total, including those before --resume"
     )
     parser.add_argument(
         "--switch",
