@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from ..base import formatting
 from .chains import Chains
-from .graph import ASKS, RETURN, TYPED, Axis, Operation, layout, name_of, word
+from .graph import ASKS, RETURN, TYPED, Axis, Graph, Operation, layout, name_of, word
 from .transfers import Transfer
 
 MOST_REASONS = 4
@@ -18,7 +18,18 @@ def collective_reasons(chains: Chains, transfer: Transfer) -> list[str]:
         return [f"{transfer.why}{formatting.at(transfer.source)}"]
     sums = transfer.kind in ("all-reduce", "reduce-scatter")
     found = _sum(chains, transfer) if sums else _layouts(chains, transfer)
-    return list(dict.fromkeys(found))[:MOST_REASONS]
+    return [*list(dict.fromkeys(found))[:MOST_REASONS], *_waste(chains.graph, transfer)]
+
+
+def _waste(graph: Graph, transfer: Transfer) -> Iterator[str]:
+    """An all-reduce of which each device keeps only a part: what reduce-scattering first would send of its bytes."""
+    if transfer.kept:
+        parts, devices = graph.parts(transfer.kept), graph.parts(transfer.axes)
+        scattered = (parts - 1 + 2 * (1 - parts / devices)) / parts
+        yield (
+            f"each device then keeps 1/{parts} of the sum: jax.lax.psum_scatter over {formatting.over(transfer.kept)} "
+            f"in a shard_map would send {formatting.percent(scattered / (2 - 2 / devices))} of the bytes"
+        )
 
 
 def _written(chains: Chains, transfer: Transfer) -> str:

@@ -28,10 +28,17 @@ LANE_BYTES = 4
 
 
 class Reductions:
-    def __init__(self, program: Partitioned, topology: Topology) -> None:
+    """`topology`: what the compiler is for; None for no compiler in particular, of which only `kept` is known."""
+
+    def __init__(self, program: Partitioned, topology: Topology | None) -> None:
         self._program, self._topology = program, topology
-        self._keeps_parts = topology.chip.cores > 1
+        self._keeps_parts = topology is not None and topology.chip.cores > 1
         """Whether these are tpu7x, whose compiler never gathers a value of which devices take only parts."""
+
+    def kept(self, op: Any) -> list[Axis]:
+        """Returns the axes of an all-reduce over which each device takes only its own part of the sum."""
+        axes = axes_in(op.attributes["reduction_axes"])
+        return self._cut(axes, self._parts(op.results[0], set(axes)))
 
     def of(self, op: Any, found: Exchange) -> list[Exchange]:
         """Returns the collectives that an all-reduce becomes. There is none if it becomes part of another, or computes
@@ -47,8 +54,8 @@ class Reductions:
             value = adder.results[0] if part == value else value
             added = adder.results[0]
         parts = self._parts(value, set(axes))
-        cut = [axis for axis in axes if all(axis in self._axes(part) for part in parts)]
-        if not parts or not cut or not all(self._scatters(op, part, set(cut)) for part in parts):
+        cut = self._cut(axes, parts)
+        if not cut or not all(self._scatters(op, part, set(cut)) for part in parts):
             return [found]
         rest = [axis for axis in axes if axis not in cut]
         if rest and not _is_product(op):
@@ -62,6 +69,9 @@ class Reductions:
         given, made = (self._axes(value) for value in (gather.operands[0], gather.results[0]))
         return self._keeps_parts and bool(self._parts(gather.results[0], given - made))
 
+    def _cut(self, axes: list[Axis], parts: list[Any]) -> list[Axis]:
+        return [axis for axis in axes if parts and all(axis in self._axes(part) for part in parts)]
+
     def _scatters(self, op: Any, part: Any, axes: set[Axis]) -> bool:
         """Whether the compiler has a reduce-scatter that gives each device this part. For GPUs and tpu7x it always has
         one. For other TPUs there is none over a whole slice, unless `scatters_whole`; none along the lanes, unless the
@@ -69,6 +79,7 @@ class Reductions:
         product may lie either way if another dim has whole rows. Found by compiling sums of many shapes on many slices
         (libtpu 0.0.42 and 0.0.50)."""
         program, topology = self._program, self._topology
+        assert topology is not None
         if self._keeps_parts or topology.chip.target:
             return True
         if program.graph.parts(list(axes)) >= topology.devices // topology.slices and not scatters_whole(topology):

@@ -2,7 +2,7 @@
 to XLA's partitioner."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +48,8 @@ class Transfer:
     """For each dim the mesh axes that split the tensor, and `after` the result; empty if the code calls it."""
     after: list[list[Axis]]
     written: bool
+    kept: Sequence[Axis] = ()
+    """The axes over which each device takes only its own part of an all-reduced sum."""
     why: str = ""
     """Why an operation needs it by itself; empty if the passes insert it or the code calls it."""
 
@@ -74,7 +76,7 @@ def moving(program: Partitioned) -> list[tuple[Any, int | None]]:
 class _TransferReader:
     def __init__(self, program: Partitioned, reductions: Reductions | None) -> None:
         self._program, self._graph, self._places = program, program.graph, Places()
-        self._reductions = reductions
+        self._reductions, self._passes = reductions, Reductions(program, None)
         self._moves: dict[tuple[Any, str, str], Any] = {}
         self._first: dict[Any, Any] = {}
         """The result of a collective to the result of the first like it."""
@@ -121,6 +123,7 @@ class _TransferReader:
             before=before,
             after=after,
             written=False,
+            kept=self._passes.kept(op) if op.name == REDUCE and not self._reductions else (),
         )
         if self._reductions and op.name == GATHER and self._reductions.is_unneeded(op):
             return
