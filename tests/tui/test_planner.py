@@ -230,13 +230,16 @@ def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
         StepCost(basis="traced", argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=each)
         for each in (moved, known)
     )
-    estimated = Row(preset="mine", mesh={"data": 2}, estimate=by_trace)
+    estimated = Row(preset="mine", mesh={"data": 2, "model": 2}, estimate=by_trace)
     compiled = msgspec.structs.replace(estimated, compiled=by_compiler)
     assert (board_rows.overlapped(estimated), board_rows.overlapped(compiled)) == ([], ["25 % overlapped"])
     board = Board(model="nano", topology=SLICE, rows=[estimated, compiled])
     assert sorted(str(row.overlapped_share) for row in plan_report(board).rows) == ["0.25", "None"]
     texts = ["\n".join(line.plain for line in detail_lines(row, 60)) for row in (estimated, compiled)]
     assert ["25 % overlapped with computation" in text for text in texts] == [False, True]
+    said = " ".join(texts[1].split())
+    assert "sends 7.5 kB per step; none overlapped with computation; traced 7.5 kB" in said, "over data"
+    assert "sends 2.5 kB per step; 100 % overlapped with computation; traced 2.5 kB" in said, "over model"
     assert any(line.startswith("collective-permute ") for line in texts[0].splitlines()), "named in full"
     none = [msgspec.structs.replace(each, bytes_overlapped=0) for each in moved]
     assert overlap_words(none) == "none overlapped with computation"

@@ -102,7 +102,9 @@ def _sent(row: Row, axes: str) -> str:
     text = f"sends {formatting.size(moved.sent_by_axis.get(axes, 0) if moved else 0)} per step"
     if moved is None or row.estimate is None or moved is row.estimate:
         return f"{text}, {moved.basis}" if moved else text
-    return f"{text}; {row.estimate.basis} {formatting.size(row.estimate.sent_by_axis.get(axes, 0))}"
+    own = [flow for flow in moved.collectives or () if formatting.over(flow.axes, flow.network) == axes]
+    estimated = f"{row.estimate.basis} {formatting.size(row.estimate.sent_by_axis.get(axes, 0))}"
+    return "; ".join(filter(None, (text, overlap_words(own), estimated)))
 
 
 def _collectives(row: Row) -> Iterator[tuple[str, str]]:
