@@ -2,16 +2,15 @@
 
 import faulthandler
 import inspect
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from .base.machine import accelerators
 from .base.output import make_stderr_printable, say
 from .base.processes import end_with_parent
 from .wire.ending import adopt_pipe
@@ -51,9 +50,6 @@ ANSWERS = (
     }
 )
 """The functions that answer a question; their parameters are its arguments."""
-GPU_DRIVER = Path("/dev/nvidiactl")
-BACKENDS = "jax._src.xla_bridge"
-"""jax's logger of what it finds out about devices."""
 ON_CPU = (
     *("verify", "export", "checkpoints", "place-checkpoint", "plan", "search", "compile", "schedule"),
     *("explain", "explain-kept", "profile", *PROGRAMS),
@@ -69,10 +65,10 @@ def main() -> int:
     if question not in ANSWERS:
         say(f"{question}: no such question: choose from {', '.join(ANSWERS)}")
         return 2
-    if not GPU_DRIVER.exists():  # a plugin without its driver, as the extra gpu-compiler installs it, is no error
-        logging.getLogger(BACKENDS).addFilter(lambda record: "plugin configuration error" not in record.getMessage())
     if question in ON_CPU:
         os.environ["JAX_PLATFORMS"] = "cpu"
+    elif not accelerators():  # else libtpu and the plugin for GPUs, if they are installed, print that there are none
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
     adopt_pipe()
     if question not in RUNS | PROGRAMS:
         end_with_parent()  # before jax is imported

@@ -1,4 +1,4 @@
-"""This machine: its memory, its room for compilations, and the versions of its packages."""
+"""This machine: its accelerators, its memory, its room for compilations, and the versions of its packages."""
 
 import os
 import sys
@@ -11,6 +11,13 @@ COMPILATION_BYTES = 2_500_000_000
 """Memory of a process that compiles for TPU: 1.4 to 1.7 GB for a slice of 8 chips, some 2 GB for a pod (measured)."""
 CORES_OF_COMPILATION = 2
 """Cores that a compilation uses: with fewer, two at a time take as long as one after the other (measured)."""
+
+ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "dxg", "kfd")
+"""Files in /dev of TPUs and of GPUs, on WSL `dxg`."""
+
+
+def accelerators(dev: Path = Path("/dev")) -> list[Path]:
+    return [path for pattern in ACCELERATORS for path in sorted(dev.glob(pattern))]
 
 
 def machine_memory() -> int:

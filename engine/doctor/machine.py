@@ -14,8 +14,7 @@ from packaging.requirements import Requirement
 
 from ..base import formatting
 from ..base.directories import cache_directory, state_directory
-from ..base.machine import available_memory, machine_memory, versions
-from ..parallel.mesh import ACCELERATORS
+from ..base.machine import accelerators, available_memory, machine_memory, versions
 from ..wire.checkup import Check
 from ..wire.run_directory import compilation_cache, runtime_directory
 
@@ -73,7 +72,7 @@ def _misfits(package: str, seen: set[str]) -> Iterator[str]:
 
 def check_holders() -> Check:
     """Finds the processes that have opened an accelerator. Other users' are visible to root only."""
-    files = [path for pattern in ACCELERATORS for path in DEV.glob(pattern)]
+    files = accelerators(DEV)
     if not files:
         return Check(found="no accelerator in /dev")
     holders = {pid: name for pid in _processes() if (name := _holder_name(pid, set(files)))}

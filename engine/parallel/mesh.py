@@ -2,17 +2,15 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from ..base.advice import advice
+from ..base.machine import accelerators
 from ..base.user_error import UserError
 from ..wire.descriptions import DeviceInfo, MeshInfo
-
-ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "kfd")
 
 
 def find_devices(count: int | None) -> list[jax.Device]:
@@ -30,11 +28,11 @@ def find_devices(count: int | None) -> list[jax.Device]:
 
 def fallback(devices: Sequence[jax.Device], platform: str | None) -> list[str]:
     """Returns a warning if jax fell back to the CPU although this machine has an accelerator; else nothing."""
-    present = [name for name in ACCELERATORS if next(Path("/dev").glob(name), None)]
+    present = accelerators()
     if devices[0].platform != "cpu" or platform or os.environ.get("JAX_PLATFORMS") == "cpu" or not present:
         return []
     return [
-        f"this runs on the CPU although /dev/{present[0].rstrip('*[0-9]')}… exists: install the extra `tpu` or `gpu`, "
+        f"this runs on the CPU although {present[0]} exists: install the extra `tpu` or `gpu`, "
         "and see engine.log for why jax does not find the accelerator; give --platform cpu if the CPU is intended"
     ]
 

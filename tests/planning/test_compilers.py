@@ -4,6 +4,7 @@ Compilations for GPUs need the extra `gpu-compiler`.
 """
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -130,6 +131,13 @@ def tpu(test: Any) -> Any:
 
 
 @tpu
+@pytest.mark.core
+def test_compilers_for_devices_that_are_not_there_print_nothing() -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_PLATFORMS"}
+    run = subprocess.run([*SHARDTUI, "presets"], capture_output=True, text=True, env=environment, timeout=300)
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 @pytest.mark.core
 def test_a_slice_is_planned_without_one() -> None:
     """`gpt2`, because its kernels are large enough for windowed products, which the step must not have."""
