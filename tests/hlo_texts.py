@@ -61,12 +61,6 @@ def loops(body: str, count: int, before: str = "") -> str:
     return module([START, *lines], before + text + UNTIL)
 
 
-def chain(count: int, line: str, last: str) -> str:
-    """Returns instructions %x.0, %x.1, … that each use the one before."""
-    lines = (f"  %x.{n} = s32[] {line.format('%i' if n == 0 else f'%x.{n - 1}')}\n" for n in range(count))
-    return f"{''.join(lines)}  %last = s32[] {last.format(f'%x.{count - 1}')}\n"
-
-
 def nested(count: int, call: str) -> str:
     """Returns computations %n.0, %n.1, … that each call the one before."""
     lines = (
@@ -83,6 +77,11 @@ def _frames(size: int) -> str:
     return module(
         (reduced("%p", f"{SHORT}, metadata={{stack_frame_id={n}}}", n) for n in range(1, size // 200)), tables=tables
     )
+
+
+def _copies(count: int) -> str:
+    lines = (f"  %x.{n} = s32[] copy(%x.{n - 1})\n" for n in range(1, count))
+    return f"  %x.0 = s32[] copy(%i)\n{''.join(lines)}  %last = s32[] add(%x.{count - 1}, %one)\n"
 
 
 def _carried(size: int) -> str:
@@ -173,26 +172,8 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "a trip count of thousands of digits": lambda size: module(
         [f'  %w = s32[] while(%p), body=%add, condition=%add, {{"known_trip_count":{{"n":"{"9" * size}"}}}}\n']
     ),
-    "a counter copied many times": lambda size: loops(chain(size // 30, "copy({})", "add({}, %one)"), 1),
-    "a counter doubled many times": lambda size: loops(chain(size // 40, "add({0}, {0})", "add({}, %one)"), 1),
-    "a counter squared many times": lambda size: loops(
-        chain(size // 40, "multiply({0}, {0})", "add({}, %one)").replace("(%i, %i)", "(%one, %i)"), 1
-    ),
-    "a counter of itself": lambda _: loops("  %x = s32[] add(%last, %one)\n  %last = s32[] copy(%x)\n", 1),
-    "many loops of a long body": lambda size: loops(chain(size // 60, "copy({})", "add({}, %one)"), size // 120),
-    "a counter in fusions of fusions": lambda size: loops(
-        f"  %last = s32[] fusion(%i), calls=%n.{size // 130 - 1}\n",
-        1,
-        nested(1, "  ROOT %c = s32[] copy(%q)\n")
-        + nested(
-            size // 130,
-            "  %c = s32[] fusion(%q), calls=%n.{0}\n  %d = s32[] fusion(%c), calls=%n.{0}\n"
-            "  ROOT %f = s32[] add(%c, %d)\n",
-        ),
-    ),
-    "a counter through a row of fusions": lambda size: loops(
-        chain(size // 50, "fusion({}), calls=%n.0", "add({}, %one)"), 1, nested(1, "  ROOT %c = s32[] copy(%q)\n")
-    ),
+    "a counter that is its own copy": lambda _: loops("  %x = s32[] copy(%last)\n  %last = s32[] copy(%x)\n", 1),
+    "many loops over a counter copied many times": lambda size: loops(_copies(size // 60), size // 120),
     "frames upon frames of libraries": _frames,
     "a file of a long name": lambda size: _frames(size // 2).replace("/x-packages/", f"/{'x' * (size // 2)}-packages/"),
     "numbers of thousands of digits": lambda size: module(

@@ -22,7 +22,7 @@ from shardtui.engine.models import decoder
 from shardtui.engine.parallel import constraints
 from shardtui.tui.cli.main import main
 
-from ..hlo_texts import HOSTILE, MESH, chain, collectives, loops, module, nested, reduced, repeated
+from ..hlo_texts import HOSTILE, MESH, START, collectives, loops, module, nested, reduced, repeated
 
 SIZE = 300_000
 TIMEOUT = 11
@@ -124,15 +124,34 @@ def counted(text: str, name: str) -> int | None:
     return runs(parse(text))[name]
 
 
-def test_counters_and_calls_are_followed_through_long_chains() -> None:
-    assert counted(loops(chain(5000, "copy({})", "add({}, %one)"), 1), "body") == 9
-    assert counted(loops(chain(1, "add({0}, {0})", "subtract({}, %i)").replace("%last", "%y"), 1), "body") is None
-    row = chain(40, "fusion({}), calls=%n.0", "add({}, %one)")
-    assert counted(loops(row, 1, nested(1, "  ROOT %c = s32[] copy(%q)\n")), "body") == 9
-    assert counted(loops(chain(1, "copy({})", "add({}, %one)"), 3000), "body") == 27_000
-    for name in ("a counter doubled many times", "a counter squared many times", "a counter of itself"):
-        assert counted(HOSTILE[name](2000), "body") is None, name
-    assert counted(HOSTILE["many loops of a long body"](SIZE), "body") is None
+@pytest.mark.parametrize(
+    ("advance", "trips"),
+    [
+        ("  %last = s32[] add(%i, %one)\n", 9),
+        ("  %two = s32[] constant(2)\n  %j = s32[] copy(%i)\n  %last = s32[] add(%two, %j)\n", 5),
+        ("  %none = s32[] constant(0)\n  %last = s32[] add(%i, %none)\n", None),
+        ("  %last = s32[] add(%i, %i)\n", None),
+        ("  %last = s32[] add(%one, %one)\n", None),
+        ("  %last = s32[] subtract(%i, %one)\n", None),
+        ("  %x = s32[] copy(%i)\n", None),
+    ],
+)
+def test_a_loop_is_counted_if_its_counter_grows_by_a_constant(advance: str, trips: int | None) -> None:
+    assert counted(loops(advance, 3), "body") == (None if trips is None else 3 * trips)
+
+
+@pytest.mark.parametrize(("start", "trips"), [("constant(40)", 40), ("constant(-1)", 0), ("sine(%p)", None)])
+def test_the_bound_of_a_loop_may_be_carried_unchanged(start: str, trips: int | None) -> None:
+    text = loops("  %m = s32[] get-tuple-element(%t), index=1\n  %last = s32[] add(%i, %one)\n", 1)
+    text = text.replace("%end = s32[] constant(9)", "%end = s32[] get-tuple-element(%c), index=1")
+    text = text.replace(START, f"  %limit = s32[] {start}\n{START.replace('%zero)', '%zero, %limit)')}")
+    carried = text.replace("tuple(%last)", "tuple(%last, %m)")
+    assert counted(carried, "body") == trips
+    assert counted(carried.replace("(%last, %m)", "(%last, %last)"), "body") is None
+    assert counted(carried.replace("direction=LT", "direction=GT"), "body") is None
+
+
+def test_calls_are_followed_through_long_chains() -> None:
     calls = nested(5000, "  ROOT %c = s32[] call(%q), to_apply=%n.{}\n")
     assert counted(module(["  %c = s32[] call(%p), to_apply=%n.4999\n"], calls), "n.0") == 1
     twice = nested(100, "  %c = s32[] call(%q), to_apply=%n.{0}\n  ROOT %d = s32[] call(%q), to_apply=%n.{0}\n")
