@@ -3,8 +3,6 @@ the compiler notes, or which follow from counter, step and bound."""
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
 
 from ..base.call_graph import walk_of
 from .module import Computation, Instruction, Module, number
@@ -12,9 +10,13 @@ from .module import Computation, Instruction, Module, number
 BODY = r"\bbody=%?([\w.\-]+)"
 CONDITION = r"\bcondition=%?([\w.\-]+)"
 APPLIED = r"\bto_apply=%?([\w.\-]+)"
-CONDITIONAL = re.compile(r"(?:true|false)_computation=(%?[\w.\-]+)|branch_computations=\{([^}]*)\}")
-CONTAINERS = {"call": (APPLIED,), "while": (CONDITION, BODY)}
-"""Opcodes that run other computations, but for `conditional`, to the attributes that name these."""
+CALLED = re.compile(
+    r" (calls|to_apply|body|condition|true_computation|false_computation|branch_computations)="
+    r"(?:\{([^{}]*)\}|%?([\w.\-]+))"
+)
+NAME = re.compile(r"[\w.\-]+")
+CONTAINERS = {"while", "call", "conditional"}
+"""Opcodes whose time and work are the sums over the operations inside."""
 KNOWN_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 LITERAL = re.compile(r"\{?(-?\d{1,20})\}?\)")
 COPIES = ("copy", "bitcast", "convert", "reshape")
@@ -25,9 +27,6 @@ MAX_DEPTH = 100
 """Loops and calls within each other: a valid program has a few."""
 MAX_VISITS, MAX_REPEATED = 4, 10_000
 """Visits of a walk for each instruction of the text, and besides."""
-ROLES = (" calls=", " to_apply=", " body=", " condition=", " true_computation=", " false_computation=")
-BRANCHES = " branch_computations={"
-NAME = re.compile(r"%?([\w.\-]+)")
 MAX_RUNS = 2**63
 """No program runs anything this often."""
 
@@ -95,13 +94,15 @@ def _element(where: Computation, name: str) -> int | None:
     return number(index) if index else None
 
 
+def called(instruction: Instruction) -> list[tuple[str, str]]:
+    """Returns the names of the computations that an instruction refers to, each after its role, such as `body`."""
+    found = CALLED.findall(instruction.rest)
+    return [(role, name) for role, several, one in found for name in NAME.findall(several or one)]
+
+
 def callees(instruction: Instruction) -> list[str]:
     """Returns the names of the computations that a call, a loop or a conditional runs."""
-    if instruction.opcode == "conditional":
-        listed = CONDITIONAL.findall(instruction.rest)
-        return [name for one, several in listed for name in NAME.findall(one or several)]
-    roles = CONTAINERS.get(instruction.opcode, ())
-    return [name for role in roles if (name := instruction.attribute(role))]
+    return [name for _, name in called(instruction)] if instruction.opcode in CONTAINERS else []
 
 
 def is_walkable(module: Module) -> bool:
@@ -116,22 +117,13 @@ def is_walkable(module: Module) -> bool:
     return walk.depth <= MAX_DEPTH and walk.visits <= MAX_REPEATED + MAX_VISITS * sum(sizes.values())
 
 
-class Call(NamedTuple):
-    """A call of one computation by another."""
-
-    callee: str
-    """The computation that is called."""
-    times: int | None
-    """Calls per run of the caller; None if unknown."""
-
-
 def runs(module: Module) -> dict[str, int | None]:
     """Returns how often each computation runs when the module runs once; None if that depends on data or a branch.
 
     A computation is counted once all its callers are. One that calls itself, which no valid module has, is None.
     """
-    calls = _calls_of(module)
-    uncounted = Counter(call.callee for made in calls.values() for call in made)
+    calls = _calls(module)
+    uncounted = Counter(callee for made in calls.values() for callee, _ in made)
     counts: dict[str, int | None] = {name: int(name == module.entry) for name in module.computations}
     counted = [name for name in module.computations if not uncounted[name]]
     for caller in counted:
@@ -143,32 +135,23 @@ def runs(module: Module) -> dict[str, int | None]:
     return counts | dict.fromkeys(+uncounted)
 
 
-def _calls_of(module: Module) -> dict[str, list[Call]]:
-    """The calls by name of the caller."""
-    calls: dict[str, list[Call]] = {}
-    for computation, instruction in module.instructions():
-        for call in _calls(module, computation, instruction):
-            if call.callee in module.computations and call.callee != module.entry:
-                calls.setdefault(computation.name, []).append(call)
+def _calls(module: Module) -> dict[str, list[tuple[str, int | None]]]:
+    """Each caller to the computations that it calls, and the calls per run of the caller; None if unknown."""
+    calls: dict[str, list[tuple[str, int | None]]] = {}
+    for where, instruction in module.instructions():
+        if instruction.opcode in ("async-update", "async-done"):
+            continue
+        found = [(role, name) for role, name in called(instruction) if name in module.computations]
+        if not found:
+            continue
+        if instruction.opcode == "while":
+            times = trip_count(module, where, instruction)
+        else:
+            times = None if instruction.opcode == "conditional" else 1
+        for role, name in found:
+            is_once_more = role == "condition" and times is not None
+            calls.setdefault(where.name, []).append((name, times + 1 if is_once_more else times))
     return calls
-
-
-def _calls(module: Module, caller: Computation, instruction: Instruction) -> Iterator[Call]:
-    text, opcode = instruction.rest, instruction.opcode
-    if opcode in ("async-update", "async-done"):
-        return
-    roles = [role for role in ROLES if role in text]
-    each = trip_count(module, caller, instruction) if roles and opcode == "while" else 1
-    for role in roles:
-        times = None if opcode == "conditional" else each
-        if role == " condition=" and times is not None:
-            times += 1
-        for part in text.split(role)[1:]:
-            if found := NAME.match(part):
-                yield Call(found[1], times)
-    for part in text.split(BRANCHES)[1:]:
-        for callee in part.partition("}")[0].split(","):
-            yield Call(callee.strip().lstrip("%"), None)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from .array_types import arrays
 from .dataflow import Dataflow, is_product
-from .execution_counts import callees, is_walkable, runs
+from .execution_counts import CONTAINERS, callees, is_walkable, runs
 from .module import Computation, Instruction, Module
 from .products import product_flops
 
@@ -26,8 +26,6 @@ RENAMES = {"bitcast", "reshape", "get-tuple-element", "opt-barrier"}
 """Opcodes that move nothing."""
 UNKNOWN = {"infeed", "outfeed", "send", "recv"}
 """Opcodes that move data while others run, or whose types do not say what they move; so do all `-start` and `-done`."""
-CONTAINERS = {"while", "call", "conditional"}
-"""Opcodes whose time and work are the sums over the operations inside."""
 FORMAL = {"parameter", "constant", "tuple", "get-tuple-element", "opt-barrier"}
 """Opcodes that take no time."""
 NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id", "recv", "send-done"}

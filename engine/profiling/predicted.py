@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ..base import formatting
 from ..base.user_error import UserError
-from ..hlo.execution_counts import is_walkable, runs
+from ..hlo.execution_counts import APPLIED, BODY, is_walkable, runs
 from ..hlo.module import Computation, Instruction, Module, parse
 from ..hlo.work import CYCLES, NO_WORK, cycles_of
 from ..spec.topology import Topology, load_topology, wiring
@@ -91,24 +91,22 @@ class Schedule:
             if each.opcode == "while":
                 self._loop(where, each)
             elif each.opcode == "call":
-                self._enter(each, "to_apply")
+                self._enter(each, APPLIED)
             elif each.opcode == "conditional":
                 self._unknown[each.name] = None
             elif operation := self._program.operations.get(each.name):
                 self._operate(each, operation)
 
     def _loop(self, where: Computation, each: Instruction) -> None:
-        body = each.attribute(r"\bbody=%?([\w.\-]+)") or ""
-        times, of = self._times.get(body), self._times[where.name]
+        times, of = self._times.get(each.attribute(BODY) or ""), self._times[where.name]
         if not times or not of:
             self._unknown[each.name] = None
             return
         for _ in range(times // of):
-            self._enter(each, "body")
+            self._enter(each, BODY)
 
     def _enter(self, each: Instruction, role: str) -> None:
-        name = each.attribute(rf"\b{role}=%?([\w.\-]+)")
-        if name and (found := self._program.module.computations.get(name)):
+        if found := self._program.module.computations.get(each.attribute(role) or ""):
             self.run(found)
 
     def _operate(self, each: Instruction, operation: Operation) -> None:

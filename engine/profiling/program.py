@@ -16,10 +16,11 @@ from ..hlo.collective_forms import kind_of
 from ..hlo.collectives import Reader
 from ..hlo.dataflow import is_product
 from ..hlo.device_groups import grouping, groups_of
+from ..hlo.execution_counts import CONTAINERS
 from ..hlo.module import Computation, Instruction, Module, parse
 from ..hlo.overlap import START
 from ..hlo.products import scope
-from ..hlo.work import CONTAINERS, FORMAL, Work, Works
+from ..hlo.work import FORMAL, Work, Works
 from ..wire.collective import CollectiveInfo
 from .trace import ProgramTrace
 
