@@ -127,6 +127,16 @@ class Module:
     def called(self, instruction: Instruction) -> Computation | None:
         return self.computations.get(instruction.attribute(CALLS) or "") if " calls=" in instruction.rest else None
 
+    def inside(self, fusion: Instruction) -> Iterator[tuple[Computation, Instruction]]:
+        """Yields the instructions of a fusion and of the fusions in it, with their computations."""
+        seen, pending = set[str](), [fusion]
+        while pending:
+            body = self.called(pending.pop())
+            if body and body.name not in seen:
+                seen.add(body.name)
+                yield from ((body, inner) for inner in body.instructions.values())
+                pending += body.instructions.values()
+
     @cached_property
     def callers(self) -> dict[str, tuple[Computation, Instruction]]:
         """The name of each computation of a fusion or an asynchronous start to that instruction and its place."""

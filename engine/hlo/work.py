@@ -100,17 +100,10 @@ class Works:
 
     def _products(self, where: Computation, each: Instruction) -> Iterator[tuple[Computation, Instruction]]:
         """The matrix products of an operation: itself, or those in its fusion and in the fusions of that."""
-        seen, pending = set[str](), [(where, each)]
-        while pending:
-            place, found = pending.pop()
-            if is_product(found):
-                yield place, found
-            elif (body := self._body(found)) and body.name not in seen:
-                seen.add(body.name)
-                pending += [(body, inner) for inner in body.instructions.values()]
-
-    def _body(self, each: Instruction) -> Computation | None:
-        return self._module.called(each) if each.opcode == "fusion" else None
+        if is_product(each):
+            yield where, each
+        elif each.opcode == "fusion":
+            yield from ((place, inner) for place, inner in self._module.inside(each) if is_product(inner))
 
     def _bytes(self, where: Computation, each: Instruction) -> int | None:
         if each.opcode in UNKNOWN or each.opcode.endswith(("-start", "-update", "-done")):
@@ -120,7 +113,7 @@ class Works:
         if each.opcode in SLICES:
             return 2 * _main_bytes(each.type)
         if each.opcode == "fusion":
-            body = self._body(each)
+            body = self._module.called(each)
             return self._read(where, each, body) + self._written(body) if body else None
         return sum(self._size(where, name) for name in dict.fromkeys(each.operands)) + _main_bytes(each.type)
 

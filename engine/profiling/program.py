@@ -176,15 +176,7 @@ class Program:
 
     def _inner(self, each: Instruction) -> list[Instruction]:
         """The instructions of a fusion and of the fusions in it."""
-        found: list[Instruction] = []
-        seen, pending = set[str](), [each]
-        while pending:
-            body = self.module.called(pending.pop())
-            if body and body.name not in seen:
-                seen.add(body.name)
-                found += body.instructions.values()
-                pending += body.instructions.values()
-        return found
+        return [inner for _, inner in self.module.inside(each)]
 
 
 def read_program(traced: ProgramTrace, text: str, mesh: Mapping[str, int]) -> Program:
