@@ -87,8 +87,8 @@ class Reader:
         operands = [found for name in names if (found := where.instructions.get(name))]
         bits, dtype = _sum(sent_types(instruction, operands))
         each = bits // 8 * (size if kind == "all-gather" else 1)
-        count, callers = self.runs[where.name], self.module.callers
-        others = [callers[where.name][1], *operands] if where.name in callers else operands
+        count, around = self.runs[where.name], self.module.around(where)
+        others = [around[1], *operands] if around else operands
         op_name = instruction.op_name or next((name for found in others if (name := found.op_name)), "")
         if transfer and "/" not in op_name:  # the name of an argument
             op_name = megascale.name_of(instruction)
@@ -138,9 +138,7 @@ class Reader:
     def outermost(self, where: Computation, instruction: Instruction) -> Instruction:
         """Returns the fusion or asynchronous start around an instruction, or itself: traces name that."""
         for _ in range(MAX_NESTED):
-            if where.name not in self.module.callers:
-                break
-            where, instruction = self.module.callers[where.name]
+            where, instruction = self.module.around(where) or (where, instruction)
         return instruction
 
     def _argument(self, where: Computation, name: str) -> str:

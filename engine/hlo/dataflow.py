@@ -6,8 +6,7 @@ Values are followed through instructions that only move them or change their dty
 import re
 from collections.abc import Iterator
 
-from .execution_counts import APPLIED, BODY
-from .module import CALLS, Computation, Instruction, Module, number
+from .module import BODY, CALLERS, Computation, Instruction, Module, number
 
 INDEX = r"\bindex=(\d+)"
 PARAMETER = re.compile(r"(\d{1,9})\)")
@@ -16,8 +15,6 @@ MOVES = {
     *("all-gather", "all-gather-start", "all-gather-done", "opt-barrier"),
 }
 """Opcodes that only move or convert their first operand."""
-CALLERS = {"fusion": CALLS, "call": APPLIED, "while": BODY, "async-start": CALLS}
-"""Opcodes that call another computation with their operands, to the attribute that names it. A loop has one tuple."""
 LIBRARY_PRODUCT = re.compile(r'custom_call_target="__cu(?:blas\$(?:gemm|lt\$matmul)|dnn\$conv)')
 """Matrix products and convolutions that GPU programs leave to cuBLAS and cuDNN, or on AMD's to hipBLAS and MIOpen."""
 MAX_STEPS = 1000
@@ -37,13 +34,7 @@ class Dataflow:
     """The flow of values through one module."""
 
     def __init__(self, module: Module) -> None:
-        self._computations, self._entry = module.computations, module.entry
-        self.callers: dict[str, tuple[Computation, Instruction]] = {}
-        """Computation to an instruction that calls it, and the computation of that. One of several callers."""
-        for where, instruction in module.instructions():
-            role = CALLERS.get(instruction.opcode)
-            if role and (called := instruction.attribute(role)):
-                self.callers[called] = where, instruction
+        self._computations, self._entry, self._callers = module.computations, module.entry, module.callers
         self._users: dict[str, dict[str, list[Instruction]]] = {}
 
     def argument(self, where: Computation, name: str) -> int | None:
@@ -98,7 +89,7 @@ class Dataflow:
 
     def _passed(self, where: str, index: int) -> Value | None:
         """The operand that the caller of a computation passes as this parameter."""
-        caller = self.callers.get(where)
+        caller = self._callers.get(where)
         if caller is None or caller[1].opcode == "while":
             return None
         operands = caller[1].operands
@@ -118,7 +109,7 @@ class Dataflow:
                 case "while" if instruction and self._is_kept(instruction.attribute(BODY) or "", index):
                     name = instruction.operand
                 case "parameter" if where != self._entry and self._is_kept(where, index):
-                    caller, loop = self.callers[where]
+                    caller, loop = self._callers[where]
                     where, name = caller.name, loop.operand
                 case _:
                     return None
@@ -128,20 +119,20 @@ class Dataflow:
         """Whether a loop passes this element of its tuple on unchanged."""
         found = self._computations.get(body)
         root = found.root if found else None
-        if not found or not root or root.opcode != "tuple" or body not in self.callers or index >= len(root.operands):
+        if not found or not root or root.opcode != "tuple" or body not in self._callers or index >= len(root.operands):
             return False
         element = found.instructions.get(root.operands[index])
         if not element or element.opcode != "get-tuple-element" or _index(element) != index:
             return False
         source = found.instructions.get(element.operand)
-        return source is not None and source.opcode == "parameter" and self.callers[body][1].opcode == "while"
+        return source is not None and source.opcode == "parameter" and self._callers[body][1].opcode == "while"
 
     def _results(self, where: str, name: str, user: Instruction) -> Iterator[Value]:
         """One step forward: the values that `user` moves this one to."""
         computation = self._computations[where]
         if user.opcode in MOVES and user.operand == name:
             yield where, user.name
-            if user.name in computation.roots and (caller := self.callers.get(where)):
+            if user.name in computation.roots and (caller := self._callers.get(where)):
                 yield caller[0].name, caller[1].name
         elif user.opcode in ("fusion", "call"):
             called = user.attribute(CALLERS[user.opcode]) or ""
@@ -161,7 +152,7 @@ class Dataflow:
         for loop in self.users(where, built.name):
             if loop.opcode == "while" and (body := loop.attribute(BODY)):
                 yield from ((body, each.name) for each in self._parameters(body))
-        if built.name in self._computations[where].roots and (caller := self.callers.get(where)):
+        if built.name in self._computations[where].roots and (caller := self._callers.get(where)):
             yield caller[0].name, caller[1].name
 
     def _parameters(self, computation: str) -> Iterator[Instruction]:

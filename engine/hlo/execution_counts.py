@@ -5,11 +5,8 @@ import re
 from collections import Counter
 
 from ..base.call_graph import walk_of
-from .module import Computation, Instruction, Module, number
+from .module import BODY, CONDITION, Computation, Instruction, Module, number
 
-BODY = r"\bbody=%?([\w.\-]+)"
-CONDITION = r"\bcondition=%?([\w.\-]+)"
-APPLIED = r"\bto_apply=%?([\w.\-]+)"
 CALLED = re.compile(
     r" (calls|to_apply|body|condition|true_computation|false_computation|branch_computations)="
     r"(?:\{([^{}]*)\}|%?([\w.\-]+))"

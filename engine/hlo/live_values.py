@@ -13,8 +13,8 @@ from functools import lru_cache
 from math import prod
 
 from .array_types import arrays, elements, leaves, memory_space
-from .execution_counts import APPLIED, BODY, CONDITION, callees
-from .module import Computation, Instruction, Module, number, numbers
+from .execution_counts import callees
+from .module import APPLIED, BODY, CONDITION, Computation, Instruction, Module, number, numbers
 
 OUTPUT_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
 """An output, and the argument or operand whose memory it takes."""

@@ -20,6 +20,11 @@ INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\
 COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{$")
 OP_NAME = r'op_name="([^"\\]*+(?:\\.[^"\\]*+)*+)"'
 CALLS = r"\bcalls=%?([\w.\-]+)"
+APPLIED = r"\bto_apply=%?([\w.\-]+)"
+BODY = r"\bbody=%?([\w.\-]+)"
+CONDITION = r"\bcondition=%?([\w.\-]+)"
+CALLERS = {"fusion": CALLS, "call": APPLIED, "while": BODY, "async-start": CALLS}
+"""Opcodes that run another computation on their operands, to the attribute that names it. A loop has one tuple."""
 DIGITS = re.compile(r"\d+")
 OPERAND = re.compile(r"%([\w.\-]+)")
 BRACKETS = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}")
@@ -139,12 +144,19 @@ class Module:
 
     @cached_property
     def callers(self) -> dict[str, tuple[Computation, Instruction]]:
-        """The name of each computation of a fusion or an asynchronous start to that instruction and its place."""
+        """The name of each computation to the fusion, call, loop or asynchronous start that runs it, and the place of
+        that; to one of several."""
         return {
-            called.name: (where, instruction)
+            called: (where, instruction)
             for where, instruction in self.instructions()
-            if (called := self.called(instruction))
+            if (role := CALLERS.get(instruction.opcode)) and (called := instruction.attribute(role))
         }
+
+    def around(self, where: Computation) -> tuple[Computation, Instruction] | None:
+        """Returns the fusion or asynchronous start that runs a computation as one operation, and its place; None if
+        none does."""
+        found = self.callers.get(where.name)
+        return found if found and found[1].opcode in ("fusion", "async-start") else None
 
     def source(self, instruction: Instruction) -> str:
         """Returns the `file:line` of an instruction, preferably outside libraries; empty if the module has none."""

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from . import megascale
 from .collective_forms import is_permute
 from .dataflow import is_product
-from .execution_counts import APPLIED, BODY
-from .module import CALLS, Computation, Instruction, Module
+from .module import APPLIED, BODY, CALLS, Computation, Instruction, Module
 
 TARGET = r'\bcustom_call_target="([^"]*)"'
 START, DONE = "AsyncCollectiveStart", "AsyncCollectiveDone"

@@ -88,7 +88,7 @@ def _compiled(module: Module, written: Mapping[str, float | None]) -> dict[str, 
     found: dict[str, list[tuple[float, str]]] = {}
     for where, product in module.instructions():
         if is_product(product) and (each := product_flops(where, product)) and (count := times[where.name]):
-            related = list(_related(flow, where, product))
+            related = list(_related(module, flow, where, product))
             names = [scope(_without_primitive(other.op_name), words) for other in related if other.op_name]
             name = next((name for name in names if name in written), max(names, key=len, default=""))
             source = next((line for other in related if (line := module.source(other))), "")
@@ -101,13 +101,12 @@ def _without_primitive(op_name: str) -> str:
     return op_name.partition(";")[0].rpartition("/")[0]
 
 
-def _related(flow: Dataflow, where: Computation, product: Instruction) -> Iterator[Instruction]:
+def _related(module: Module, flow: Dataflow, where: Computation, product: Instruction) -> Iterator[Instruction]:
     """Instructions whose metadata may name the product: itself, the fusion around it, its users and its operands."""
     yield product
-    around = flow.callers.get(where.name)
-    if around and around[1].opcode == "fusion":
-        yield around[1]
-    place, outermost = around if around and around[1].opcode == "fusion" else (where, product)
+    place, outermost = module.around(where) or (where, product)
+    if outermost is not product:
+        yield outermost
     yield from flow.users(place.name, outermost.name)
     yield from (found for name in outermost.operands if (found := place.instructions.get(name)))
 

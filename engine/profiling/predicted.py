@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from ..base import formatting
 from ..base.user_error import UserError
-from ..hlo.execution_counts import APPLIED, BODY, is_walkable, runs
-from ..hlo.module import Computation, Instruction, Module, parse
+from ..hlo.execution_counts import is_walkable, runs
+from ..hlo.module import APPLIED, BODY, Computation, Instruction, Module, parse
 from ..hlo.work import CYCLES, NO_WORK, cycles_of
 from ..spec.topology import Topology, load_topology, wiring
 from ..wire.collective import Network

@@ -74,7 +74,7 @@ class Program:
         self.operations = {
             each.name: self._operation(where, each)
             for where, each in module.instructions()
-            if where.name not in module.callers  # the instructions of a fusion are not in traces
+            if not module.around(where)  # the instructions of a fusion are not in traces
         }
 
     def partners(self, collective: str, position: int) -> tuple[int, ...]:

@@ -113,6 +113,7 @@ def test_start_and_done_count_once_and_tuples_are_summed() -> None:
         ("all-reduce", ["data", "model"], 1, 40),
         ("reduce-scatter", ["model"], 1, 64),
     ]
+    assert {info.name for info in found} == {"ags", "ars", "s"}
 
 
 LOOP = """\
