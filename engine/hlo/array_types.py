@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .module import closing, number, numbers
 
 ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
-LEAF = re.compile(r"token\[\]|\w+\[[^\]]*\](?:\{[^}]*\})?")
+LEAF = re.compile(r"\b\w+\[[^\[\]]*\](?:\{[^{}]*\})?")
 """An array, with its layout."""
 SPACE = re.compile(r"S\((\d+)\)")
 MAIN = 0

@@ -7,19 +7,15 @@ one that updates a slice in place writes the slice.
 
 import re
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from .array_types import arrays
+from .array_types import MAIN, arrays, leaves, memory_space
 from .dataflow import Dataflow, is_product
 from .execution_counts import CONTAINERS, callees, is_walkable, runs
 from .module import Computation, Instruction, Module
 from .products import product_flops
 
-ARRAY = re.compile(r"\b[a-z]\w*\[[\d,<=]*\](\{[^{}]*\})?")
-"""An array of a type, with its layout."""
-ELSEWHERE = re.compile(r"S\([1-9]")
-"""The layout of an array that is not in the device's main memory: on TPU, on the chip or on the host."""
 SLICES = {"slice", "dynamic-slice", "gather"}
 """Opcodes that read as much of their first operand as they return."""
 RENAMES = {"bitcast", "reshape", "get-tuple-element", "opt-barrier"}
@@ -166,11 +162,10 @@ class Works:
         return self._size(body, name)
 
 
+@lru_cache(4096)
 def _main_bytes(type_: str) -> int:
-    if "S(" not in type_:
-        return arrays(type_).bits // 8
-    main = (found[0] for found in ARRAY.finditer(type_) if not (found[1] and ELSEWHERE.search(found[1])))
-    return arrays(" ".join(main)).bits // 8
+    """Bytes of a type's arrays in the device's main memory: on TPU, others are on the chip or on the host."""
+    return sum(arrays(leaf).bits for leaf in leaves(type_) if memory_space(leaf) == MAIN) // 8
 
 
 def cycles_of(each: Instruction) -> int:
