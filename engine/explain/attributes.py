@@ -38,7 +38,7 @@ def memory_of(op: Any) -> str:
 
 def has_memory_kinds(module: Any) -> bool:
     """Whether a program says in which memory its arguments and results are: jax only does if it uses several."""
-    main = main_of(module.operation)
+    main = main_of(module)
     return any(MEMORY in each for each in each_of(main, main.regions[0].blocks[0].arguments, "arg_attrs"))
 
 
@@ -67,13 +67,29 @@ def devices_of(top: list[Any]) -> dict[str, int]:
 
 
 def main_of(module: Any) -> Any:
-    top = (op.operation for op in module.regions[0].blocks[0].operations)
-    return next(op for op in top if op.name == "func.func" and text_of(op, "sym_name") == "main")
+    return ir.SymbolTable(module.operation)["main"]
 
 
-def last_of(function: Any) -> Any:
-    *_, last = function.regions[0].blocks[0].operations
-    return last.operation
+def last_of(block: Any) -> Any:
+    return block.operations[-1].operation
+
+
+def owner_of(value: Any) -> Any:
+    """Returns the operation that computes a value; None for an argument of a block."""
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
+def walked(operation: Any, *names: str) -> list[Any]:
+    """Returns the operations of these names in an operation, also in regions of regions; without names, all."""
+    found: list[Any] = []
+
+    def visit(op: Any) -> ir.WalkResult:
+        if not names or op.name in names:
+            found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    operation.walk(visit)
+    return found
 
 
 def each_of(main: Any, values: Sequence[Any], name: str) -> list[Any]:

@@ -15,11 +15,10 @@ from jaxlib.mlir import ir
 
 from ..hlo.device_groups import axes_of
 from .explanation import UNKNOWN
-from .graph import Axis, Rule, word
+from .graph import CUSTOM_CALL, Axis, Rule, word
 from .partitioned import Partitioned, shape_of, tag
 from .passes import CALLS
 from .reshards import (
-    CUSTOM_CALL,
     FFT,
     REDUCTION,
     WITHOUT_DATA,

@@ -3,12 +3,11 @@
 from collections import defaultdict
 from typing import Any
 
-from jaxlib.mlir import ir
-
+from .attributes import last_of, walked
 from .exchanges import KERNEL, target
+from .graph import CUSTOM_CALL, SHARD_MAP
 from .partitioned import Partitioned, shape_of
 from .passes import CALLS
-from .reshards import CUSTOM_CALL
 
 LANES = 128
 """Elements in a row of a TPU's tiles, to which one dim of an array is padded."""
@@ -23,16 +22,12 @@ def kernel_values(program: Partitioned) -> set[Any]:
     """Returns the values whose last dim lies along the lanes of a TPU, as kernels take and return them: also where they
     come from and where they are kept."""
     near, waiting = defaultdict[Any, list[Any]](list), list[Any]()
-
-    def visit(op: Any) -> ir.WalkResult:
+    for op in walked(program.module):
         for one, other in _same(program, op):
             near[one].append(other)
             near[other].append(one)
         if op.name == CUSTOM_CALL and target(op) == KERNEL:
             waiting.extend((*op.operands, *op.results))
-        return ir.WalkResult.ADVANCE
-
-    program.module.walk(visit)
     found = set[Any]()
     while waiting:
         if (value := waiting.pop()) not in found:
@@ -47,14 +42,13 @@ def _same(program: Partitioned, op: Any) -> list[tuple[Any, Any]]:
         block = program.called(op)
     elif op.name == "stablehlo.while":
         block = op.regions[1].blocks[0]
-    elif op.name == "sdy.manual_computation":
+    elif op.name == SHARD_MAP:
         block = op.regions[0].blocks[0]
     elif op.name == "stablehlo.optimization_barrier":
         return list(zip(op.operands, op.results, strict=True))
     else:
         values = op.operands[: 1 + (op.name == "stablehlo.dynamic_update_slice")] if op.name in KEEPS else ()
         return [(value, op.results[0]) for value in values if shape_of(value)[-1:] == shape_of(op.results[0])[-1:]]
-    *_, end = block.operations
     loops = zip(op.operands, op.results, strict=True) if op.name == "stablehlo.while" else ()
-    pairs = zip(op.operands, block.arguments, strict=True), zip(end.operation.operands, op.results, strict=True)
+    pairs = zip(op.operands, block.arguments, strict=True), zip(last_of(block).operands, op.results, strict=True)
     return [*pairs[0], *pairs[1], *loops]

@@ -17,6 +17,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
+from .attributes import last_of
 from .graph import PRODUCT, Places
 from .kernel_layouts import LANES, kernel_values
 from .partitioned import Partitioned, bytes_of
@@ -222,7 +223,7 @@ class LiveMemory:
         self.now += 1
         self._read(read)
         body = op.regions[1].blocks[0]
-        *_, end = body.operations
+        end = last_of(body)
         state: list[Sources] = []
         for result, sources, given, after in zip(op.results, read, body.arguments, end.operands, strict=True):
             buffer = self._new(result, 0)

@@ -3,12 +3,10 @@
 from typing import Any
 
 from .explanation import MemoryTransfer
-from .graph import Graph, Operation, name_of
+from .graph import CUSTOM_CALL, Graph, Operation, name_of
 from .partitioned import Partitioned, tag
 
 DEVICE = "device"
-MOVES_MEMORY = "stablehlo.custom_call"
-"""With a kind of memory among its attributes it returns its operand in that memory."""
 KEEPS = {
     f"stablehlo.{name}": position
     for name, position in (
@@ -48,8 +46,8 @@ def memory_transfers(program: Partitioned) -> list[MemoryTransfer]:
 
 
 def moves(graph: Graph, operation: Operation) -> bool:
-    """Returns whether an operation moves its operand to another kind of memory."""
-    if operation.name != MOVES_MEMORY or len(operation.operands) != 1 or not operation.results:
+    """Returns whether an operation moves its operand to another kind of memory: a call that names one does."""
+    if operation.name != CUSTOM_CALL or len(operation.operands) != 1 or not operation.results:
         return False
     return graph.tensors[operation.operands[0]].memory != graph.tensors[operation.results[0]].memory
 

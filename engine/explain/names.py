@@ -10,7 +10,8 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo as hlo
 
-FRONTEND = "mhlo.frontend_attributes"
+from .attributes import FRONTEND, attribute_of, owner_of
+
 PREFIX = "shardtui.name."
 
 
@@ -33,12 +34,13 @@ def names_of(attribute: Any) -> Iterator[tuple[int, str]]:
 
 
 def _lower(_: Any, value: Any, *, name: str) -> list[Any]:
-    if isinstance(value.owner, ir.Block):
+    operation = owner_of(value)
+    if operation is None:
         return [value]
-    if value.owner.operation.name.startswith("chlo."):  # the passes write it anew, without its attributes
+    if operation.name.startswith("chlo."):  # the passes write it anew, without its attributes
         value = hlo.reshape(value.type, value)
-    operation = value.owner.operation
-    known = operation.attributes[FRONTEND] if FRONTEND in operation.attributes else None  # noqa: SIM401
+        operation = value.owner.operation
+    known = attribute_of(operation, FRONTEND)
     entries = {entry.name: entry.attr for entry in ir.DictAttr(known)} if known is not None else {}
     position = next(index for index, result in enumerate(operation.results) if result == value)
     entries.setdefault(f"{PREFIX}{position}", ir.StringAttr.get(name))

@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from .attributes import axes_in, axes_of_dims, part_of_argument, shardings
+from .attributes import axes_in, axes_of_dims, owner_of, part_of_argument, shardings, walked
 from .graph import SHARD_MAP, Axis, Graph, Rule
 from .passes import CALLS, insert_collectives, propagate
 from .reader import TAG, given, read
@@ -36,9 +36,8 @@ class Partitioned:
     graph: Graph
 
     @cached_property
-    def _functions(self) -> dict[str, Any]:
-        top = (op.operation for op in self.module.regions[0].blocks[0].operations)
-        return {ir.StringAttr(op.attributes["sym_name"]).value: op for op in top if op.name == "func.func"}
+    def _functions(self) -> ir.SymbolTable:
+        return ir.SymbolTable(self.module.operation)
 
     @property
     def listed_mesh(self) -> dict[str, int]:
@@ -69,7 +68,7 @@ class Partitioned:
             elif op.name in ("stablehlo.case", "stablehlo.if"):
                 for region in op.regions:
                     yield from self._in_block(region.blocks[0], None)
-            elif op.name in ("sdy.manual_computation", "sdy.named_computation"):
+            elif op.name in (SHARD_MAP, "sdy.named_computation"):
                 yield from self._in_block(op.regions[0].blocks[0], times)
             else:
                 yield op, times
@@ -78,7 +77,8 @@ class Partitioned:
     def _call_of(self) -> dict[str, Any]:
         """The call of each function that is called once."""
         found: dict[str, list[Any]] = {}
-        self.module.walk(lambda op: _add_call(found, op))
+        for op in walked(self.module, *CALLS):
+            found.setdefault(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, []).append(op)
         return {name: calls[0] for name, calls in found.items() if len(calls) == 1}
 
     def call_of(self, function: Any) -> Any:
@@ -150,13 +150,12 @@ class Partitioned:
 
     def _layout(self, value: Any) -> list[list[Axis]]:
         rank = len(shape_of(value))
-        if not isinstance(value.owner, ir.Block):
-            op = value.owner.operation
+        if (op := owner_of(value)) is not None:
             if op.name in INSERTED:
                 return axes_of_dims(op.attributes["out_sharding"], rank)
             if (sharding := shardings(op)[list(op.results).index(value)]) is not None:
                 return axes_of_dims(sharding, rank)
-        elif value.owner.owner.operation.name == "sdy.manual_computation":
+        elif value.owner.owner.operation.name == SHARD_MAP:
             return part_of_argument(value.owner.owner.operation, ir.BlockArgument(value).arg_number, rank)
         tensor = self.tensor_of(value)
         return self.graph.tensors[tensor].axes if tensor is not None else [[] for _ in range(rank)]
@@ -184,8 +183,7 @@ class Partitioned:
 
     def tensor_of(self, value: Any) -> int | None:
         """Returns the tensor of the graph that a value is, also after collectives; None if it is none."""
-        while not isinstance(value.owner, ir.Block):
-            op = value.owner.operation
+        while (op := owner_of(value)) is not None:
             if op.name not in INSERTED:
                 index = tag(op)
                 position = next(number for number, result in enumerate(op.results) if result == value)
@@ -230,14 +228,9 @@ def partition(module: Any, records: bool = False) -> Partitioned:
         return Partitioned(transformed, graph)
 
 
-def _add_call(found: dict[str, list[Any]], op: Any) -> ir.WalkResult:
-    if op.name in CALLS:
-        found.setdefault(ir.FlatSymbolRefAttr(op.attributes["callee"]).value, []).append(op)
-    return ir.WalkResult.ADVANCE
-
-
 def is_inserted(value: Any) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.operation.name in INSERTED
+    op = owner_of(value)
+    return op is not None and op.name in INSERTED
 
 
 def shape_of(value: Any) -> list[int]:

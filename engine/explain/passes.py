@@ -10,7 +10,8 @@ from jaxlib.mlir.dialects import stablehlo
 from ..base.advice import first_line
 from ..base.call_graph import walk_of
 from ..base.user_error import UserError
-from .names import FRONTEND
+from .attributes import FRONTEND, last_of, owner_of, walked
+from .graph import CUSTOM_CALL, SHARD_MAP
 
 PIPELINE = "sdy-propagation-pipeline"
 PROPAGATE = "sdy-user-priority-propagate"
@@ -22,8 +23,7 @@ LEGALIZE = "func.func(chlo-legalize-to-stablehlo)"
 RAGGED = "chlo.ragged_dot"
 NOT_REGISTERED = "sdy-save-module"
 CONSTRAIN = "sdy-apply-sharding-constraints"
-MANUAL = "sdy.manual_computation"
-"""A `shard_map`: with one, `CONSTRAIN` may end the process with SIGSEGV if it records (jaxlib 0.10.2 and 0.12.0)."""
+"""With a `shard_map`, this pass may end the process with SIGSEGV if it records (jaxlib 0.10.2 and 0.12.0)."""
 SLICE = ("start_indices", "limit_indices", "strides")
 RESHAPE = "stablehlo.reshape"
 PAD = ("edge_padding_low", "edge_padding_high", "interior_padding")
@@ -35,18 +35,19 @@ Operation = Any
 def propagate(module: Operation, records: bool) -> None:
     """Decides the sharding of every value of a module, in place. Raises UserError. `records`: origins in attributes."""
     _require_walkable(module)
-    for broadcast in _operations(module, "stablehlo.broadcast_in_dim"):
+    for broadcast in walked(module, "stablehlo.broadcast_in_dim"):
         _normalize(broadcast)
-    for cut in _operations(module, "stablehlo.slice"):
-        _fold(cut)
-    for reshape in _operations(module, RESHAPE):
+    functions = ir.SymbolTable(module)
+    for cut in walked(module, "stablehlo.slice"):
+        _fold(cut, functions)
+    for reshape in walked(module, RESHAPE):
         _merge(reshape)
-    for shard_map in _operations(module, MANUAL):
-        for product in _operations(shard_map, RAGGED):
+    for shard_map in walked(module, SHARD_MAP):
+        for product in walked(shard_map, RAGGED):
             _keep_opaque(product)
     before, _ = _pipeline(module)
     stablehlo.register_stablehlo_passes()
-    _run(module, [LEGALIZE, *(_recording(before, MANUAL in str(module)) if records else before)])
+    _run(module, [LEGALIZE, *(_recording(before, SHARD_MAP in str(module)) if records else before)])
 
 
 def _recording(passes: list[str], has_manual: bool) -> list[str]:
@@ -121,18 +122,6 @@ def _missing(why: str) -> UserError:
     )
 
 
-def _operations(operation: Operation, name: str) -> list[Operation]:
-    found: list[Any] = []
-
-    def visit(inner: Any) -> ir.WalkResult:
-        if inner.name == name:
-            found.append(inner)
-        return ir.WalkResult.ADVANCE
-
-    operation.walk(visit)
-    return found
-
-
 def _require_walkable(module: Operation) -> None:
     """Shardy's passes put the function's operations in place of every call, and readers enter every region."""
     sizes, calls, depth = dict[str, int](), dict[str, list[str]](), 0
@@ -186,10 +175,10 @@ def _normalize(operation: Operation) -> None:
     operation.erase()
 
 
-def _fold(cut: Operation) -> None:
+def _fold(cut: Operation, functions: ir.SymbolTable) -> None:
     """Writes a slice of a padded value as one pad, as the compiler does: a shift by padding keeps its sharding."""
     begins, ends, strides = (list(ir.DenseI64ArrayAttr(cut.attributes[name])) for name in SLICE)
-    pad, call = _called(cut.operands[0])
+    pad, call = _called(cut.operands[0], functions)
     if pad is None or pad.name != "stablehlo.pad":
         return
     low, high, between = (list(ir.DenseI64ArrayAttr(pad.attributes[name])) for name in PAD)
@@ -215,39 +204,32 @@ def _merge(reshape: Operation) -> None:
     """Lets a reshape of a reshape take what that one takes, as the compiler does: an axis crosses both, even if it does
     not divide a dim in between."""
     value = reshape.operands[0]
-    while not isinstance(value.owner, ir.Block) and value.owner.operation.name == RESHAPE:
-        value = value.owner.operation.operands[0]
+    while (maker := owner_of(value)) is not None and maker.name == RESHAPE:
+        value = maker.operands[0]
     reshape.operands[0] = value
 
 
-def _called(value: Operation) -> tuple[Operation, Operation]:
+def _called(value: Operation, functions: ir.SymbolTable) -> tuple[Operation, Operation]:
     """The operation that computes a value, and the call that it is in, as `jnp.pad` is; None without."""
-    if isinstance(value.owner, ir.Block):
-        return None, None
-    op = value.owner.operation
-    if op.name not in CALLS:
+    op = owner_of(value)
+    if op is None or op.name not in CALLS:
         return op, None
-    name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
-    top = op
-    while top.parent is not None and top.name != "builtin.module":
-        top = top.parent
-    functions = (each.operation for each in top.regions[0].blocks[0].operations)
-    function = next(each for each in functions if ir.StringAttr(each.attributes["sym_name"]).value == name)
-    *_, end = function.regions[0].blocks[0].operations
-    inner = end.operands[list(op.results).index(value)]
-    return (None, None) if isinstance(inner.owner, ir.Block) else (inner.owner.operation, op)
+    function = functions[ir.FlatSymbolRefAttr(op.attributes["callee"]).value]
+    maker = owner_of(last_of(function.regions[0].blocks[0]).operands[list(op.results).index(value)])
+    return (None, None) if maker is None else (maker, op)
 
 
 def _at(value: Operation, call: Operation) -> Operation:
     """A value of a function at a call of it."""
     if call is None:
         return value
-    if isinstance(value.owner, ir.Block):
+    maker = owner_of(value)
+    if maker is None:
         return call.operands[ir.BlockArgument(value).arg_number]
-    new = value.owner.operation.clone()
-    for position, operand in enumerate(value.owner.operation.operands):
-        new.operation.operands[position] = _at(operand, call)
-    return new.operation.results[list(value.owner.operation.results).index(value)]
+    new = maker.clone().operation
+    for position, operand in enumerate(maker.operands):
+        new.operands[position] = _at(operand, call)
+    return new.results[list(maker.results).index(value)]
 
 
 def _keep_opaque(operation: Operation) -> None:
@@ -256,6 +238,6 @@ def _keep_opaque(operation: Operation) -> None:
     result = operation.results[0]
     with operation.location, ir.InsertionPoint(operation):
         name: dict[str, ir.Attribute] = {"call_target_name": ir.StringAttr.get(RAGGED)}
-        new = ir.Operation.create("stablehlo.custom_call", [result.type], list(operation.operands), name)
+        new = ir.Operation.create(CUSTOM_CALL, [result.type], list(operation.operands), name)
     result.replace_all_uses_with(new.results[0])
     operation.erase()

@@ -9,6 +9,7 @@ from jaxlib.mlir.dialects import sdy
 
 from .attributes import (
     EDGES,
+    FRONTEND,
     MEMORY,
     ORIGINS,
     SHARDING,
@@ -34,7 +35,7 @@ from .attributes import (
     type_of,
 )
 from .graph import ASKS, TYPED, Axis, Graph, Operation, Place, Places, PropagationStep, Rule, Tensor
-from .names import FRONTEND, names_of
+from .names import names_of
 
 EDGE = "sdy.data_flow_edge"
 BODIES = ("stablehlo.while", "stablehlo.case", "stablehlo.if", "sdy.named_computation", "sdy.manual_computation")
@@ -57,7 +58,8 @@ def given(module: Any) -> Given:
     """Returns what a module asks for before the propagation, which does not keep it apart from what it adds."""
     with module.context:
         main = main_of(module)
-        kinds = ((main.regions[0].blocks[0].arguments, "arg_attrs"), (last_of(main).operands, "res_attrs"))
+        block = main.regions[0].blocks[0]
+        kinds = ((block.arguments, "arg_attrs"), (last_of(block).operands, "res_attrs"))
         return Given(*([axes_in(entry(each, SHARDING)) for each in each_of(main, *kind)] for kind in kinds))
 
 
@@ -73,7 +75,7 @@ class _Reader:
         self.graph = Graph(mesh_of(top), has_memory_kinds(module))
         self._devices = devices_of(top)
         main = main_of(module)
-        self._places = Places(last_of(main).location)
+        self._places = Places(last_of(main.regions[0].blocks[0]).location)
         self._nodes: dict[ir.Value, int] = {}
         self._rules: dict[Any, Rule] = {}
         self._edges: list[tuple[int, int, str]] = []

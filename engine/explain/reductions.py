@@ -7,10 +7,8 @@ compiler does neither.
 from collections.abc import Iterator
 from typing import Any
 
-from jaxlib.mlir import ir
-
 from ..spec.topology import Topology
-from .attributes import axes_in
+from .attributes import axes_in, owner_of
 from .graph import PRODUCT, Axis
 from .kernel_layouts import LANES
 from .partitioned import Partitioned
@@ -154,8 +152,8 @@ def scatters_whole(topology: Topology) -> bool:
 
 
 def _is_product(op: Any) -> bool:
-    maker = op.operands[0].owner
-    return not isinstance(maker, ir.Block) and maker.operation.name == PRODUCT
+    maker = owner_of(op.operands[0])
+    return maker is not None and maker.name == PRODUCT
 
 
 def _taker(value: Any) -> Any:
@@ -177,9 +175,9 @@ def _adder(value: Any, axes: set[Axis]) -> Any:
 
 def _is_sum(value: Any, axes: set[Axis]) -> bool:
     """Whether a value with one taker is a sum over these axes, or a part of one, or adds such sums."""
-    if isinstance(value.owner, ir.Block) or _taker(value) is None:
+    op = owner_of(value)
+    if op is None or _taker(value) is None:
         return False
-    op = value.owner.operation
     if op.name in (ADD, SLICE):
         return all(_is_sum(each, axes) for each in op.operands)
     return op.name == REDUCE and set(axes_in(op.attributes["reduction_axes"])) == axes

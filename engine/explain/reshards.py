@@ -11,11 +11,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from ..base import formatting
+from .attributes import last_of, owner_of
 from .explanation import UNKNOWN
-from .graph import Axis
+from .graph import CUSTOM_CALL, Axis
 from .partitioned import INSERTED, Partitioned, is_inserted, shape_of, tag
 
-CUSTOM_CALL = "stablehlo.custom_call"
 WITHOUT_DATA = re.compile(
     r"(stablehlo|sdy)\.(constant|iota|partition_id|replica_id|return|after_all|create_token|optimization_barrier|"
     r"rng_bit_generator)|func\.return"
@@ -196,8 +196,7 @@ def _looks_up(program: Partitioned, taker: Any, position: int, axes: list[Axis])
 
 def maker_of(program: Partitioned, value: Any) -> Any:
     """The operation that computes a value before it is moved; None for an argument."""
-    value = program.source(value)
-    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+    return owner_of(program.source(value))
 
 
 def is_made(maker: Any) -> bool:
@@ -245,8 +244,7 @@ def is_unsplit(program: Partitioned, op: Any) -> bool:
 
 def settle_results(program: Partitioned) -> None:
     """Leaves dims of results whole that the compiler gathers, unless the program asks for a layout."""
-    *_, end = program.main.operations
-    for value, index in zip(end.operation.operands, program.graph.results, strict=True):
+    for value, index in zip(last_of(program.main).operands, program.graph.results, strict=True):
         tensor, maker = program.graph.tensors[index], _before_slices(program, maker_of(program, value))
         if maker is not None and not tensor.given and is_whole(program, maker):
             moved = maker.operands[0]

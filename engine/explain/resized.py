@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from jaxlib.mlir import ir
 
-from .attributes import manual_axes_of_dims
+from .attributes import manual_axes_of_dims, owner_of
 from .graph import SHARD_MAP, Axis, Graph
 from .partitioned import Partitioned, shape_of
 
@@ -93,8 +93,7 @@ class Resized(Partitioned):
 
     def _from_source(self, value: Any) -> tuple[list[Axis], list[Axis]]:
         """As the largest operand is, from the argument of the `shard_map` on."""
-        if not isinstance(value.owner, ir.Block):
-            op = value.owner.operation
+        if (op := owner_of(value)) is not None:
             tensors = [each for each in op.operands if isinstance(each.type, ir.RankedTensorType)]
             largest = max(tensors, key=lambda each: math.prod(shape_of(each)), default=None)
             return ([], []) if largest is None or op.name == SHARD_MAP else self._split_inside(largest)

@@ -10,10 +10,10 @@ from ..hlo.device_groups import axes_of
 from .attributes import axes_in
 from .exchanges import RAGGED_EXCHANGE, exchanges, target
 from .explanation import UNKNOWN
-from .graph import Axis, Places
+from .graph import CUSTOM_CALL, Axis, Places
 from .partitioned import INSERTED, Partitioned, tag
 from .reductions import GATHER, REDUCE, Reductions
-from .reshards import CUSTOM_CALL, Exchange, inserted
+from .reshards import Exchange, inserted
 
 WRITTEN = {
     f"stablehlo.{kind}": kind.replace("_", "-")

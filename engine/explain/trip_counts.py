@@ -4,11 +4,13 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
+from .attributes import last_of, owner_of
+
 
 def trip_count(loop: Any) -> int | None:
     """Returns the iterations of a `stablehlo.while`; None if they depend on data."""
     condition, body = (region.blocks[0] for region in loop.regions)
-    compared = _owner(_last(condition).operands[0])
+    compared = owner_of(last_of(condition).operands[0])
     if (
         compared is None
         or compared.name != "stablehlo.compare"
@@ -16,10 +18,10 @@ def trip_count(loop: Any) -> int | None:
     ):
         return None
     counter, limit = compared.operands
-    if not isinstance(counter.owner, ir.Block):
+    if owner_of(counter) is not None:
         return None
     position = ir.BlockArgument(counter).arg_number
-    added = _owner(_last(body).operands[position])
+    added = owner_of(last_of(body).operands[position])
     if added is None or added.name != "stablehlo.add":
         return None
     first, last = _constant(loop.operands[position], loop), _constant(limit, loop)
@@ -29,22 +31,14 @@ def trip_count(loop: Any) -> int | None:
     return max(0, -((first - last) // steps[0]))
 
 
-def _last(block: Any) -> Any:
-    *_, last = block.operations
-    return last.operation
-
-
-def _owner(value: Any) -> Any:
-    return None if isinstance(value.owner, ir.Block) else value.owner.operation
-
-
 def _constant(value: Any, loop: Any) -> int | None:
     """The value of an integer constant, which a loop may carry unchanged."""
-    owner = _owner(value)
+    owner = owner_of(value)
     if owner is None:
         position = ir.BlockArgument(value).arg_number
-        started = _owner(loop.operands[position]) if position < len(loop.operands) else None
-        kept = _last(loop.regions[1].blocks[0]).operands[position] == loop.regions[1].blocks[0].arguments[position]
+        started = owner_of(loop.operands[position]) if position < len(loop.operands) else None
+        body = loop.regions[1].blocks[0]
+        kept = last_of(body).operands[position] == body.arguments[position]
         owner = started if kept else None
     if owner is None or owner.name not in ("stablehlo.constant", "sdy.constant"):
         return None

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from .attributes import owner_of
 from .partitioned import shape_of
 
 
@@ -46,7 +47,7 @@ def roll_of(op: Any) -> tuple[Any, int] | None:
     """Returns the value that a concatenation rolls along its dim, and by how much: it joins the end with the begin."""
     if op.name != "stablehlo.concatenate" or len(op.operands) != 2:
         return None
-    parts = [value.owner.operation for value in op.operands if not isinstance(value.owner, ir.Block)]
+    parts = [part for value in op.operands if (part := owner_of(value)) is not None]
     if [part.name for part in parts] != ["stablehlo.slice"] * 2 or parts[0].operands[0] != parts[1].operands[0]:
         return None
     dim = number(op, "dimension")

@@ -8,9 +8,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from .exchanges import KERNEL, target
-from .graph import PRODUCT
+from .graph import CUSTOM_CALL, PRODUCT
 from .partitioned import Partitioned, shape_of
-from .reshards import CUSTOM_CALL
 
 CONVOLUTION, NAME = "stablehlo.convolution", "kernel_name"
 
