@@ -146,20 +146,12 @@ def axes_in(attribute: Any) -> list[Axis]:
     return list(dict.fromkeys(name + part for name, part in AXIS.findall(str(attribute))))
 
 
-def part_of_argument(shard_map: Any, index: int, rank: int) -> list[list[Axis]]:
-    """Returns the mesh axes of each dim of a `shard_map`'s argument that are left to the partitioner."""
+def axes_of_argument(shard_map: Any, index: int, rank: int, is_manual: bool) -> list[list[Axis]]:
+    """Returns the mesh axes of each dim of a `shard_map`'s argument: the manual ones, along which the code has a
+    device's part, or those that are left to the partitioner."""
     manual = axes_in(shard_map.attributes["manual_axes"])
-    return [[axis for axis in axes if axis not in manual] for axes in axes_of_dims(_asked(shard_map, index), rank)]
-
-
-def manual_axes_of_dims(shard_map: Any, index: int, rank: int) -> list[list[Axis]]:
-    """Returns the mesh axes of each dim along which a device has only its part of a `shard_map`'s argument."""
-    manual = axes_in(shard_map.attributes["manual_axes"])
-    return [[axis for axis in axes if axis in manual] for axes in axes_of_dims(_asked(shard_map, index), rank)]
-
-
-def _asked(shard_map: Any, index: int) -> Any:
-    return list(sdy.TensorShardingPerValueAttr(shard_map.attributes["in_shardings"]).shardings)[index]
+    asked = list(sdy.TensorShardingPerValueAttr(shard_map.attributes["in_shardings"]).shardings)[index]
+    return [[axis for axis in axes if (axis in manual) == is_manual] for axes in axes_of_dims(asked, rank)]
 
 
 def shardings(op: Any) -> list[Any]:

@@ -17,7 +17,6 @@ from ..hlo.device_groups import axes_of
 from .explanation import UNKNOWN
 from .graph import CUSTOM_CALL, Axis, Rule, word
 from .partitioned import Partitioned, shape_of, tag
-from .passes import CALLS
 from .reshards import (
     FFT,
     REDUCTION,
@@ -35,7 +34,6 @@ from .reshards import (
 )
 from .windows import Window, roll_of, windows_of
 
-RESHARD = "sdy.reshard"
 RAGGED_EXCHANGE = "ragged_all_to_all"
 PARTITIONED_BY_CODE = "CustomSPMDPartitioning"
 KERNEL = "tpu_custom_call"
@@ -86,7 +84,7 @@ class _Exchanges:
         """What only one device has: the others get all of it, and of a reduction its result."""
         program, op, axes = self._program, self._op, list(self._program.graph.mesh)
         for value in filter(_is_tensor, list(op.results) if program.graph.parts(axes) > 1 else []):
-            takers = dict.fromkeys(_takers(program, value)) if program.is_alone(value) else ()
+            takers = dict.fromkeys(program.takers(value)) if program.is_alone(value) else ()
             others = [taker for taker in takers if not _stays(program, taker)]
             reduced = [
                 result for taker in others if taker.name == REDUCTION for result in taker.results if list(result.uses)
@@ -222,18 +220,6 @@ class _Exchanges:
 
 def target(op: Any) -> str:
     return ir.StringAttr(op.attributes["call_target_name"]).value
-
-
-def _takers(program: Partitioned, value: Any) -> Iterator[Any]:
-    """The operations that take a value, also in functions that are called with it, and after a reshard (jax 0.12)."""
-    for use in value.uses:
-        op = use.owner.operation
-        if op.name in CALLS:
-            yield from _takers(program, program.called(op).arguments[use.operand_number])
-        elif op.name == RESHARD:
-            yield from _takers(program, op.results[0])
-        else:
-            yield op
 
 
 def _stays(program: Partitioned, op: Any) -> bool:

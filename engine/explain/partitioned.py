@@ -3,14 +3,14 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from jaxlib.mlir import ir
 
-from .attributes import axes_in, axes_of_dims, owner_of, part_of_argument, shardings, walked
-from .graph import SHARD_MAP, Axis, Graph, Rule
+from .attributes import axes_in, axes_of_argument, axes_of_dims, owner_of, shardings, walked
+from .graph import RETURN, SHARD_MAP, Axis, Graph, Rule
 from .passes import CALLS, insert_collectives, propagate
 from .reader import TAG, given, read
 from .trip_counts import trip_count
@@ -24,16 +24,19 @@ INSERTED = {
     "sdy.all_slice": ("", ""),
 }
 """Shardy's collectives to their kind and the attribute with their axes. A slice moves nothing."""
+RESHARD = "sdy.reshard"
 SUMS = ("sdy.all_reduce", "sdy.reduce_scatter")
 BITS = re.compile(r"\d+")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Partitioned:
     """A module with the collectives that the passes insert; its operations have the tags that `reader.read` gave."""
 
     module: Any
     graph: Graph
+    _layouts: dict[Any, list[list[Axis]]] = field(default_factory=dict[Any, list[list[Axis]]], init=False)
+    _itemsizes: dict[Any, int] = field(default_factory=dict[Any, int], init=False)
 
     @cached_property
     def _functions(self) -> ir.SymbolTable:
@@ -134,6 +137,20 @@ class Partitioned:
                 return op, position
         return None, 0
 
+    def takers(self, value: Any) -> Iterator[Any]:
+        """Yields the operations that take a value, also in functions that are called with it, where a function that is
+        called once returns it, and after a reshard (jax 0.12)."""
+        for use in value.uses:
+            op = use.owner.operation
+            if op.name in CALLS:
+                yield from self.takers(self.called(op).arguments[use.operand_number])
+            elif op.name == RESHARD:
+                yield from self.takers(op.results[0])
+            elif op.name == RETURN and (call := self.call_of(op.parent)) is not None:
+                yield from self.takers(call.results[use.operand_number])
+            else:
+                yield op
+
     def rule(self, op: Any) -> Rule | None:
         index = tag(op)
         return None if index is None else self.graph.operations[index].rule
@@ -144,10 +161,6 @@ class Partitioned:
             self._layouts[value] = self._layout(value)
         return self._layouts[value]
 
-    @cached_property
-    def _layouts(self) -> dict[Any, list[list[Axis]]]:
-        return {}
-
     def _layout(self, value: Any) -> list[list[Axis]]:
         rank = len(shape_of(value))
         if (op := owner_of(value)) is not None:
@@ -156,7 +169,8 @@ class Partitioned:
             if (sharding := shardings(op)[list(op.results).index(value)]) is not None:
                 return axes_of_dims(sharding, rank)
         elif value.owner.owner.operation.name == SHARD_MAP:
-            return part_of_argument(value.owner.owner.operation, ir.BlockArgument(value).arg_number, rank)
+            position = ir.BlockArgument(value).arg_number
+            return axes_of_argument(value.owner.owner.operation, position, rank, is_manual=False)
         tensor = self.tensor_of(value)
         return self.graph.tensors[tensor].axes if tensor is not None else [[] for _ in range(rank)]
 
@@ -176,10 +190,6 @@ class Partitioned:
         if value not in self._itemsizes:
             self._itemsizes[value] = bytes_of(str(ir.RankedTensorType(value.type).element_type))
         return self._itemsizes[value]
-
-    @cached_property
-    def _itemsizes(self) -> dict[Any, int]:
-        return {}
 
     def tensor_of(self, value: Any) -> int | None:
         """Returns the tensor of the graph that a value is, also after collectives; None if it is none."""

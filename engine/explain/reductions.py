@@ -4,7 +4,6 @@ They add sums before they reduce them, and where each device takes only a part o
 compiler does neither.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from ..spec.topology import Topology
@@ -12,7 +11,6 @@ from .attributes import axes_in, owner_of
 from .graph import PRODUCT, Axis
 from .kernel_layouts import LANES
 from .partitioned import Partitioned
-from .passes import CALLS
 from .reshards import Exchange, is_sum, maker_of
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
@@ -94,7 +92,7 @@ class Reductions:
 
     def _stored(self, value: Any) -> Any:
         """A value in the order of dims in which it is kept."""
-        while (op := next(self._takers(value), None)) is not None and op.name in ORDERS:
+        while (op := next(self._program.takers(value), None)) is not None and op.name in ORDERS:
             value = op.results[0]
         return value
 
@@ -102,7 +100,7 @@ class Reductions:
         """The parts that devices take of a value; none if one of them takes the whole."""
         found, waiting, seen = list[Any](), [value], {value}
         while waiting:
-            for op in self._takers(waiting.pop()):
+            for op in self._program.takers(waiting.pop()):
                 result = op.results[0] if len(op.results) else None
                 if (
                     op.name == SLICE
@@ -121,24 +119,13 @@ class Reductions:
         """Whether what is added to a part is gathered and used whole: the compiler then adds whole values."""
         waiting = [part]
         while waiting:
-            for op in self._takers(waiting.pop()):
+            for op in self._program.takers(waiting.pop()):
                 if op.name == GATHER and not self._axes(op.results[0]) & axes:
-                    if any(taker.name != SLICE for taker in self._takers(op.results[0])):
+                    if any(taker.name != SLICE for taker in self._program.takers(op.results[0])):
                         return True
                 elif op.name == ADD:
                     waiting.append(op.results[0])
         return False
-
-    def _takers(self, value: Any) -> Iterator[Any]:
-        """The operations that take a value, also in functions that are called with it and where they return it."""
-        for use in value.uses:
-            op = use.owner.operation
-            if op.name in CALLS:
-                yield from self._takers(self._program.called(op).arguments[use.operand_number])
-            elif op.name.endswith("return") and (call := self._program.call_of(op.parent)) is not None:
-                yield from self._takers(call.results[use.operand_number])
-            else:
-                yield op
 
     def _axes(self, value: Any) -> set[Axis]:
         return {axis for axes in self._program.layout(value) for axis in axes}

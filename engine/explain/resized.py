@@ -6,16 +6,18 @@ on a small mesh says what each device holds and sends on any mesh of the same ax
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
 from typing import Any, NamedTuple
 
 from jaxlib.mlir import ir
 
-from .attributes import manual_axes_of_dims, owner_of
+from .attributes import axes_of_argument, owner_of
 from .graph import SHARD_MAP, Axis, Graph
 from .partitioned import Partitioned, shape_of
+
+Split = tuple[list[Axis], list[Axis]]
+"""The axes that split dims of the batch, and those that split others."""
 
 
 class Batch(NamedTuple):
@@ -25,13 +27,14 @@ class Batch(NamedTuple):
     growth: Fraction
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Resized(Partitioned):
     """`graph` has the new sizes of the mesh axes."""
 
     traced: Graph
     """With the sizes of the trace."""
     batch: Batch
+    _inside: dict[Any, Split] = field(default_factory=dict[Any, Split], init=False)
 
     @property
     def listed_mesh(self) -> dict[str, int]:
@@ -80,18 +83,13 @@ class Resized(Partitioned):
     def _grows(self, shape: list[int]) -> bool:
         return math.prod(shape) % self.batch.prime == 0
 
-    def _split_inside(self, value: Any) -> tuple[list[Axis], list[Axis]]:
-        """Returns the axes that split dims of the batch, and those that split others."""
+    def _split_inside(self, value: Any) -> Split:
         if value not in self._inside:
             self._inside[value] = ([], [])  # of a value that a loop computes from itself
             self._inside[value] = self._from_source(value)
         return self._inside[value]
 
-    @cached_property
-    def _inside(self) -> dict[Any, tuple[list[Axis], list[Axis]]]:
-        return {}
-
-    def _from_source(self, value: Any) -> tuple[list[Axis], list[Axis]]:
+    def _from_source(self, value: Any) -> Split:
         """As the largest operand is, from the argument of the `shard_map` on."""
         if (op := owner_of(value)) is not None:
             tensors = [each for each in op.operands if isinstance(each.type, ir.RankedTensorType)]
@@ -99,7 +97,8 @@ class Resized(Partitioned):
             return ([], []) if largest is None or op.name == SHARD_MAP else self._split_inside(largest)
         parent, position = value.owner.owner.operation, ir.BlockArgument(value).arg_number
         if parent.name == SHARD_MAP:
-            dims = list(zip(shape_of(value), manual_axes_of_dims(parent, position, value.type.rank), strict=True))
+            manual = axes_of_argument(parent, position, value.type.rank, is_manual=True)
+            dims = list(zip(shape_of(value), manual, strict=True))
             of_batch = [axis for size, axes in dims if self._grows([size]) for axis in axes]
             return of_batch, [axis for size, axes in dims if not self._grows([size]) for axis in axes]
         taker = parent if parent.name == "stablehlo.while" else self.call_of(parent)

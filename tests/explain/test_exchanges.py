@@ -114,6 +114,9 @@ def test_all_devices_get_what_only_one_has() -> None:
     reduced = answer(jax.jit(lambda x: x + (one := read()).sum(0) + one.max()).lower(*arguments(ROWS)), "test")
     assert reduced.estimated == reduced.found == {("all-reduce", ("data", "model")): ROW + FLOAT}
 
+    returned = answer(jax.jit(lambda x: x + jax.jit(read)().sum(0)).lower(*arguments(ROWS)), "test")
+    assert returned.estimated == returned.found == {("all-reduce", ("data", "model")): ROW}
+
 
 @custom_partitioning
 def norm(x: jax.Array) -> jax.Array:
