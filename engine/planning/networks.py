@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ..hlo.traffic import Flow
+from ..hlo.traffic import Flow, flows
 from ..spec.topology import Topology, crossing, spans, within
-from ..wire.collective import Network, ring_bytes
+from ..wire.collective import CollectiveInfo, Network
 
 INSIDE = {"all-reduce": ("reduce-scatter", "all-gather"), "all-to-all": ()}
 """The collectives inside a slice that are part of one over slices; for other kinds the same kind."""
 
 
-def by_network(flows: Sequence[Flow], mesh: Mapping[str, int], topology: Topology) -> list[Flow]:
-    """Returns the flows of a mesh over several slices, each split into what goes over ICI and what over DCN.
+def by_network(collectives: Sequence[CollectiveInfo], mesh: Mapping[str, int], topology: Topology) -> list[Flow]:
+    """Returns the flows on a mesh over several slices, with each collective split into what goes over ICI and over DCN.
 
     Collectives are hierarchical, as the compiler makes them: of V bytes over n devices in each of several slices, an
     all-reduce is a reduce-scatter of V inside the slice, an all-reduce of V ÷ n between slices, and an all-gather of V;
@@ -23,55 +23,43 @@ def by_network(flows: Sequence[Flow], mesh: Mapping[str, int], topology: Topolog
     library of collectives: each is one here.
     """
     if topology.chip.target:
-        return with_networks(flows, mesh, topology)
-    groups: dict[tuple[str, tuple[str, ...], Network | None], list[Flow]] = {}
-    for part in (part for flow in flows for part in _parts(flow, mesh, topology.slices)):
-        groups.setdefault((part.kind, tuple(part.axes), part.network), []).append(part)
-    return sorted(map(_sum, groups.values()), key=lambda flow: -flow.bytes_sent)
+        return with_networks(flows(collectives), mesh, topology)
+    return flows([part for info in collectives for part in _parts(info, mesh, topology.slices)])
 
 
-def with_networks(flows: Sequence[Flow], mesh: Mapping[str, int], topology: Topology) -> list[Flow]:
+def with_networks(found: Sequence[Flow], mesh: Mapping[str, int], topology: Topology) -> list[Flow]:
     """Names the slowest network of each flow of GPUs, which their programs do not; TPU programs do."""
     if not topology.chip.target:
-        return list(flows)
+        return list(found)
     between = set(crossing(mesh, topology.domains))
-    return [replace(flow, network="network" if between & set(flow.axes) else "nvlink") for flow in flows]
+    return [replace(flow, network="network" if between & set(flow.axes) else "nvlink") for flow in found]
 
 
-def _parts(flow: Flow, mesh: Mapping[str, int], slices: int) -> Iterator[Flow]:
+def _parts(info: CollectiveInfo, mesh: Mapping[str, int], slices: int) -> Iterator[CollectiveInfo]:
     inner, spanned = within(mesh, slices), spans(mesh, slices)
-    inside, across = (math.prod(sizes[axis] for axis in flow.axes) for sizes in (inner, spanned))
+    inside, across = (math.prod(sizes[axis] for axis in info.axes) for sizes in (inner, spanned))
     if across == 1:
-        yield replace(flow, network="ici")
+        yield replace(info, network="ici")
         return
     if inside > 1:
-        here = [axis for axis in flow.axes if inner[axis] > 1]
-        for kind in INSIDE.get(flow.kind, (flow.kind,)):
-            yield _part(flow, kind, here, "ici", 1, inside)
-    there = [axis for axis in flow.axes if spanned[axis] > 1]
-    part = 1 if flow.kind in ("all-to-all", "collective-permute") else inside
-    yield _part(flow, flow.kind, there, "dcn", part, across)
+        here = [axis for axis in info.axes if inner[axis] > 1]
+        for kind in INSIDE.get(info.kind, (info.kind,)):
+            yield _part(info, kind, here, "ici", 1, inside)
+    there = [axis for axis in info.axes if spanned[axis] > 1]
+    part = 1 if info.kind in ("all-to-all", "collective-permute") else inside
+    yield _part(info, info.kind, there, "dcn", part, across)
 
 
-def _sum(parts: Sequence[Flow]) -> Flow:
-    moved = sum(part.bytes_known for part in parts)
+def _part(
+    info: CollectiveInfo, kind: str, axes: list[str], network: Network, divisor: int, group_size: int
+) -> CollectiveInfo:
+    each = info.bytes_each // divisor
     return replace(
-        parts[0],
-        count=sum(part.count or 0 for part in parts),
-        bytes_per_device=moved,
-        bytes_known=moved,
-        bytes_sent=sum(part.bytes_sent for part in parts),
-    )
-
-
-def _part(flow: Flow, kind: str, axes: list[str], network: Network, divisor: int, group_size: int) -> Flow:
-    moved = flow.bytes_known // divisor
-    return replace(
-        flow,
+        info,
         kind=kind,
         axes=axes,
         network=network,
-        bytes_per_device=moved,
-        bytes_known=moved,
-        bytes_sent=round(ring_bytes(kind, moved, group_size)),
+        group_size=group_size,
+        bytes_each=each,
+        bytes_per_device=None if info.count is None else info.count * each,
     )

@@ -23,7 +23,7 @@ from ..explain.resized import Batch, resized
 from ..explain.step import platforms
 from ..explain.transfers import Transfer, moving, read_transfers
 from ..explain.work import Products
-from ..hlo.traffic import Flow, flows
+from ..hlo.traffic import flows
 from ..models.flops import kernel_flops
 from ..models.task import Task
 from ..program.placement import argument_parts, decide_all, place
@@ -82,7 +82,7 @@ class StepTrace:
             reductions = Reductions(program, topology) if topology else None  # else as the CPU's compiler
             found = read_transfers(program, reductions, self._moving)
             known = (each for each in found if each.kind != UNKNOWN and program.graph.parts(each.axes) > 1)
-            sent = flows([_info(each, program.graph) for each in known])
+            sent = [_info(each, program.graph) for each in known]
         return SizedStep(task, live, flops, sent)
 
 
@@ -94,8 +94,8 @@ class SizedStep:
     live: LiveMemory
     flops: float
     """Of a device."""
-    sent: list[Flow]
-    """Collectives of the compiler, those with most bytes first."""
+    sent: list[CollectiveInfo]
+    """Collectives of the compiler."""
 
     def work(self, argument_bytes: int) -> Work:
         return Work(
@@ -111,14 +111,14 @@ class SizedStep:
         parts = {**arguments, "forward pass": 0, "backward pass": 0}
         for buffer in self.live.at_peak:
             parts["backward pass" if buffer.is_backward else "forward pass"] += buffer.bytes
-        ordered = [replace(flow, axes=[axis for axis in mesh if axis in flow.axes]) for flow in self.sent]
+        ordered = [replace(info, axes=[axis for axis in mesh if axis in info.axes]) for info in self.sent]
         cost = StepCost(
             basis="traced",
             argument_bytes=sum(arguments.values()),
             peak_bytes=sum(parts.values()),
             parts=dict(sorted(parts.items(), key=lambda part: -part[1])),
             capacity_bytes=topology.chip.memory if topology else None,
-            collectives=by_network(ordered, mesh, topology) if topology else ordered,
+            collectives=by_network(ordered, mesh, topology) if topology else flows(ordered),
         )
         return timed(cost, self.work(cost.argument_bytes), topology, mesh) if topology else cost
 

@@ -25,7 +25,7 @@ from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.planning import compilers
 from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.planning.compilers import slot
-from shardtui.engine.planning.networks import by_network
+from shardtui.engine.planning.networks import with_networks
 from shardtui.engine.planning.ranking import network_seconds
 from shardtui.engine.spec.topology import Topology, load_topology
 from shardtui.engine.wire.run_directory import plan_cache
@@ -99,7 +99,7 @@ def reduction(*axes: str) -> Flow:
 )
 def test_a_collective_takes_the_time_of_its_slowest_network(axes: list[str], network: str, seconds: float) -> None:
     """The eight GPUs of a host share what crosses hosts."""
-    (flow,) = by_network([reduction(*axes)], MESH, HOSTS)
+    (flow,) = with_networks([reduction(*axes)], MESH, HOSTS)
     assert flow.network == network
     assert network_seconds([flow], HOSTS, MESH) == pytest.approx(seconds)
 

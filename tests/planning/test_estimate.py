@@ -3,6 +3,7 @@
 docs/planning-measured.md compares them with the TPU compiler.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from shardtui.engine.spec.preset import Indivisible, Preset
 from shardtui.engine.spec.preset_reader import load_preset, mesh_preset, parse_preset
 from shardtui.engine.spec.preset_writer import preset_text
 from shardtui.engine.spec.topology import load_topology
+from shardtui.engine.wire.collective import CollectiveInfo
 from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.state import board_rows
 from shardtui.tui.state.recommendation import recommendation
@@ -291,8 +293,11 @@ def test_a_step_takes_as_long_as_what_bounds_it_also_over_slices() -> None:
     mesh, moved = {"data": 16, "model": 2}, 1024
 
     def parts(kind: str, *axes: str) -> list[tuple[str, list[str], int, int, str | None]]:
-        flow = Flow(kind=kind, axes=list(axes), count=1, bytes_per_device=moved, bytes_known=moved, bytes_sent=1)
-        found = by_network([flow], mesh, load_topology("2*v5e:4x4"))
+        group = math.prod(mesh[axis] for axis in axes)
+        sizes: Any = {"group_size": group, "count": 1, "bytes_each": moved, "bytes_per_device": moved}
+        rest: Any = {"dtype": "f32", "shapes": [], "op_name": "", "source": "", "written": False}
+        info = CollectiveInfo(kind=kind, axes=list(axes), **sizes, **rest)
+        found = by_network([info], mesh, load_topology("2*v5e:4x4"))
         return [(each.kind, each.axes, each.bytes_known, each.bytes_sent, each.network) for each in found]
 
     assert parts("all-reduce", "data") == [
@@ -305,7 +310,7 @@ def test_a_step_takes_as_long_as_what_bounds_it_also_over_slices() -> None:
         ("all-gather", ["data"], 128, 64, "dcn"),
     ]
     assert parts("all-to-all", "data") == [("all-to-all", ["data"], 1024, 512, "dcn")]
-    assert parts("all-reduce", "model") == [("all-reduce", ["model"], 1024, 1, "ici")]
+    assert parts("all-reduce", "model") == [("all-reduce", ["model"], 1024, 1024, "ici")]
 
 
 @pytest.mark.parametrize(
