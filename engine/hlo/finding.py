@@ -6,8 +6,8 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from ..wire.collective import CollectiveInfo
-from ..wire.descriptions import ArrayInfo, MeshInfo, ProductInfo
-from ..wire.events import PresetInspected
+from ..wire.descriptions import ArrayInfo, MeshInfo
+from ..wire.events import PresetCompiled, PresetInspected
 from .layout import used_axes
 
 RULES = {
@@ -58,29 +58,32 @@ class Finding(Struct, frozen=True):
 class Subject(Struct, frozen=True):
     """The description of one compiled preset, which the checks examine."""
 
-    mesh: MeshInfo
-    """The mesh that the preset is compiled for."""
-    arguments: Sequence[ArrayInfo]
-    """Arrays that are arguments of the step: parameters, moments, the batch."""
-    inner: Sequence[ArrayInfo]
-    """Gradients and activations; empty without an inspection."""
-    collectives: Sequence[CollectiveInfo]
-    """Collectives of the step; empty if the compiled text cannot be read."""
-    products: Sequence[ProductInfo]
-    """Matrix products of the step."""
+    compiled: PresetCompiled
     inspected: PresetInspected | None
     """None if the preset was compiled but not inspected."""
-    unused_rules: Sequence[str]
-    """Logical axes with a rule that the model does not have."""
-    flops_per_device: float | None
-    """FLOPs of a step, divided by the number of devices; None if unknown."""
+    flops_per_step: float | None
+    """FLOPs of a step on all devices; None if unknown."""
 
-    def of_kind(self, kind: str) -> list[ArrayInfo]:
-        return [array for array in (*self.arguments, *self.inner) if array.kind == kind]
+    @property
+    def mesh(self) -> MeshInfo:
+        return self.compiled.mesh
 
-    def axes_of(self, *kinds: str) -> set[str]:
-        return {axis for kind in kinds for array in self.of_kind(kind) for axis in used_axes(array)}
+    @property
+    def arrays(self) -> list[ArrayInfo]:
+        """The arguments of the step, and with an inspection also gradients and activations."""
+        return [*self.compiled.arrays, *(self.inspected.arrays if self.inspected else ())]
+
+    @property
+    def collectives(self) -> Sequence[CollectiveInfo]:
+        """Collectives of the step; empty if the compiled text cannot be read."""
+        return self.compiled.collectives or ()
 
     @property
     def wide_axes(self) -> dict[str, int]:
         return {axis: size for axis, size in self.mesh.axes.items() if size > 1}
+
+    def of_kind(self, kind: str) -> list[ArrayInfo]:
+        return [array for array in self.arrays if array.kind == kind]
+
+    def axes_of(self, *kinds: str) -> set[str]:
+        return {axis for kind in kinds for array in self.of_kind(kind) for axis in used_axes(array)}

@@ -29,16 +29,7 @@ def lint(compiled: PresetCompiled, inspected: PresetInspected | None, flops_per_
     Without `inspected`, checks of activations, gradients and rematerializations are left out; without `flops_per_step`
     (of all devices), S109 is.
     """
-    subject = Subject(
-        mesh=compiled.mesh,
-        arguments=compiled.arrays,
-        inner=inspected.arrays if inspected else (),
-        collectives=compiled.collectives or (),
-        products=compiled.products,
-        inspected=inspected,
-        flops_per_device=None if flops_per_step is None else flops_per_step / len(compiled.mesh.device_ids),
-        unused_rules=compiled.unused_rules,
-    )
+    subject = Subject(compiled, inspected, flops_per_step)
     checks = (
         _replicated_parameters,
         _replicated_moments,
@@ -102,7 +93,7 @@ def _replicated_moments(subject: Subject) -> Iterator[Finding]:
 
 
 def _indivisible_dims(subject: Subject) -> Iterator[Finding]:
-    for array in (*subject.arguments, *subject.inner):
+    for array in subject.arrays:
         held = bytes_per_device(array, subject.mesh)
         for dim, axes in enumerate(array.dropped_axes):
             count = math.prod(subject.mesh.axes[axis] for axis in axes)
@@ -135,9 +126,7 @@ def _idle_axes(subject: Subject) -> Iterator[Finding]:
 
 def _rematerializations(subject: Subject) -> Iterator[Finding]:
     for found in subject.inspected.rematerializations if subject.inspected else ():
-        known = [
-            array for array in (*subject.arguments, *subject.inner) if _has_shape(array, found.shape, subject.mesh)
-        ]
+        known = [array for array in subject.arrays if _has_shape(array, found.shape, subject.mesh)]
         where = f" at {found.source}" if found.source else f" in {found.op_name}" if found.op_name else ""
         which = f"; arrays of that shape: {_names(known)}" if known else ""
         yield Finding(
@@ -155,7 +144,7 @@ def _has_shape(array: ArrayInfo, shape: Sequence[int], mesh: MeshInfo) -> bool:
 
 
 def _other_layouts(subject: Subject) -> Iterator[Finding]:
-    for array in (*subject.arguments, *subject.inner):
+    for array in subject.arrays:
         if is_same_layout(array.spec, array.compiled_spec, subject.mesh):
             continue
         intended = math.prod(shard_shape(array.shape, array.spec, subject.mesh))
@@ -172,11 +161,13 @@ def _other_layouts(subject: Subject) -> Iterator[Finding]:
 
 
 def _traffic_over_compute(subject: Subject) -> Iterator[Finding]:
-    flops, moved = subject.flops_per_device, dict[tuple[str, ...], int]()
-    for info in subject.collectives if flops is not None else ():
+    if subject.flops_per_step is None:
+        return
+    flops, moved = subject.flops_per_step / len(subject.mesh.device_ids), dict[tuple[str, ...], int]()
+    for info in subject.collectives:
         moved[tuple(info.axes)] = moved.get(tuple(info.axes), 0) + info.least_bytes
     for axes, sent in moved.items():
-        if flops is not None and flops < FLOPS_PER_BYTE * sent:
+        if flops < FLOPS_PER_BYTE * sent:
             yield Finding(
                 "S109",
                 f"{formatting.over(axes)} carries {formatting.size(sent)} per device and step "
@@ -188,12 +179,12 @@ def _traffic_over_compute(subject: Subject) -> Iterator[Finding]:
 
 
 def _unnamed_dims(subject: Subject) -> Iterator[Finding]:
-    if subject.unused_rules and not subject.axes_of("parameter") & set(subject.wide_axes):
+    if subject.compiled.unused_rules and not subject.axes_of("parameter") & set(subject.wide_axes):
         held = sum(bytes_per_device(array, subject.mesh) for array in subject.of_kind("parameter"))
         yield Finding(
             "S110",
             f"no parameter is split, each device holds all {formatting.size(held)} of them: the preset has rules for "
-            f"{', '.join(subject.unused_rules)}, but the model has no such logical axis",
+            f"{', '.join(subject.compiled.unused_rules)}, but the model has no such logical axis",
             "name the dims of its parameters, for example with nnx.with_partitioning(init, ('embed', 'mlp')), or split "
             "arrays by name in [overrides]",
             [array.name for array in subject.of_kind("parameter")],
@@ -203,7 +194,7 @@ def _unnamed_dims(subject: Subject) -> Iterator[Finding]:
 
 def _layers_over_dcn(subject: Subject) -> Iterator[Finding]:
     split: dict[str, set[str]] = {}
-    for array in (*subject.arguments, *subject.inner):
+    for array in subject.arrays:
         for dim, axes in enumerate(array.compiled_spec):
             for axis in axes:
                 split.setdefault(axis, set()).add(dim_name(array, dim))

@@ -27,7 +27,7 @@ operation can begin; a batch axis carries gradients, once per step."""
 
 def repeated_products(subject: Subject) -> Iterator[Finding]:
     """Yields S105 if all devices together compute more than the FLOPs of the step as its code is written."""
-    devices, products = len(subject.mesh.device_ids), subject.products
+    devices, products = len(subject.mesh.device_ids), subject.compiled.products
     needed = sum(info.flops for info in products)
     computed = devices * sum(info.flops_per_device for info in products)
     if computed < REPEATED * needed or not needed:
