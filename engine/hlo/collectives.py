@@ -54,6 +54,8 @@ class Reader:
         """How many slices each mesh axis spans."""
         self.flow = Dataflow(module) if arguments else None
         self.runs = runs(module)
+        self._instructions = [(where, each) for where, each in module.instructions() if kind_of(each)]
+        self.schedule = Schedule(module, self._instructions)
         self.shared = 1000 * MAX_SHARED
         """Characters that may still come from elsewhere, see `MAX_SHARED`."""
         self.unlisted = 0
@@ -67,11 +69,9 @@ class Reader:
 
     def located(self) -> Iterator[tuple[Computation, Instruction, CollectiveInfo]]:
         """Yields the collectives with their place in the text. Raises ValueError, naming the instruction."""
-        found = [(where, each) for where, each in self.module.instructions() if kind_of(each)]
-        schedule = Schedule(self.module, found)
-        overlapped = schedule.overlapped()
-        for where, instruction in found:
-            if schedule.is_repeated(where, instruction):
+        overlapped = self.schedule.overlapped()
+        for where, instruction in self._instructions:
+            if self.schedule.is_repeated(where, instruction):
                 continue
             try:
                 names = {(where.name, instruction.name), (where.name, "")}

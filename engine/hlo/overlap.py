@@ -43,6 +43,27 @@ class Schedule:
         targets = self._targets.get(where.name)
         return targets is not None and START not in targets and _channel(instruction) in self._started
 
+    def begins(self) -> dict[str, str]:
+        """Returns each instruction that continues or ends an asynchronous one, with the name of that."""
+        fusions = [
+            (each.name, called)
+            for _, each in self._module.instructions()
+            if each.opcode == "fusion" and (called := each.attribute(CALLS) or "") in self._targets
+        ]
+        starts = {self._channels[called]: name for name, called in fusions if START in self._targets[called]}
+        found = {
+            name: starts[channel]
+            for name, called in fusions
+            if (channel := self._channels[called]) in self._started and starts[channel] != name
+        }
+        for computation in self._module.computations.values():
+            received = megascale.received(computation)
+            for each in computation.instructions.values():
+                if each.opcode.endswith(("-done", "-update")):
+                    begun = received.get(each.operand, each.operand)
+                    found[each.name] = found.get(begun, begun)
+        return found
+
     def overlapped(self) -> set[Value]:
         """Returns the collectives between whose start and end the module computes; none if it is not scheduled."""
         found: set[Value] = set()

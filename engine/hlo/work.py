@@ -24,7 +24,7 @@ UNKNOWN = {"infeed", "outfeed", "send", "recv"}
 """Opcodes that move data while others run, or whose types do not say what they move; so do all `-start` and `-done`."""
 FORMAL = {"parameter", "constant", "tuple", "get-tuple-element", "opt-barrier"}
 """Opcodes that take no time."""
-NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id", "recv", "send-done"}
+NO_WORK = FORMAL | {"bitcast", "after-all", "partition-id", "replica-id", "recv", "send-done", "async-update"}
 """Opcodes that are no operations of a device."""
 CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 NO_ESTIMATE = 2**64 - 1

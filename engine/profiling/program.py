@@ -11,14 +11,11 @@ from msgspec.structs import replace
 
 from ..base import formatting
 from ..base.user_error import UserError
-from ..hlo import megascale
-from ..hlo.collective_forms import kind_of
 from ..hlo.collectives import Reader
 from ..hlo.dataflow import is_product
 from ..hlo.device_groups import grouping, groups_of
 from ..hlo.execution_counts import CONTAINERS
 from ..hlo.module import Computation, Instruction, Module, parse
-from ..hlo.overlap import START
 from ..hlo.products import scope
 from ..hlo.work import FORMAL, Work, Works
 from ..wire.collective import CollectiveInfo
@@ -60,19 +57,19 @@ class Program:
     def __init__(self, module: Module, mesh: Mapping[str, int], devices: int, products: set[str]) -> None:
         """`devices`: how many the program runs on. `products`: instructions that the profiler calls matrix products."""
         self.module, self.mesh = module, mesh
-        self._devices, self._products = devices, products
+        self._products = products
         self.collectives: dict[str, CollectiveInfo] = {}
         """By the instruction that the trace names: the collective, or the fusion that contains it."""
         self._groups: dict[str, Mapping[int, tuple[int, ...]]] = {}
-        self._sent = {
-            received: sent
-            for computation in module.computations.values()
-            for received, sent in megascale.received(computation).items()
-        }
-        """Each `recv` from other slices to the name of its `send`."""
-        self._read_collectives()
+        reader = Reader(module, mesh or {"": devices})
+        self._begins = reader.schedule.begins()
+        for _, instruction, info in reader.located():
+            if info.axes:
+                self.collectives[info.name] = info if mesh else replace(info, axes=[])
+                if info.network != "dcn":
+                    self._groups[info.name] = _partners(grouping(instruction), devices)
         self.operations = {
-            each.name: self._operation(where, each)
+            each.name: self._operation(each)
             for where, each in module.instructions()
             if not module.around(where)  # the instructions of a fusion are not in traces
         }
@@ -113,23 +110,14 @@ class Program:
     def _works(self) -> Works:
         return Works(self.module)
 
-    def _read_collectives(self) -> None:
-        for _, instruction, info in Reader(self.module, self.mesh or {"": self._devices}).located():
-            if info.axes:
-                self.collectives[info.name] = info if self.mesh else replace(info, axes=[])
-                if info.network != "dcn":
-                    self._groups[info.name] = _partners(grouping(instruction), self._devices)
-
     @cached_property
     def _places(self) -> dict[str, Computation]:
         return {instruction.name: where for where, instruction in self.module.instructions()}
 
-    def _operation(self, where: Computation, each: Instruction) -> Operation:
-        is_done = each.opcode.endswith("-done")
-        begun = where.instructions.get(self._sent.get(each.operand, each.operand)) if is_done else None
-        name = self._collective_of(begun or each)
+    def _operation(self, each: Instruction) -> Operation:
+        name = self._begins.get(each.name, each.name)
         inner = self._inner(each)
-        if name and not (name != each.name and any(map(is_product, inner))):
+        if name in self.collectives and not (name != each.name and any(map(is_product, inner))):
             info = self.collectives[name]
             part, source = (
                 f"{info.kind} over {formatting.over(info.axes, info.network)}" if info.axes else info.kind,
@@ -143,26 +131,9 @@ class Program:
             module=_module(each.op_name),
             source=source,
             collective=name,
-            is_begin=name in ("", each.name) and not (name and is_done),
+            is_begin=name in ("", each.name),
             is_container=each.opcode in CONTAINERS,
         )
-
-    def _collective_of(self, each: Instruction) -> str:
-        """The collective that an instruction is, contains or continues; empty if there is none."""
-        if each.name in self.collectives:
-            return each.name
-        channels = {_channel(other) for other in self._inner(each) if kind_of(other)} - {None}
-        return next((name for channel in channels if (name := self._begun.get(channel or ""))), "")
-
-    @cached_property
-    def _begun(self) -> dict[str, str]:
-        """Channel to the collective that begins on it, if TPU fusions continue it."""
-        found: dict[str, str] = {}
-        for name in self.collectives:
-            inner = self._inner(self._instructions[name])
-            if any(START in each.rest for each in inner):
-                found |= {channel: name for each in inner if (channel := _channel(each)) and kind_of(each)}
-        return found
 
     @cached_property
     def _instructions(self) -> dict[str, Instruction]:
@@ -231,7 +202,3 @@ def _partners(text: str, devices: int) -> Mapping[int, tuple[int, ...]]:
         for member in group:
             found.setdefault(member, set()).update(group)
     return {member: tuple(sorted(partners)) for member, partners in found.items()}
-
-
-def _channel(instruction: Instruction) -> str | None:
-    return instruction.attribute(r"channel_id=(\d+)")

@@ -62,6 +62,17 @@ def test_operations_follow_each_other_and_collectives_share_links_and_pass_behin
     assert [(each.name, each.count) for each in breakdown.operations] == [("g", 5)]
 
 
+def test_an_asynchronous_collective_ends_with_its_done_not_with_an_update() -> None:
+    wide = [text.replace("[8]", "[8000000]").replace("[16]", "[16000000]") for text in schedules.SCATTER]
+    wrapped = schedules.WRAPPED.replace("f32[8]", "f32[8000000]").replace("f32[16]", "f32[16000000]")
+    made, start, update, done = wide
+    lines = [made, start, FUSION, update, FUSION.replace("%f", "%g"), done]
+    breakdown = predicted_breakdown(parse(HEAD + wrapped + LOOP + ENTRY + "".join(lines) + END), MESH, SLICE)
+    (found,) = breakdown.collectives
+    assert found.hidden_seconds == pytest.approx(2 * FUSED)
+    assert found.exposed_seconds == pytest.approx(GATHERED - 2 * FUSED)
+
+
 @pytest.mark.parametrize(
     ("groups", "size", "links"), [("[16,4]<=[64]", 4, 2), ("[16,4]<=[4,16]T(1,0)", 4, 2), ("[32,2]<=[64]", 2, 1)]
 )
