@@ -19,7 +19,7 @@ from ..base import formatting
 from ..base.advice import first_line
 from ..base.user_error import UserError
 from ..hlo.device_groups import axes_of
-from ..hlo.program_text import read
+from ..hlo.program_text import read_collectives
 from ..parallel.rules import spec_of
 from ..program.inspection import compiler_output, rematerializations
 from ..wire.descriptions import RematerializationInfo
@@ -45,7 +45,7 @@ def with_compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> Expl
         raise UserError(f"{explanation.program}: it does not compile: {first_line(str(error))}") from error
     mesh, text = explanation.mesh, program.as_text() or ""
     known = f"num_partitions={math.prod(mesh.values())}" in text.partition("\n")[0] or not mesh
-    found = read(text, mesh, ()).collectives if known else None
+    found = read_collectives(text, mesh) if known else None
     memory, values = program.memory_analysis(), list(_as_compiled(explanation, program))
     compiled = CompiledProgram(
         collectives=found,

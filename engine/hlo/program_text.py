@@ -13,6 +13,8 @@ from .products import products
 
 _logger = logging.getLogger("shardtui")
 
+UNREADABLE = "the text of the compiled step cannot be parsed"
+
 
 class Described(NamedTuple):
     """The contents of a program's text."""
@@ -20,13 +22,13 @@ class Described(NamedTuple):
     collectives: list[CollectiveInfo] | None
     """None if the text cannot be read."""
     products: list[ProductInfo]
-    """Empty if the text cannot be read, or if `read` is not given `written`."""
+    """Empty if the text cannot be read, or if `written` is empty."""
     peak: Peak | None
     """The memory at the peak; None if the text cannot be read, or is not in the order of a schedule."""
 
 
 def read(
-    text: str, mesh: Mapping[str, int], arguments: Sequence[str], written: Mapping[str, float | None] | None = None
+    text: str, mesh: Mapping[str, int], arguments: Sequence[str], written: Mapping[str, float | None]
 ) -> Described:
     """Reads the text of a program on a mesh (axis to size).
 
@@ -38,8 +40,17 @@ def read(
         collectives = inventory(module, mesh, arguments)
         return Described(collectives, products(module, written) if written else [], _peak(module, arguments))
     except Exception:
-        _logger.warning("the text of the compiled step cannot be parsed", exc_info=True)
+        _logger.warning(UNREADABLE, exc_info=True)
         return Described(None, [], None)
+
+
+def read_collectives(text: str, mesh: Mapping[str, int], arguments: Sequence[str] = ()) -> list[CollectiveInfo] | None:
+    """Reads the collectives alone, as `read` does."""
+    try:
+        return inventory(parse(text), mesh, arguments)
+    except Exception:
+        _logger.warning(UNREADABLE, exc_info=True)
+        return None
 
 
 def _peak(module: Module, arguments: Sequence[str]) -> Peak | None:

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, Sharding
 
 from ..base import formatting
 from ..explain.programs import KeptStep, kept_step
-from ..hlo.program_text import read
+from ..hlo.program_text import read_collectives
 from ..parallel.rules import spec_of
 from ..program.memory import predict
 from ..program.pytree_arrays import Leaf, bytes_of, unique_names
@@ -75,7 +75,7 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
         from_cache=False,
         mesh=info,
         arrays=[array for array in arrays if array],
-        collectives=read(step.compiled.as_text() or "", info.axes, arguments).collectives if step else None,
+        collectives=read_collectives(step.compiled.as_text() or "", info.axes, arguments) if step else None,
         memory=predict(step.compiled, sizes, devices[0].platform) if step and not ambiguous else None,
     )
     problems: list[str] = []

@@ -12,6 +12,7 @@ from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.device_groups import Groups, axes_of, grouping, groups_of
 from shardtui.engine.hlo.module import Instruction, Module, parse
 from shardtui.engine.hlo.program_text import read as read_text
+from shardtui.engine.hlo.program_text import read_collectives
 from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.program.placement import place
@@ -164,6 +165,9 @@ def test_a_branch_that_may_not_be_taken_has_no_known_count(mesh: Mesh) -> None:
 def test_text_that_is_not_a_module_is_rejected_and_logged(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ValueError, match=r"HloModule|ENTRY"):
         parse(text)
-    assert read_text(text, MESH, []) == (None, [], None)
-    assert "ValueError" in caplog.text
-    assert read_text("HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n}\n", MESH, [])[:2] == ([], [])
+    assert read_text(text, MESH, [], {}) == (None, [], None)
+    assert read_collectives(text, MESH) is None
+    assert caplog.text.count("ValueError: ") == 2
+    empty = "HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n}\n"
+    assert read_text(empty, MESH, [], {})[:2] == ([], [])
+    assert read_collectives(empty, MESH) == []
