@@ -20,15 +20,7 @@ from .array import Batch, Scalars, text_batch
 from .attention_tiles import RESULT
 from .blocks import Block, apply_dropout, example_indices, with_gathered_biases
 from .layers import INIT_STDDEV, apply_norm, embed_norm
-from .sizes import (
-    PLAIN,
-    AttentionKernels,
-    attention_kernels,
-    compute_dtype,
-    expert_matmul,
-    flops_per_token,
-    parameter_count,
-)
+from .sizes import PLAIN, AttentionKernels, attention_kernels, compute_dtype, expert_matmul
 from .stack import Apply, apply_stages, scan_layers, stack_keys, stack_stages
 
 SAVED = "blocks.saved"
@@ -241,16 +233,9 @@ class BuiltIn:
         self.batch = text_batch(config.training.batch_size, config.training.seq_len)
 
     @property
-    def parameters(self) -> int:
-        return parameter_count(self._config)
-
-    @property
     def padding_parameters(self) -> int:
-        return (self._config.vocab_rows - self._config.vocab) * self._config.embed
-
-    @property
-    def flops_per_step(self) -> float:
-        return self._training.tokens_per_step * flops_per_token(self._config, self._training.seq_len)
+        tables = 1 if self._config.tied else 2
+        return tables * (self._config.vocab_rows - self._config.vocab) * self._config.embed
 
     batches = None
 

@@ -1,8 +1,10 @@
-"""The decoder's dtype, attention kernel, parameters and FLOPs, by its config and the platform.
+"""The decoder's dtype, attention kernel and FLOPs, by its config and the platform.
 
 Dims as in decoder.py, and K heads of keys.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +12,7 @@ import jax
 
 from ..base.user_error import UserError
 from ..spec.model_config import SPLASH_BLOCKS, AttentionKernel, ModelConfig
+from .array import Array
 
 LEAST_CAPABILITY = 8
 """The compute capability from which on a GPU has cuDNN's attention: Ampere's."""
@@ -110,49 +113,17 @@ def compute_dtype(config: ModelConfig, platform: str) -> str:
     return ("float32" if platform == "cpu" else "bfloat16") if config.dtype == "auto" else config.dtype
 
 
-def parameter_count(config: ModelConfig) -> int:
-    """Returns the trainable elements, without padding rows: V·D for each token table and context·D for learned
-    positions; per layer attention, MLP (or each expert, and D·E for the router) and norms; and the final norm."""
-    d, norms = config.embed, 4 if config.norm_places == "both" else 2
-    layer = _attention_parameters(config) + norms * _norm_parameters(config)
-    layer += (config.experts or 1) * _mlp_parameters(config) + d * config.experts
-    tables = config.vocab * (1 if config.tied else 2) + (0 if config.rope else config.context)
-    return tables * d + config.layers * layer + _norm_parameters(config)
-
-
-def _attention_parameters(config: ModelConfig) -> int:
-    """The projections, their biases, and norms of query and key."""
-    query, key = config.heads * config.head_dim, config.key_heads * config.head_dim
-    bias = {"all": query + 2 * key + config.embed, "attention": query + 2 * key + config.embed, "qkv": query + 2 * key}
-    norms = {"none": 0, "head": 2 * config.head_dim, "full": query + key}[config.query_norm]
-    return _projections(config) + bias.get(config.biases, 0) + norms
-
-
-def _projections(config: ModelConfig) -> int:
-    """2·D·H·(N + K) elements of the kernels of query, result, key and value."""
-    return 2 * config.embed * config.head_dim * (config.heads + config.key_heads)
-
-
-def _mlp_parameters(config: ModelConfig) -> int:
-    inner = 2 if config.is_gated else 1
-    return _mlp_kernels(config) + (inner * config.mlp + config.embed if config.biases == "all" else 0)
-
-
-def _mlp_kernels(config: ModelConfig) -> int:
-    """2·D·F elements of its kernels, 3·D·F of a gated one's."""
-    return (3 if config.is_gated else 2) * config.embed * config.mlp
-
-
-def _norm_parameters(config: ModelConfig) -> int:
-    return config.embed * (2 if config.norm == "layer" else 1)
-
-
-def flops_per_token(config: ModelConfig, seq_len: int) -> float:
+def flops_per_token(config: ModelConfig, parameters: Iterable[Array], seq_len: int) -> float:
     """Returns the FLOPs of the matrix products of forward and backward pass: 6 per element of the kernels and of the
     output layer's table, and 12·N·H·T per layer for attention, masked or not (Chowdhery et al. 2022, "PaLM", appendix
     B). A token's experts count even if they have no capacity left. In layers with a window T is at most the window."""
-    d, experts = config.embed, config.experts_per_token if config.experts else 1
-    layer = _projections(config) + experts * _mlp_kernels(config) + d * config.experts
-    multiplying = config.layers * layer + d * config.vocab
+    kernels = sum(_used_elements(config, array) for array in parameters if array.names[0].endswith(".kernel"))
     positions = sum(min(seq_len, config.window_of(layer) or seq_len) for layer in range(config.layers))
-    return 6.0 * multiplying + 12.0 * config.heads * config.head_dim * positions
+    return 6.0 * (kernels + config.embed * config.vocab) + 12.0 * config.heads * config.head_dim * positions
+
+
+def _used_elements(config: ModelConfig, kernel: Array) -> int:
+    """Returns the elements of a kernel that a token uses: of all experts' only those of its own."""
+    elements = math.prod(kernel.shape)
+    is_of_experts = "experts" in kernel.logical_axes
+    return elements * config.experts_per_token // config.experts if is_of_experts else elements

@@ -19,7 +19,7 @@ from .blocks import micro_batch
 from .decoder import BuiltIn
 from .norms import global_norms
 from .optimizer import describe_moments, optimizer, rate_of_step
-from .sizes import computed_scores
+from .sizes import computed_scores, flops_per_token
 from .user_model import UserModule, parameter_problems
 from .user_traces import Traces
 
@@ -93,16 +93,17 @@ class Task:
 
     @property
     def parameters(self) -> int:
-        if isinstance(self.model, BuiltIn):
-            return self.model.parameters
-        return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state.params))
+        """The trainable elements, without padding rows."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state.params)) - self.model.padding_parameters
 
     @property
     def flops_per_step(self) -> float:
         """Model FLOPs of one step, without recomputation: by formula, or counted in a user's traces, else 0."""
-        if isinstance(self.model, BuiltIn):
-            return self.model.flops_per_step
-        return self._traces.flops if self._traces else 0.0
+        model, training = self.config.model, self.config.training
+        if isinstance(model, UserModel):
+            return self._traces.flops if self._traces else 0.0
+        parameters = jax.tree.leaves(self.state_arrays.params)
+        return training.tokens_per_step * flops_per_token(model, parameters, training.seq_len)
 
     @property
     def computed_scores(self) -> float:

@@ -1,19 +1,15 @@
 """What families do differently from GPT-2: sizes, positions, windows, grouped heads, experts, and live switches."""
 
-import math
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import msgspec
 import numpy as np
 import pytest
-from flax import nnx
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.attention_kernels import Scores, attend
-from shardtui.engine.models.decoder import Decoder
 from shardtui.engine.models.experts import route, weights_of_all
-from shardtui.engine.models.sizes import AttentionKernels, attention_kernels, flops_per_token, parameter_count
+from shardtui.engine.models.sizes import AttentionKernels, attention_kernels
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_program
@@ -49,33 +45,28 @@ def config_of(model: ModelConfig, seq_len: int = 16) -> RunConfig:
     return tiny_config(model=model, training=TrainingConfig(batch_size=8, seq_len=seq_len))
 
 
-def abstract(config: ModelConfig) -> Decoder:
-    with nnx.use_eager_sharding(False):
-        return nnx.eval_shape(lambda: Decoder(config, jnp.float32, nnx.Rngs(0)))
-
-
-def elements(config: ModelConfig) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(abstract(config), nnx.Param)))
+def flops_of(model: ModelConfig) -> float:
+    """Returns the FLOPs per token of sequences of 16."""
+    config = config_of(model)
+    return Task(config, "cpu").flops_per_step / config.training.tokens_per_step
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameter_counts_match_the_published_ones(name: str) -> None:
-    config = load_model(name).model
-    padding = (config.vocab_rows - config.vocab) * config.embed
-    assert elements(config) - padding == parameter_count(config) == PUBLISHED[name]
-    assert problems_of(config_of(config)) == []
+    config = config_of(load_model(name).model)
+    assert Task(config, "cpu").parameters == PUBLISHED[name]
+    assert problems_of(config) == []
 
 
-def test_all_arrays_are_counted_and_have_logical_axes_and_flops_those_of_active_experts_and_windows() -> None:
-    for biases in ("all", "qkv", "attention", "none"):
-        config = like(biases=biases, query_norm="full", norm="layer", norm_places="both")
-        assert elements(config) == parameter_count(config), biases
-    full, local = (flops_per_token(config, 16) for config in (msgspec.structs.replace(GEMMA3, window=0), GEMMA3))
+def test_padding_is_no_parameter_and_arrays_have_logical_axes_and_flops_those_of_heads_and_windows() -> None:
+    plain, padded = (Task(config_of(like(vocab_rows=rows)), "cpu") for rows in (256, 384))
+    assert (plain.parameters, plain.model.padding_parameters) == (padded.parameters, 0)
+    assert padded.model.padding_parameters == 2 * (384 - 256) * 32, "of the embedding and the output layer"
+    full, local = (flops_of(config) for config in (msgspec.structs.replace(GEMMA3, window=0), GEMMA3))
     assert full - local == 12 * 2 * 4 * 16 * (16 - 5), "two of three layers see 5 of 16 positions"
-    for config in (like(kv_heads=1), like(biases="all", query_norm="full", norm="layer", norm_places="both")):
-        arrays = Task(config_of(config), "cpu").arrays
-        kernels = sum(math.prod(array.shape) for array in arrays if array.names[0].endswith(".kernel"))
-        assert flops_per_token(config, 0) == 6 * (kernels / 3 + config.vocab * config.embed), "two moments of each"
+    kernels = 2 * (2 * 32 * 8 * (4 + 1) + 3 * 32 * 64)
+    assert flops_of(like(kv_heads=1)) == 6 * (kernels + 256 * 32) + 12 * 2 * 4 * 8 * 16
+    assert flops_of(like(kv_heads=1, biases="all", query_norm="full", norm="layer")) == flops_of(like(kv_heads=1))
     for name, config in {**FAMILIES, "gpt2": tiny_model()}.items():
         arrays = [array for array in Task(config_of(config), "cpu").arrays if array.shape]
         assert all(None not in array.logical_axes and len(array.logical_axes) == len(array.shape) for array in arrays)

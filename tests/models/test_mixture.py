@@ -11,13 +11,11 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 import pytest
-from flax import nnx
 from jax import Array
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.hlo.lint import lint
-from shardtui.engine.models.decoder import Decoder
 from shardtui.engine.models.experts import Kernels, ragged_experts, route
-from shardtui.engine.models.sizes import expert_matmul, flops_per_token, parameter_count
+from shardtui.engine.models.sizes import expert_matmul
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.planning.step_trace import traced_work
@@ -26,11 +24,10 @@ from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import TrainingConfig
-from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.model_config import BALANCE
 from shardtui.engine.spec.preset_reader import load_preset
 
-from ..conftest import WIDE, tiny_config, tiny_model
+from ..conftest import WIDE, built_in_task, tiny_config, tiny_model
 from ..programs import OF_EXPERTS
 from ..training.test_loop import assert_same_losses
 from .families import QWEN3_MOE, logits_of
@@ -106,15 +103,11 @@ def test_logits_depend_only_on_earlier_tokens_and_flops_on_active_experts() -> N
     differ = np.any(logits(before) != logits(after), axis=(0, 2))
     assert not differ[:9].any()
     assert differ[9:].all()
-    config = load_model("nano-moe").model
-    with nnx.use_eager_sharding(False):
-        model = nnx.eval_shape(lambda: Decoder(config, jnp.float32, nnx.Rngs(0)))
-    assert parameter_count(config) == sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+    dense, moe = (built_in_task(name, "batch_size=1", "seq_len=128") for name in ("nano", "nano-moe"))
     mlp = 2 * 128 * 512 + 512 + 128
-    dense = parameter_count(load_model("nano").model)
-    assert parameter_count(config) == dense + 4 * (7 * mlp + 128 * 8)
+    assert moe.parameters == dense.parameters + 4 * (7 * mlp + 128 * 8)
     kernels = 4 * (4 * 128**2 + 2 * 2 * 128 * 512 + 128 * 8)
-    assert flops_per_token(config, 128) == 6 * (kernels + 256 * 128) + 12 * 4 * 128 * 128
+    assert moe.flops_per_step == 128 * (6 * (kernels + 256 * 128) + 12 * 4 * 128 * 128)
 
 
 @pytest.mark.slow
@@ -142,8 +135,7 @@ def test_no_two_devices_repeat_the_same_compute(mixture: Task) -> None:
 def test_expert_presets_have_no_lint_findings(name: str, mixture: Task, of_experts: OfExperts) -> None:
     program = of_experts(name)
     inspected = inspect_program(mixture, program.placement)
-    flops = TOKENS.tokens_per_step * flops_per_token(MIXTURE, TOKENS.seq_len)
-    assert lint(program.description, inspected, flops) == []
+    assert lint(program.description, inspected, mixture.flops_per_step) == []
     arrays = {array.name: array for array in (*program.description.arrays, *inspected.arrays)}
     for array in ("blocks.mlp.experts.up.kernel", "mu.blocks.mlp.experts.up.kernel", "blocks.mlp.received"):
         assert arrays[array].compiled_spec[array != "blocks.mlp.received"] == ["expert"], array

@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 from shardtui.engine.models.decoder import loss
 from shardtui.engine.models.flops import flops
-from shardtui.engine.models.sizes import compute_dtype, flops_per_token
+from shardtui.engine.models.sizes import compute_dtype
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_initial_state, compile_program
-from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.model_config import KEPT
 from shardtui.engine.spec.preset_reader import load_preset
 
-from ..conftest import tiny_config, tiny_model
+from ..conftest import built_in_task, tiny_config, tiny_model
 from .families import logits_of
 
 
@@ -39,9 +38,9 @@ def test_padding_does_not_affect_the_loss_nor_depth_the_size_and_flops_and_dtype
     assert logits.shape == (1, 8, 384)
     assert np.isneginf(logits[..., 256:]).all()
     assert np.isfinite(jax.jit(loss)(logits, tokens(1, 8)))
-    config = load_model("gpt2").model
     kernels = 12 * 12 * 768**2
-    assert flops_per_token(config, 1024) == 6 * (kernels + 50257 * 768) + 12 * 12 * 768 * 1024
+    gpt2 = built_in_task("gpt2", "batch_size=1", "seq_len=1024")
+    assert gpt2.flops_per_step == 1024 * (6 * (kernels + 50257 * 768) + 12 * 12 * 768 * 1024)
     config = tiny_config().model
     assert [compute_dtype(config, platform) for platform in ("cpu", "tpu")] == ["float32", "bfloat16"]
     low = Task(tiny_config(model=tiny_model(dtype="bfloat16")), "cpu")

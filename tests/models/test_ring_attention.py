@@ -11,7 +11,7 @@ from jax import Array
 from jax.sharding import AxisType
 from shardtui.engine.hlo.traffic import Flow, flows
 from shardtui.engine.models.attention_kernels import attend
-from shardtui.engine.models.sizes import AttentionKernels, parameter_count
+from shardtui.engine.models.sizes import AttentionKernels
 from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.constraints import activation_rules
 from shardtui.engine.planning.step_trace import traced_cost
@@ -134,7 +134,7 @@ EXAMPLES, PART = BATCHES.batch_size // 4, BATCHES.seq_len // 2
 """Examples and positions of one device under `dp-sp2` and `sp2`."""
 
 
-def test_only_keys_and_values_cross_the_sequence(programs: dict[str, Program]) -> None:
+def test_only_keys_and_values_cross_the_sequence(task: Task, programs: dict[str, Program]) -> None:
     """Each layer gathers keys and values, and reduces their gradients; parameter gradients are reduced too.
 
     The CPU compiler sums over one axis after the other, and uses all-reduces for reduce-scatters.
@@ -142,7 +142,7 @@ def test_only_keys_and_values_cross_the_sequence(programs: dict[str, Program]) -
     collectives = programs["dp-sp2"].description.collectives
     assert collectives
     keys_and_values = WIDE.layers * 2 * EXAMPLES * BATCHES.seq_len * WIDE.embed * 4
-    parameters = 4 * parameter_count(WIDE)
+    parameters = 4 * task.parameters
     assert total(collectives, "all-gather", "seq") == keys_and_values
     assert total(collectives, "all-reduce", "seq") == pytest.approx(parameters + keys_and_values, abs=64)
     assert total(collectives, "all-reduce", "data") == pytest.approx(parameters, abs=64)

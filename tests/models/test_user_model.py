@@ -25,7 +25,6 @@ from shardtui.engine.data.corpus import Corpus
 from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.optimizer import optimizer
-from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.planning.estimate import estimate_row, layout_row
 from shardtui.engine.planning.search import Search
@@ -44,7 +43,7 @@ from shardtui.engine.wire.stdout import answered
 from shardtui.tui.state import board_rows
 from shardtui.tui.state.recommendation import recommendation
 
-from ..conftest import BATCHES, SHARDTUI, WIDE, tiny_config
+from ..conftest import SHARDTUI, tiny_config
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -230,7 +229,7 @@ def test_parameters_and_flops_are_those_by_hand_and_by_formula(task: Task) -> No
     arguments = (task.abstract_state.params, {}, jax.tree.map(jnp.zeros_like, batches_of(task)[0]), None)
     batch = jax.tree.unflatten(jax.tree.structure(task.batch_arrays), arguments[2])
     counted = 3 * flops(jax.make_jaxpr(lambda params: task.loss(params, batch, None))(arguments[0]))
-    assert counted == pytest.approx(BATCHES.tokens_per_step * flops_per_token(WIDE, BATCHES.seq_len))
+    assert counted == pytest.approx(task.flops_per_step)
 
 
 @pytest.mark.core

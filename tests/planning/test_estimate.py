@@ -14,7 +14,6 @@ import pytest
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.hlo.traffic import Flow, flows
 from shardtui.engine.models.flops import flops_by_scope
-from shardtui.engine.models.sizes import flops_per_token
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.ahead_of_time import needed_bytes
@@ -130,9 +129,8 @@ def work(task: Task, name: str) -> float:
 
 
 def test_flops_are_those_of_the_model_where_no_device_repeats_anothers(task: Task) -> None:
-    model = BATCHES.tokens_per_step * flops_per_token(WIDE, BATCHES.seq_len)
-    assert work(task, "dp-tp2") == pytest.approx(model, rel=0.02)
-    assert work(task, "data4-model2-whole.heads") > 1.3 * model, "attention is repeated"
+    assert work(task, "dp-tp2") == pytest.approx(task.flops_per_step, rel=0.02)
+    assert work(task, "data4-model2-whole.heads") > 1.3 * task.flops_per_step, "attention is repeated"
 
 
 @pytest.mark.slow
