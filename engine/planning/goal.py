@@ -1,14 +1,14 @@
-"""How good a preset is for the goal of a search. Does not import jax."""
+"""Which preset is better, also for the goal of a search. Does not import jax."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..spec.config import RunConfig
 from ..spec.search import Goal
-from .ranking import Choice, Row, ranked, title_of
+from .ranking import Choice, Row, title_of
 
 
 class CurvePoint(Struct, frozen=True, kw_only=True):
@@ -66,28 +66,25 @@ def gain(row: Row, goal: Goal) -> float:
     return found
 
 
-def best_first(rows: Sequence[Row], goal: Goal) -> list[Row]:
-    """Returns the rows, best first. What fits comes first, then what is too large, by how much, then the others. What
-    is compiled comes before estimates. Rows that are equally good are ordered by their time, then by their traffic and
-    memory."""
-
-    def rank(row: Row) -> tuple[float, ...]:
-        cost = row.cost
-        if cost is None:
-            return (3,)
-        if row.verdict != "fits":
-            return 2, cost.peak_bytes / (cost.capacity_bytes or 1)
-        seconds = row.step_seconds or 0.0
-        return row.compiled is None, -gain(row, goal), seconds, cost.network_seconds or 0.0, cost.peak_bytes
-
-    return sorted(rows, key=rank)
+def rank(row: Row, goal: Goal | None = None) -> tuple[float, ...]:
+    """Returns a key that is smaller the better the row is. What fits comes first, then what is too large, by how much,
+    then rows without a cost, then infeasible ones. Of a search, what is compiled comes before estimates, and the goal
+    decides; then, and without a goal, the step time, then traffic, then peak memory."""
+    cost = row.cost
+    if cost is None:
+        return (3,) if row.laid_out else (4,)
+    if row.verdict != "fits":
+        return 2, cost.peak_bytes / (cost.capacity_bytes or 1)
+    seconds = row.step_seconds
+    first = (row.compiled is None, -gain(row, goal)) if goal else (0, seconds is None)
+    return *first, seconds or 0.0, cost.network_seconds or cost.bytes_sent or 0.0, cost.peak_bytes
 
 
-def in_order(rows: Sequence[Row], goal: Goal | None) -> list[Row]:
-    """Returns the rows of a board, best first: by the goal of its search, or without one as `ranked` does."""
-    return ranked(rows) if goal is None else best_first(rows, goal)
+def ranked(rows: Iterable[Row], goal: Goal | None = None) -> list[Row]:
+    """Returns the rows, best first: see `rank`."""
+    return sorted(rows, key=lambda row: rank(row, goal))
 
 
 def pick(rows: Sequence[Row], goal: Goal) -> Row | None:
     """Returns the best row that fits: of the compiled ones, or if none of them fits, by estimate. None if none fits."""
-    return next((row for row in best_first(rows, goal) if row.verdict == "fits" and gain(row, goal)), None)
+    return next((row for row in ranked(rows, goal) if row.verdict == "fits" and gain(row, goal)), None)

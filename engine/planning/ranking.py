@@ -1,4 +1,4 @@
-"""Compares and ranks presets by memory, traffic and step time: estimated, compiled and measured."""
+"""Compares presets by memory, traffic and step time: estimated, compiled and measured."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -228,22 +228,6 @@ def title_of(preset: str, settings: Mapping[str, Choice]) -> str:
 def settings_of(chosen: Mapping[str, Choice]) -> list[str]:
     """Returns settings as `--set` takes them: `remat=true`."""
     return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in chosen.items()]
-
-
-def ranked(rows: Sequence[Row]) -> list[Row]:
-    """Returns the rows, best first. Presets that fit come first, by step time, then by traffic, then by peak memory;
-    then those that are too large, by how much; then those without a cost; then infeasible ones."""
-
-    def rank(row: Row) -> tuple[float, ...]:
-        cost = row.cost
-        if cost is None:
-            return (2,) if row.laid_out else (3,)
-        if row.verdict == "fits":
-            seconds = row.step_seconds
-            return 0, seconds is None, seconds or 0.0, cost.network_seconds or cost.bytes_sent or 0.0, cost.peak_bytes
-        return 1, cost.peak_bytes / (cost.capacity_bytes or 1)
-
-    return sorted(rows, key=rank)
 
 
 def timed(cost: StepCost, work: Work, topology: Topology, mesh: Mapping[str, int]) -> StepCost:

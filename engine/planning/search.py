@@ -30,7 +30,7 @@ from .candidates import (
     with_microbatches,
 )
 from .estimate import layout_row, with_cost
-from .goal import best_first, configured, gain
+from .goal import configured, gain, rank, ranked
 from .ranking import Choice, Row, settings_of
 from .step_trace import SizedStep, arguments, traced_step
 
@@ -73,7 +73,7 @@ class Search:
             if key not in seen and (rows := self._first_rows(preset)):
                 found.append((preset, rows))
             seen.add(key)
-        found.sort(key=lambda each: self._rank(each[1]))
+        found.sort(key=lambda each: min(rank(row, self._request.goal) for row in each[1]))
         for preset, rows in found[:REFINED]:
             if time.monotonic() > self._ends:
                 break
@@ -184,7 +184,7 @@ class Search:
             sizes = [size * 2**power for power in (1, 2, 3)] if free("batch_size") else []
             found = [self._row(preset, {"batch_size": size}) for size in sizes]
             return [row for row in found if row.estimate]
-        best = configured(self._task.config, best_first(rows, self._request.goal)[0].settings)
+        best = configured(self._task.config, ranked(rows, self._request.goal)[0].settings)
         policies = POLICIES if free("remat") and _has_remat(best) else ()
         found = [row for remat in policies for row in self._rows_of(preset, remat)]
         for row in (*rows, *found):
@@ -196,17 +196,11 @@ class Search:
     def _finalists(self, rows: Iterable[Row]) -> list[Row]:
         found = {row.title: row for row in rows}
         counts, kept = Counter[str](), list[Row]()
-        for row in best_first(list(found.values()), self._request.goal):
+        for row in ranked(found.values(), self._request.goal):
             name, *_ = row.preset.partition("-microbatches")
             counts[name] += 1
             kept += [row] if counts[name] <= ROWS_OF_A_MESH else []
         return kept[:MAX_ROWS]
-
-    def _rank(self, rows: Sequence[Row]) -> tuple[float, ...]:
-        best = best_first(rows, self._request.goal)[0]
-        cost = best.estimate
-        assert cost is not None
-        return best.verdict != "fits", -gain(best, self._request.goal), cost.network_seconds or 0.0, cost.peak_bytes
 
     def _is_free(self, setting: str) -> bool:
         return setting not in self._request.kept

@@ -12,7 +12,8 @@ from ..base import formatting
 from ..distributed.outcomes import Unfit
 from ..models.task import Task
 from ..planning.estimate import estimate_row, layout_row
-from ..planning.ranking import Row, ranked
+from ..planning.goal import ranked
+from ..planning.ranking import Row
 from ..planning.step_trace import arguments
 from ..program.memory import limit
 from ..program.presets import known_presets

@@ -18,8 +18,9 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.ahead_of_time import needed_bytes
 from shardtui.engine.planning.estimate import estimate_row
+from shardtui.engine.planning.goal import ranked
 from shardtui.engine.planning.networks import by_network
-from shardtui.engine.planning.ranking import Board, Row, StepCost, Work, network_seconds, ranked, timed
+from shardtui.engine.planning.ranking import Board, Row, StepCost, Work, network_seconds, timed
 from shardtui.engine.planning.step_trace import StepTrace, arguments, traced_cost, traced_work
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program, trace_step

@@ -27,8 +27,8 @@ from shardtui.engine.planning.finalists import (
     next_row,
     next_to_compile,
 )
-from shardtui.engine.planning.goal import best_first, figure, pick
-from shardtui.engine.planning.ranking import Choice, Row, StepCost, ranked
+from shardtui.engine.planning.goal import figure, pick, ranked
+from shardtui.engine.planning.ranking import Choice, Row, StepCost
 from shardtui.engine.planning.search import Search
 from shardtui.engine.planning.step_trace import traced_cost
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
@@ -78,7 +78,7 @@ def test_a_search_over_slices_keeps_tensor_axes_off_dcn_and_is_as_good_as_the_be
     task, topology = built_in_task("gpt3-175b", "batch_size=64"), load_topology("v5p:4x4x4")
     found = found_by(task, topology.name, kept=("batch_size", "remat", "accumulate_steps"))
     known = ranked([estimate_row(task, preset, 64, topology) for preset in load_presets()[0]])
-    assert found == best_first(found, "tokens-per-second")
+    assert found == ranked(found, "tokens-per-second")
     assert found[0].verdict == "fits"
     assert (found[0].step_seconds or 0) <= (known[0].step_seconds or 0)
     assert all(row.settings == {} for row in found), "all settings are kept"

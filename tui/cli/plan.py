@@ -20,7 +20,7 @@ from ...engine.base.output import note, say, show
 from ...engine.base.user_error import refuse
 from ...engine.planning import compilers
 from ...engine.planning.finalists import is_far_too_large
-from ...engine.planning.goal import figure, in_order, pick
+from ...engine.planning.goal import figure, pick, ranked
 from ...engine.planning.ranking import Board, Row, StepCost, settings_of
 from ...engine.spec.config import RunConfig, UserModel
 from ...engine.spec.preset import BUILT_IN, Preset, reference
@@ -138,7 +138,7 @@ def _tables(
     board: Board, config: RunConfig, console: Console, shows_memory: bool, search: SearchReport | None
 ) -> list[RenderableType]:
     goal = search.goal if search else None
-    rows = in_order(board.rows, goal)
+    rows = ranked(board.rows, goal)
     rows = shown(rows) if search else rows
     tables: list[RenderableType] = [*board_tables(rows, _title(board, config, bool(search)), console)]
     best = rows[:1] if search else rows

@@ -12,9 +12,9 @@ from rich.text import Text
 from ...engine.base import formatting
 from ...engine.base.user_error import refuse
 from ...engine.planning.finalists import batch_limits, expected_figure
-from ...engine.planning.goal import CurvePoint, in_order, pick
+from ...engine.planning.goal import CurvePoint, pick, ranked
 from ...engine.planning.goal import figure as goal_figure
-from ...engine.planning.ranking import Basis, Board, Bound, Choice, Row, ranked
+from ...engine.planning.ranking import Basis, Board, Bound, Choice, Row
 from ...engine.spec.search import Goal
 from ...engine.spec.topology import Topology, load_topology
 from ..client.planner import Planner
@@ -130,7 +130,7 @@ def plan_report(*boards: Board, prices: Prices | None = None, searches: Sequence
         rows=[
             _planned(row, board, prices or {})
             for goal, board in zip(goals, boards, strict=True)
-            for row in in_order(board.rows, goal)
+            for row in ranked(board.rows, goal)
         ],
         searches=list(searches),
     )

@@ -7,7 +7,8 @@ import msgspec
 
 from ...engine.base import formatting
 from ...engine.hlo.traffic import flows
-from ...engine.planning.ranking import Measured, Row, StepCost, ranked
+from ...engine.planning.goal import ranked
+from ...engine.planning.ranking import Measured, Row, StepCost
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady, PresetCompiled

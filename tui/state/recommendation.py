@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from ...engine.base import formatting
 from ...engine.planning.finalists import batch_limits
-from ...engine.planning.goal import figure, pick
-from ...engine.planning.ranking import Row, ranked, settings_of
+from ...engine.planning.goal import figure, pick, ranked
+from ...engine.planning.ranking import Row, settings_of
 from ...engine.spec.search import Goal
 
 

@@ -6,7 +6,7 @@ from textual.containers import Vertical
 from textual.widgets import DataTable
 
 from ...engine.planning import compilers
-from ...engine.planning.goal import in_order
+from ...engine.planning.goal import ranked
 from ...engine.planning.ranking import Row
 from ...engine.spec.topology import load_topology
 from ..client.planner import Planner
@@ -52,7 +52,7 @@ class PlanBoard(Vertical):
         if self.planner is None or self.planner.board is None:
             return
         board, width = clean(self.planner.board), self.screen.size.width
-        self.rows = {row.title: row for row in in_order(board.rows, self.planner.goal)}
+        self.rows = {row.title: row for row in ranked(board.rows, self.planner.goal)}
         compiling = [each.preset for each in self.planner.running]
         self.table.show_columns(columns(width >= WIDE_FROM, compiling), self.rows)
         self.show_details()
