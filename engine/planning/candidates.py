@@ -83,11 +83,6 @@ def layout_key(preset: Preset, devices: int) -> object:
     return frozenset(sizes.items()), kept, repr(preset.alternatives), repr(preset.overrides), preset.pipeline_repeats
 
 
-def batch_shards(preset: Preset, devices: int) -> int:
-    sizes = preset.sizes(devices)
-    return math.prod(sizes[axis] for axis in preset.rules.get("batch", ()))
-
-
 def _crossing(mesh: Sizes, topology: Topology) -> list[str] | None:
     try:
         return crossing(mesh, topology.domains)

@@ -17,18 +17,7 @@ from ..spec.preset import Preset
 from ..spec.preset_reader import MESH_RULES
 from ..spec.search import SearchRequest
 from ..spec.topology import Topology
-from .candidates import (
-    PARTS,
-    accumulations,
-    batch_shards,
-    batches,
-    layout_key,
-    meshes,
-    named,
-    orders,
-    suffixes,
-    with_microbatches,
-)
+from .candidates import PARTS, accumulations, batches, layout_key, meshes, named, orders, suffixes, with_microbatches
 from .estimate import layout_row, with_cost
 from .goal import configured, gain, rank, ranked
 from .ranking import Choice, Row, settings_of
@@ -163,7 +152,7 @@ class Search:
     def _ladder(self, preset: Preset) -> list[Settings]:
         """Returns the batches, or the micro-batches to accumulate, that a preset can be tried with, those that need
         least memory first."""
-        shards, training = batch_shards(preset, self._topology.devices), self._task.config.training
+        shards, training = preset.parts("batch", self._topology.devices), self._task.config.training
         if self._is_free("batch_size"):
             finest = self._request.goal == "fits-largest-batch"
             sizes = [-(-training.batch_size // shards) * shards] if self._is_users else None

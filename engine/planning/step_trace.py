@@ -185,15 +185,15 @@ def _smaller(task: Task, preset: Preset, count: int) -> tuple[Preset, int, int |
     pipeline = preset.pipeline(count, config.training.batch_size)
     microbatches = pipeline.microbatches if pipeline else preset.microbatches
     mesh = {axis: size if axis in kept else min(size, 2) for axis, size in sorted(sizes.items())}
-    small = replace(preset, mesh=mesh, microbatches=microbatches)
+    small, devices = replace(preset, mesh=mesh, microbatches=microbatches), math.prod(mesh.values())
     batch_size, prime = config.training.batch_size, None
     if not isinstance(config.model, UserModel):
         dims = {size for array in task.arrays if array.kind != "batch" for size in array.shape}
         prime = next(each for each in PRIMES if all(size % each for size in {*dims, config.training.seq_len}))
         groups = (pipeline.microbatches if pipeline else 1) * config.training.accumulate_steps
-        batch_size = prime * groups * math.prod(mesh[axis] for axis in preset.rules.get("batch", ()))
+        batch_size = prime * groups * small.parts("batch", devices)
     try:
-        decide_all(_with_batch(task, batch_size), small, math.prod(mesh.values()))
+        decide_all(_with_batch(task, batch_size), small, devices)
     except UserError:
         return replace(small, mesh=dict(sorted(sizes.items()))), config.training.batch_size, None
     return small, batch_size, prime

@@ -123,7 +123,7 @@ def compile_numbers(task: Task, placement: Placement) -> Numbers:
             .lower(*arguments)
             .compile(compiler_options=quick(placement))
         )
-    return Numbers(compiled, arrays, sizes, _expert_parts(placement))
+    return Numbers(compiled, arrays, sizes, placement.preset.parts("experts", placement.mesh.size))
 
 
 def _by_name(recorder: Recorder, kept: Mapping[tuple[int, int], Named]) -> dict[str, Named]:
@@ -141,10 +141,6 @@ def _by_name(recorder: Recorder, kept: Mapping[tuple[int, int], Named]) -> dict[
         name: jax.tree.map(lambda *parts: jnp.concatenate(parts), *(rows(*each) for each in by_loop.items()))
         for name, by_loop in found.items()
     }
-
-
-def _expert_parts(placement: Placement) -> int:
-    return math.prod(placement.mesh.shape[axis] for axis in placement.preset.rules.get("experts", ()))
 
 
 def _measured(task: Task, placement: Placement) -> list[tuple[Array, NamedSharding]]:

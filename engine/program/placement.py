@@ -67,7 +67,7 @@ class Placement:
     def attention(self, task: Task) -> AttentionKernel | None:
         """Returns how attention is computed; None for a user's model."""
         kernels = task.model.attention_kernels
-        parts = math.prod(self.mesh.shape[axis] for axis in self.preset.rules.get("seq", ()))
+        parts = self.preset.parts("seq", self.mesh.size)
         return kernels and kernels.of(task.config.training.seq_len, parts)
 
     def describe(self, array: Array, decision: Decision, compiled: Sharding) -> ArrayInfo:

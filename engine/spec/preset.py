@@ -93,11 +93,6 @@ class PipelineInfo(Struct, frozen=True, kw_only=True):
         block, chunks = math.lcm(self.repeats, self.stages), range(self.repeats * self.stages)
         return [[c for c in chunks if (c + c // block) % self.repeats == number] for number in range(self.repeats)]
 
-    @property
-    def moves(self) -> int:
-        """How many of the permutations move any chunk to another stage."""
-        return sum(any(c % self.stages != c // self.repeats for c in sent) for sent in self.exchanges)
-
 
 class Override(Struct, frozen=True, forbid_unknown_fields=True):
     """The layout of every array whose name matches a glob, in place of the rules."""
@@ -153,6 +148,11 @@ class Preset(Struct, frozen=True):
         rest = max(1, device_count // self._fixed)
         return {axis: rest if size == REST else size for axis, size in self.mesh.items()}
 
+    def parts(self, logical_axis: str, device_count: int) -> int:
+        """Returns into how many parts its rule splits a logical axis; 1 without a rule."""
+        sizes = self.sizes(device_count)
+        return math.prod(sizes[axis] for axis in self.rules.get(logical_axis, ()))
+
     def size_problem(self, device_count: int) -> str | None:
         """Returns why the mesh does not fit `device_count` devices exactly; None if it does."""
         text = f"{self.name}: mesh {' × '.join(f'{axis}={size}' for axis, size in self.mesh.items())}"
@@ -187,10 +187,10 @@ class Preset(Struct, frozen=True):
 
     def pipeline(self, device_count: int, batch_size: int) -> PipelineInfo | None:
         """Returns the pipeline for this many devices and this global batch; None if there is at most one stage."""
-        stages = self._count(self.stage_axes, device_count)
+        stages = self.parts("layers", device_count) if self.stage_axes else 1
         if stages == 1:
             return None
-        group = batch_size // self._count(self.rules.get("batch", ()), device_count)
+        group = batch_size // self.parts("batch", device_count)
         most = (n for n in range(1, MICROBATCHES_PER_STAGE * stages + 1) if group % n == 0)
         microbatches = self.microbatches or max(most)
         bubble = (stages - 1) / (self.pipeline_repeats * microbatches + stages - 1)
@@ -209,7 +209,7 @@ class Preset(Struct, frozen=True):
 
     def least_batch(self, device_count: int, accumulate_steps: int = 1) -> int:
         """Returns the smallest batch that divides by the devices and into micro-batches: others are multiples of it."""
-        parts = self._count(self.rules.get("batch", ()), device_count)
+        parts = self.parts("batch", device_count)
         return parts * (self.microbatches or 1 if self.stage_axes else accumulate_steps)
 
     def accumulation_problem(self, device_count: int, batch_size: int, accumulate_steps: int) -> str | None:
@@ -223,7 +223,7 @@ class Preset(Struct, frozen=True):
 
     def _group_problem(self, origin: str, device_count: int, batch_size: int, parts: int) -> str | None:
         axes = self.rules.get("batch", ())
-        group, rest = divmod(batch_size, self._count(axes, device_count))
+        group, rest = divmod(batch_size, self.parts("batch", device_count))
         if rest or group % parts == 0:
             return None
         groups = batch_size // group
@@ -264,10 +264,6 @@ class Preset(Struct, frozen=True):
             f"{self.name}: [rules] layers: {each} layers in each pass of a stage are not whole periods of the model's "
             f"{period} alternating layers: use fewer stages, or a model of {info.stages * info.repeats * period} layers"
         )
-
-    def _count(self, axes: Axes, device_count: int) -> int:
-        sizes = self.sizes(device_count)
-        return math.prod(sizes[axis] for axis in axes)
 
     @property
     def _fixed(self) -> int:

@@ -103,8 +103,6 @@ def test_exchanges_bring_each_chunk_to_its_stage_once(stages: int, repeats: int)
         assert [chunk // repeats for chunk in sent] == list(range(stages)), "each stage sends one that it has"
         assert sorted(chunk % stages for chunk in sent) == list(range(stages)), "each stage receives one"
     assert sorted(chunk for sent in info.exchanges for chunk in sent) == list(range(stages * repeats))
-    assert info.moves <= repeats
-    assert (info.moves == 0) == (repeats == 1)
 
 
 @pytest.mark.parametrize("name", PIPELINED)
