@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import AxisType
 
 from ..parallel.rules import LogicalAxes
 from ..spec.config import TrainingConfig
@@ -24,7 +25,21 @@ MUON_RMS = 0.2
 
 
 def optimizer(config: TrainingConfig, logical_axes: Tree) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(config.grad_clip), *_named(config, logical_axes))
+    chain = optax.chain(optax.clip_by_global_norm(config.grad_clip), *_named(config, logical_axes))
+    return _laid_out_by_compiler(chain) if config.optimizer == "muon" else chain
+
+
+def _laid_out_by_compiler(chain: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Muon's products have no `out_sharding`: the compiler lays them out under explicit axis types, too."""
+
+    def update(gradients: Tree, opt_state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
+        function: Any = chain.update
+        if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
+            shardings = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding, (params, opt_state))
+            function = jax.sharding.auto_axes(function, out_sharding=shardings)
+        return function(gradients, opt_state, params)
+
+    return optax.GradientTransformation(chain.init, update)
 
 
 def learning_rate(config: TrainingConfig) -> optax.Schedule:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import AxisType
 
 from ..base.user_error import refuse
 from ..parallel.constraints import constrain, inspect_sharding, out_sharding, token_groups
@@ -72,7 +71,6 @@ class Task:
         own = self.model.optimizer()
         self._optimizer = own or optimizer(config.training, self._logical_axes)
         self._rate = partial(rate_of_step, config.training if own is None else None)
-        self._is_muon = own is None and config.training.optimizer == "muon"
         self.explicit_problems: dict[str, list[str]] = {}
         self._traces = None
         if isinstance(self.model, UserModule):
@@ -145,17 +143,8 @@ class Task:
             lambda path, gradient: inspect_sharding(gradient, gradient_name(name_of(path))), gradients
         )
         with jax.named_scope("optimizer"):
-            updates, opt_state = self._updates(gradients, state.opt_state, state.params)
+            updates, opt_state = self._optimizer.update(gradients, state.opt_state, state.params)
         return Changes(gradients, updates, opt_state, scalars, variables)
-
-    def _updates(self, gradients: Tree, opt_state: Tree, params: Tree) -> tuple[Tree, Tree]:
-        """Returns the optimizer's updates and its new state. Muon's products have no `out_sharding`: the compiler lays
-        them out under explicit axis types, too."""
-        update: Any = self._optimizer.update
-        if self._is_muon and AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
-            shardings = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding, (params, opt_state))
-            update = jax.sharding.auto_axes(update, out_sharding=shardings)
-        return update(gradients, opt_state, params)
 
     def _gradients(self, state: TrainState, batch: Tree, key: jax.Array, shardings: Tree) -> tuple[Tree, Scalars, Tree]:
         """Returns the gradients, laid out by `shardings`, the scalars of the loss and the updated variables."""
