@@ -20,7 +20,7 @@ from .array import Batch, Scalars, text_batch
 from .attention_tiles import RESULT
 from .blocks import Block, apply_dropout, example_indices, with_gathered_biases
 from .layers import INIT_STDDEV, apply_norm, embed_norm
-from .sizes import PLAIN, AttentionKernels, attention_kernels, compute_dtype, expert_matmul
+from .sizes import PLAIN, AttentionKernels, attention_kernels, compute_dtype, computed_scores, expert_matmul
 from .stack import Apply, apply_stages, scan_layers, stack_keys, stack_stages
 
 SAVED = "blocks.saved"
@@ -236,6 +236,10 @@ class BuiltIn:
     def padding_parameters(self) -> int:
         tables = 1 if self._config.tied else 2
         return tables * (self._config.vocab_rows - self._config.vocab) * self._config.embed
+
+    @property
+    def computed_scores(self) -> float:
+        return computed_scores(self._config, self._training.seq_len)
 
     batches = None
 

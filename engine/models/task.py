@@ -18,7 +18,7 @@ from .blocks import micro_batch
 from .decoder import BuiltIn
 from .norms import global_norms
 from .optimizer import describe_moments, optimizer, rate_of_step
-from .sizes import computed_scores, flops_per_token
+from .sizes import flops_per_token
 from .user_model import UserModule, parameter_problems
 from .user_traces import Traces
 
@@ -102,12 +102,6 @@ class Task:
             return self._traces.flops if self._traces else 0.0
         parameters = jax.tree.leaves(self.state_arrays.params)
         return training.tokens_per_step * flops_per_token(model, parameters, training.seq_len)
-
-    @property
-    def computed_scores(self) -> float:
-        """The share of attention scores that the built-in model's kernels do not skip; 1 for kernels of others."""
-        config = self.config
-        return 1.0 if isinstance(config.model, UserModel) else computed_scores(config.model, config.training.seq_len)
 
     def initial_state(self) -> TrainState:
         """Returns the state before the first step. Trace it under `jit`: then each device creates its own shards."""

@@ -42,6 +42,8 @@ class UserModule:
     dtype = None
     attention_kernels = None
     padding_parameters = 0
+    computed_scores = 1.0
+    """The share of attention scores that kernels do not skip: a user's are taken to skip none."""
 
     def __init__(self, config: RunConfig, model: UserModel) -> None:
         """Loads the module and checks its functions. Raises UserError with every problem."""

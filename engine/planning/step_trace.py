@@ -66,7 +66,7 @@ class StepTrace:
 
     @cached_property
     def _products(self) -> Products:
-        return Products(self._program, kernel_flops(self._traced.jaxpr), self._task.computed_scores)
+        return Products(self._program, kernel_flops(self._traced.jaxpr), self._task.model.computed_scores)
 
     @cached_property
     def _moving(self) -> list[tuple[Any, int | None]]:

@@ -155,7 +155,7 @@ def test_kernels_count_the_blocks_of_scores_that_they_compute() -> None:
     products = 2 * 64 * 12 * 8 * 12 * 1024 * 1024
     assert plain - splash == pytest.approx(products * (6 - (2 + 7) * 0.75), rel=0.01)
     local, everywhere = (
-        built_in_task("gemma3-4b", "batch_size=8", f"window={window}").computed_scores for window in (1024, 4096)
+        built_in_task("gemma3-4b", "batch_size=8", f"window={window}").model.computed_scores for window in (1024, 4096)
     )
     assert everywhere == (1 + 512 / 4096) / 2
     blocks = sum(min(block + 1, 3) for block in range(8))  # of 512: its own, and two for the 1,023 positions before
