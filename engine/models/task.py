@@ -68,8 +68,10 @@ class Task:
         with nnx.use_eager_sharding(False):
             split = nnx.split(nnx.eval_shape(self.model.module), nnx.Param, nnx.RngState, ...)
         self._graph, self._params, self._rngs, self._variables = split
+        self._described = describe(nnx.to_pure_dict(self._params), self._params, "parameter")
         own = self.model.optimizer()
-        self._optimizer = own or optimizer(config.training, self._logical_axes)
+        axes = jax.tree.map(lambda array: array.logical_axes, self._described)
+        self._optimizer = own or optimizer(config.training, axes)
         self._rate = partial(rate_of_step, config.training if own is None else None)
         self.explicit_problems: dict[str, list[str]] = {}
         self._traces = None
@@ -100,8 +102,7 @@ class Task:
         model, training = self.config.model, self.config.training
         if isinstance(model, UserModel):
             return self._traces.flops if self._traces else 0.0
-        parameters = jax.tree.leaves(self.state_arrays.params)
-        return training.tokens_per_step * flops_per_token(model, parameters, training.seq_len)
+        return training.tokens_per_step * flops_per_token(model, jax.tree.leaves(self._described), training.seq_len)
 
     def initial_state(self) -> TrainState:
         """Returns the state before the first step. Trace it under `jit`: then each device creates its own shards."""
@@ -226,15 +227,9 @@ class Task:
     def abstract_state(self) -> TrainState:
         return jax.eval_shape(self.initial_state)
 
-    @property
-    def _logical_axes(self) -> Tree:
-        described = describe(nnx.to_pure_dict(self._params), self._params, "parameter")
-        return jax.tree.map(lambda array: array.logical_axes, described)
-
     @cached_property
     def state_arrays(self) -> TrainState:
-        state = self.abstract_state
-        params = describe(state.params, self._params, "parameter")
+        state, params = self.abstract_state, self._described
         step, seed = (Array((name,), "scalar", (), getattr(state, name).dtype, ()) for name in ("step", "seed"))
         variables = describe(state.variables, self._variables, "variable")
         return TrainState(params, describe_moments(state.opt_state, params), step, seed, variables)
