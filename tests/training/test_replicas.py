@@ -18,8 +18,8 @@ from shardtui.engine.program.program import (
     compile_program,
     shard_digest_function,
 )
-from shardtui.engine.program.replicas import Differing, differing, first_holders, rows_of
 from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.training.device_check import Differing, differing, first_holders, rows_of
 
 from ..conftest import BATCHES, WIDE, step, tiny_config
 from ..flips import flipped, random_flip, unequal_replicas
