@@ -26,7 +26,6 @@ from .memory import TOO_LARGE, shortage
 from .placement import describe_preset, place
 from .program import Program, compile_initial_state, compile_program
 from .reshard import Transfers
-from .sampling import Sampler, compile_sampler
 from .weights import with_weights
 
 MIN_PROGRAMS = 2
@@ -112,8 +111,6 @@ class Compiler:
         self._presets_folder = presets_folder
         self.devices = devices
         self._queue = CompileQueue()
-        self._sampler: tuple[str, Sampler] | None = None
-        """The last sampler, and the preset that it is for."""
         self._compiling: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """By preset: a thread waits for a program that the other thread is compiling."""
 
@@ -217,15 +214,6 @@ class Compiler:
         future = self._queue.submit(urgency, lambda: self._ready(source, name, on_phase))
         future.add_done_callback(lambda _: on_done())
         return future
-
-    def sampler(self, program: Program) -> tuple[Sampler, float]:
-        """Returns the sampler for a program's layout, and the seconds spent to compile it now; the last one is kept."""
-        if self._sampler and self._sampler[0] == program.name:
-            return self._sampler[1], 0.0
-        with compiled_apart():
-            sampler = compile_sampler(self.task, program.placement)
-        self._sampler = program.name, sampler
-        return sampler, sampler.compile_seconds
 
     def numbers(self, program: Program, on_done: Callable[[], None]) -> Future[Numbers]:
         """Compiles the program that measures the arrays of a layout. `on_done` is called as for `first`."""

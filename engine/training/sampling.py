@@ -1,15 +1,56 @@
-"""Samples of text between steps: by command, and every so many steps."""
+"""Samples of text between steps, from the parameters as they are laid out: by command, and every so many steps."""
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..base.advice import problems_in
-from ..spec.config import UserModel
+from ..models.task import Task, TrainState
+from ..parallel.constraints import activation_rules
+from ..program.compiler_process import compiled_apart
+from ..program.placement import Placement
+from ..program.program import Program
+from ..spec.config import MOST_SAMPLED, UserModel
+from ..spec.preset import Preset
 from ..wire.commands import SampleText
 from ..wire.events import Sampled
 from .progress import Progress
 from .tools import Tools
 
 NOT_BUILT_IN = "only the built-in model can be sampled: its tokens are bytes, which it is known to read"
+BYTE_VALUES = 256
+"""Tokens that are bytes; a larger vocabulary's other tokens are never sampled."""
+OF_BATCHES = ("batch", "seq", "layers")
+"""Logical axes that a single sequence is not split over."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A compiled function that samples, for the layout of one preset."""
+
+    run: Callable[..., jax.Array]
+    """Parameters, tokens [1, T], their number, tokens to sample, temperature and seed to int32 [`MOST_SAMPLED`]."""
+    seq_len: int
+    """T: the positions that the model reads."""
+    compile_seconds: float
+    """Seconds that it took to compile."""
+
+    def sample(self, state: TrainState, prompt: bytes, count: int, temperature: float, seed: int) -> bytes:
+        """Returns `count` bytes that follow the prompt, of which the model reads the end that it has room for.
+
+        Waits for the step in flight. Temperature 0 takes the most probable byte.
+        """
+        known = np.frombuffer(prompt[-(self.seq_len - 1) :], np.uint8)
+        tokens = np.zeros((1, self.seq_len), np.int32)
+        tokens[0, : len(known)] = known
+        numbers = np.int32(len(known)), np.int32(count), np.float32(temperature), np.uint32(seed)
+        return bytes(np.asarray(self.run(state.params, tokens, *numbers))[:count].astype(np.uint8))
 
 
 class TextSampler:
@@ -18,6 +59,8 @@ class TextSampler:
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
         self._last = 0
+        self._compiled: tuple[str, Sampler] | None = None
+        """The last sampler, and the preset that it is for."""
 
     def sample_if_due(self, at: Progress) -> None:
         """Samples after every N steps, if the run is to. All processes have begun as many steps."""
@@ -34,7 +77,7 @@ class TextSampler:
         text, compiled, problem = "", 0.0, NOT_BUILT_IN if isinstance(self.tools.config.model, UserModel) else None
         try:
             if problem is None:
-                sampler, compiled = self.tools.compiler.sampler(at.program)
+                sampler, compiled = self._sampler(at.program)
                 asked, prompt = command.sampling, command.sampling.prompt.encode() or b"\n"
                 found = sampler.sample(at.state, prompt, asked.tokens, asked.temperature, asked.seed)
                 text = found.decode(errors="replace")
@@ -54,3 +97,54 @@ class TextSampler:
             )
         )
         at.reports.restart_clock()
+
+    def _sampler(self, program: Program) -> tuple[Sampler, float]:
+        """Returns the sampler for a program's layout, and the seconds spent to compile it now."""
+        if self._compiled and self._compiled[0] == program.name:
+            return self._compiled[1], 0.0
+        with compiled_apart():
+            sampler = compile_sampler(self.tools.compiler.task, program.placement)
+        self._compiled = program.name, sampler
+        return sampler, sampler.compile_seconds
+
+
+def compile_sampler(task: Task, placement: Placement) -> Sampler:
+    """Compiles the sampler of a preset, for the built-in model. May be called in any thread.
+
+    Each byte costs a forward pass over a whole sequence on every device that splits no layer with others: nothing is
+    kept from one byte to the next.
+    """
+    began, seq_len = time.perf_counter(), task.config.training.seq_len
+    rules = _rules(placement.preset)
+    replicated = NamedSharding(placement.mesh, PartitionSpec())
+
+    def run(
+        params: Any, tokens: jax.Array, length: jax.Array, count: jax.Array, heat: jax.Array, seed: jax.Array
+    ) -> Any:
+        def add(index: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            tokens, sampled = carry
+            is_full = length + index >= seq_len
+            tokens = jnp.where(is_full, jnp.roll(tokens, -1, axis=1), tokens)
+            at = jnp.minimum(length + index, seq_len - 1)
+            logits = task.logits(params, tokens)[0, at - 1, :BYTE_VALUES]
+            key = jax.random.fold_in(jax.random.key(seed), index)
+            warm = jax.random.categorical(key, logits / jnp.maximum(heat, 1e-6))
+            chosen = jnp.where(heat > 0, warm, jnp.argmax(logits)).astype(jnp.int32)
+            return tokens.at[0, at].set(chosen), sampled.at[index].set(chosen)
+
+        start = tokens, jnp.zeros(MOST_SAMPLED, jnp.int32)
+        return jax.lax.fori_loop(0, count, add, start)[1]
+
+    params = placement.abstract_state(task).params
+    numbers = [
+        jax.ShapeDtypeStruct((), dtype, sharding=replicated) for dtype in ("int32", "int32", "float32", "uint32")
+    ]
+    tokens = jax.ShapeDtypeStruct((1, seq_len), jnp.int32, sharding=replicated)
+    with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, rules):
+        compiled = jax.jit(run, out_shardings=replicated).lower(params, tokens, *numbers).compile()
+    return Sampler(compiled, seq_len, time.perf_counter() - began)
+
+
+def _rules(preset: Preset) -> dict[str, tuple[str, ...]]:
+    """The rules for a single sequence: those that split its batch do not apply."""
+    return {logical: axes for logical, axes in preset.rules.items() if logical not in OF_BATCHES}

@@ -11,9 +11,9 @@ import pytest
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program
-from shardtui.engine.program.sampling import compile_sampler
 from shardtui.engine.spec.config import Sampling
 from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.training.sampling import compile_sampler
 from shardtui.engine.wire.commands import AnyCommand, SampleText
 from shardtui.engine.wire.events import Event, Sampled, TrainingStarted
 from shardtui.tui.cli.main import main
