@@ -28,15 +28,21 @@ from ..training.training_thread import locate
 from ..wire import run_directory
 from ..wire.event import VERSION
 from ..wire.event_log import EventLog
-from ..wire.events import EngineStarted, EngineStopped, Event, Failed, LossNotFinite, MemoryMeasured, Stalled
+from ..wire.events import EngineStarted, EngineStopped, Event, Failed, LossNotFinite, MemoryMeasured, Printed, Stalled
 from ..wire.server import Server
-from .program_output import ProgramOutput
 
 LAST_LOSSES_SECONDS = 2.0
 """Time to wait for the last losses of a loop that failed: its devices may never compute them."""
 
 READ_INTERVAL_SECONDS = 0.02
 """Pause between two reads: steps of a millisecond are read in batches, so that this thread hardly slows them."""
+
+OUTPUT_SECONDS = 0.5
+"""Between two reports of what the program prints at least."""
+MOST_LINES = 20
+"""Lines in such a report; of more, the last ones. The file has all."""
+MOST_CHARACTERS = 500
+"""Of a line."""
 
 _END = object()
 _logger = logging.getLogger("shardtui")
@@ -183,6 +189,30 @@ class Reporter:
                     redirect_to_null([reporter._lock_file.fileno(), *reporter._server.descriptors])
 
         os.register_at_fork(after_in_child=detach)
+
+
+class ProgramOutput:
+    """What a watched program prints, as events of its run: reads the file that it prints to."""
+
+    def __init__(self, file: Path, moved_to: Path) -> None:
+        """Moves the file, which the program has open, to the run's directory."""
+        file.replace(moved_to)
+        self._file = moved_to.open("rb")
+        self._rest = b""
+        self._last = time.monotonic()
+
+    def read(self, is_end: bool = False) -> Printed | None:
+        """Returns the lines since the last report; None if there are none, or they are not due yet."""
+        if not is_end and time.monotonic() - self._last < OUTPUT_SECONDS:
+            return None
+        self._last = time.monotonic()
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        if is_end and self._rest:
+            lines.append(self._rest)
+        if not lines:
+            return None
+        texts = [line.decode(errors="replace")[:MOST_CHARACTERS] for line in lines[-MOST_LINES:]]
+        return Printed(lines=texts, left_out=len(lines) - len(texts))
 
 
 def _read(losses: list[Any]) -> list[tuple[float | None, dict[str, float], float | None]]:

@@ -41,7 +41,7 @@ ELSEWHERE = {
     "engine/wire/event_log.py": "line by line: a damaged one is counted",
     "engine/__main__.py": "arguments from the UI's process",
     "engine/spec/watch_request.py": "the request of the command that became this process",
-    "engine/watching/program_output.py": "what a watched program prints, as bytes",
+    "engine/watching/reporter.py": "what a watched program prints, as bytes",
     "tui/cli/watch.py": "what a watched program has printed",
     **dict.fromkeys(("tui/client/engine_client.py", "tui/cli/inspect.py"), "engine's answer"),
     **dict.fromkeys((f"tui/client/{name}.py" for name in ("planner", "explainer")), "engine's answer"),

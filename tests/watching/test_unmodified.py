@@ -17,7 +17,7 @@ import pytest
 from shardtui.engine.spec.watch_request import WatchRequest
 from shardtui.engine.watching.jitted import Calls, Jitted, _also_as_decorator, replace_jit
 from shardtui.engine.watching.program import Program
-from shardtui.engine.watching.program_output import ProgramOutput
+from shardtui.engine.watching.reporter import ProgramOutput
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.run_directory import all_runs, find
 from shardtui.tui.messages import CurveChosen
@@ -303,7 +303,7 @@ def test_the_step_is_the_largest_function_that_takes_its_own_results() -> None:
 
 
 def test_output_comes_in_lines_and_the_last_of_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardtui.engine.watching.program_output.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("shardtui.engine.watching.reporter.OUTPUT_SECONDS", 0.0)
     (tmp_path / "printed").touch()
     with (tmp_path / "printed").open("ab", buffering=0) as printing:
         output = ProgramOutput(tmp_path / "printed", tmp_path / "engine.log")
