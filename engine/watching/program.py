@@ -1,10 +1,13 @@
 """A watched program: finds its training step among all jitted functions, and reports it as a run."""
 
 import atexit
+import functools
 import logging
 import os
+import sys
 from collections.abc import Sequence
-from typing import Any
+from opcode import opname
+from typing import Any, NoReturn
 
 import jax
 from jax.core import Tracer
@@ -16,8 +19,7 @@ from ..base.user_error import suggestion
 from ..spec.watch_request import WatchRequest
 from ..wire.events import StepFound
 from .curves import Beside
-from .exit_status import ExitStatus
-from .jitted import EVERY, NEVER, Call, Calls, replace_jit
+from .jitted import EVERY, NEVER, UNSEEN, Call, Calls, replace_jit
 from .looks import Looks
 from .program_run import ProgramRun
 
@@ -33,6 +35,34 @@ STEPS_LOOKED_AT = 2
 """Calls of the step that are looked at after another function was, which may be called beside it."""
 
 _logger = logging.getLogger("shardtui")
+
+
+class ExitStatus:
+    """How a program ends: Python tells the functions that it calls at its exit nothing of it. So this notes the status
+    that the program gives to `sys.exit`. It has to be made within the program."""
+
+    def __init__(self) -> None:
+        self._status: Any = None
+        self._frame = sys._getframe()
+        while self._frame.f_back:
+            self._frame = self._frame.f_back
+        real = sys.exit
+
+        @functools.wraps(real)
+        def exit(*status: Any) -> NoReturn:
+            self._status = next(iter(status), None)
+            with UNSEEN:
+                real(*status)
+
+        sys.exit = exit
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the program, once it has ended: an exception, or an exit with a status other than 0; else None."""
+        code, at = self._frame.f_code.co_code, self._frame.f_lasti
+        has_returned = opname[code[at]].startswith("RETURN")  # and any exit that it asked for was caught
+        asked = None if has_returned or self._status in (None, 0) else SystemExit(self._status)
+        return getattr(sys, "last_value", asked)
 
 
 class Program:
