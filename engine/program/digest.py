@@ -17,8 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..parallel.rules import axes_in
 
@@ -28,17 +27,13 @@ U32 = jnp.uint32
 def digests(tree: Any, shardings: Any = None) -> jax.Array:
     """Returns uint32 [leaves, 2]: 64 bits per leaf, from its shape, its dtype and the bits and indices of its elements.
 
-    Takes jax and numpy arrays of any dtype. A caller that traces this passes the leaves' `shardings` as a tree; then
-    each device reads its own shard, and the words of all leaves are summed at once. Only the first copy of a replicated
-    array counts: the copies may drift apart if a step is not deterministic.
+    To be traced. With the leaves' `shardings`, as a tree, each device reads its own shard, and the words of all leaves
+    are summed at once. Only the first copy of a replicated array counts: the copies may drift apart if a step is not
+    deterministic.
     """
-    with jax.enable_x64(True):  # keeps numpy's 64-bit dtypes
-        leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-    known = map(_sharding, leaves) if shardings is None else jax.tree.leaves(shardings)
-    found = [_digest(leaf, sharding) for leaf, sharding in zip(leaves, known, strict=True)]
-    if any(isinstance(leaf, Tracer) for leaf in leaves):
-        return jnp.stack(found)
-    return jnp.asarray(np.stack(jax.device_get(found)))  # the leaves may be on different devices
+    leaves = jax.tree.leaves(tree)
+    known = [None] * len(leaves) if shardings is None else jax.tree.leaves(shardings)
+    return jnp.stack([_digest(leaf, sharding) for leaf, sharding in zip(leaves, known, strict=True)])
 
 
 def shard_digests(tree: Any, shardings: Any) -> jax.Array:
@@ -67,11 +62,6 @@ def is_finite(tree: Any) -> jax.Array:
     """Returns bool []: whether all elements of all floating-point and complex leaves are finite."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.array([jnp.isfinite(leaf).all() for leaf in leaves], bool).all()
-
-
-def _sharding(leaf: jax.Array) -> NamedSharding | None:
-    sharding = None if isinstance(leaf, Tracer) else leaf.sharding
-    return sharding if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh) else None
 
 
 @partial(jax.jit, static_argnums=1)
