@@ -131,8 +131,8 @@ class CompilerProcess:
 class Apart:
     """Compiles the programs of a thread in another process, which it starts for the first of them."""
 
-    def __init__(self, before_here: Callable[[], None]) -> None:
-        self._before_here, self._opened = before_here, contextlib.ExitStack()
+    def __init__(self) -> None:
+        self._opened = contextlib.ExitStack()
         self._process: CompilerProcess | None = None
         self.last: tuple[Any, bytes] | None = None
         """The last program from the other process, and its serialized form."""
@@ -142,7 +142,6 @@ class Apart:
         code = io.BytesIO()
         module.operation.write_bytecode(code)
         if not is_possible(backend.platform) or hooks or any(call in code.getvalue() for call in OF_THIS_PROCESS):
-            self._before_here()
             return here(backend, module, devices, options, hooks)
         self._process = self._process or self._opened.enter_context(compiler_process(backend.device_count()))
         asked = Asked(code.getvalue(), options.SerializeAsString(), [device.id for device in devices])
@@ -171,10 +170,9 @@ def is_possible(platform: str) -> bool:
 
 
 @contextlib.contextmanager
-def compiled_apart(before_here: Callable[[], None] = lambda: None) -> Generator[None]:
-    """Whatever this thread compiles in this context is compiled in another process, as far as `is_possible`.
-    `before_here` is called before what has to be compiled in this process after all; what it raises is passed on."""
-    with contextlib.closing(Apart(before_here)) as _thread.apart:
+def compiled_apart() -> Generator[None]:
+    """Whatever this thread compiles in this context is compiled in another process, as far as `is_possible`."""
+    with contextlib.closing(Apart()) as _thread.apart:
         try:
             yield
         finally:
