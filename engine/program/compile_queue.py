@@ -61,9 +61,10 @@ class CompileQueue:
         threading.Thread(target=self._run, args=(Urgency.LIKELY,), name="compiler", daemon=True).start()
         threading.Thread(target=self._run, args=(Urgency.REQUESTED,), name="requested compiler", daemon=True).start()
 
-    def submit(self, urgency: Urgency, work: Callable[[], T]) -> Future[T]:
-        """Queues `work` and returns the future of its result."""
+    def submit(self, urgency: Urgency, work: Callable[[], T], on_done: Callable[[], None] = lambda: None) -> Future[T]:
+        """Queues `work` and returns the future of its result. Calls `on_done` once that is done."""
         job = Job(urgency, next(self._numbers), work, Future())
+        job.future.add_done_callback(lambda _: on_done())
         with self._changed:
             self._jobs.append(job)
             self._changed.notify_all()

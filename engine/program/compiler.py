@@ -188,9 +188,7 @@ class Compiler:
 
         In the compile thread, `on_phase` is called as each phase begins, and `on_done` once the future is done.
         """
-        future = self._queue.submit(Urgency.REQUESTED, lambda: self.compiled(name, on_phase))
-        future.add_done_callback(lambda _: on_done())
-        return future
+        return self._queue.submit(Urgency.REQUESTED, lambda: self.compiled(name, on_phase), on_done)
 
     def compile_state_functions(self, program: Program) -> None:
         def compile_apart() -> None:
@@ -211,9 +209,7 @@ class Compiler:
 
         `on_phase` and `on_done` are called as for `first`; an exception from `on_phase` ends the work.
         """
-        future = self._queue.submit(urgency, lambda: self._ready(source, name, on_phase))
-        future.add_done_callback(lambda _: on_done())
-        return future
+        return self._queue.submit(urgency, lambda: self._ready(source, name, on_phase), on_done)
 
     def numbers(self, program: Program, on_done: Callable[[], None]) -> Future[Numbers]:
         """Compiles the program that measures the arrays of a layout. `on_done` is called as for `first`."""
@@ -222,15 +218,11 @@ class Compiler:
             with compiled_apart():
                 return compile_numbers(program.task, program.placement)
 
-        future = self._queue.submit(Urgency.INSPECT, compiled)
-        future.add_done_callback(lambda _: on_done())
-        return future
+        return self._queue.submit(Urgency.INSPECT, compiled, on_done)
 
     def inspect(self, name: str, on_done: Callable[[], None]) -> Future[PresetInspected]:
         """Runs `inspect_program` for a preset. `on_done` is called as for `first`."""
-        future = self._queue.submit(Urgency.INSPECT, lambda: self._inspected(name))
-        future.add_done_callback(lambda _: on_done())
-        return future
+        return self._queue.submit(Urgency.INSPECT, lambda: self._inspected(name), on_done)
 
     def _inspected(self, name: str) -> PresetInspected:
         """Repeats an inspection with warnings if another job ran during it: they may be from that job's compilation."""
