@@ -12,6 +12,7 @@ from ..base.formatting import size
 from ..base.machine import machine_memory
 from ..wire.descriptions import MemoryInfo
 from ..wire.events import MemoryMeasured, PresetCompiled
+from .placement import PARTS
 
 M_MMAP_THRESHOLD = -3
 """The parameter's number in glibc's malloc.h."""
@@ -32,20 +33,15 @@ def predict(compiled: Compiled, arguments: Iterable[tuple[str, int]], platform: 
     stats = compiled.memory_analysis()
     if stats is None:
         return None
-    of_kind: dict[str, int] = dict.fromkeys(("parameter", "moment", "variable", "scalar", "batch"), 0)
+    parts = dict.fromkeys(PARTS.values(), 0)
     for kind, count in arguments:
-        of_kind[kind] += count
-    parameters, moments, variables, scalars, batch = of_kind.values()
+        parts[PARTS[kind]] += count
     taken, outputs = stats.argument_size_in_bytes, stats.output_size_in_bytes
     aliased, temporaries = stats.alias_size_in_bytes, stats.temp_size_in_bytes
     own = getattr(stats, "peak_memory_in_bytes", 0) if platform == "tpu" else 0
     return MemoryInfo(
-        parameters=parameters,
-        moments=moments,
-        variables=variables,
-        scalars=scalars,
-        batch=batch,
-        padding=taken - parameters - moments - variables - scalars - batch,
+        **parts,
+        padding=taken - sum(parts.values()),
         arguments=taken,
         outputs=outputs,
         aliased=aliased,
