@@ -6,7 +6,7 @@ the host combines them in float64, each part of an array once. So the step is th
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -148,9 +148,7 @@ def _measured(task: Task, placement: Placement) -> list[tuple[Array, NamedShardi
     described, shardings = task.state_arrays, placement.state_shardings
     gradients, updates = (
         jax.tree.map(
-            lambda array, kind=kind, name=name: Array(
-                (name(array.names[0]),), kind, array.shape, array.dtype, array.logical_axes
-            ),
+            lambda array, kind=kind, name=name: replace(array, names=(name(array.names[0]),), kind=kind),
             described.params,
         )
         for kind, name in (("gradient", gradient_name), ("update", update_name))
