@@ -84,7 +84,7 @@ class Program:
 
     def work(self, name: str) -> Work:
         """Returns the work of an operation each time it runs on a device."""
-        return self._works.of(self._places[name], self._instructions[name])
+        return self._works.of(*self._located[name])
 
     def part_of(self, name: str, is_waiting: bool = False) -> str:
         """Returns the part of the step that an operation's time belongs to; of a collective, waiting or exposed."""
@@ -99,7 +99,7 @@ class Program:
         `traced`: the names in the trace. jax 0.12's CPU compiler runs small loops, such as random bits, in this way.
         """
         for name in traced & self.operations.keys():
-            operation, each = self.operations[name], self._instructions[name]
+            operation, (_, each) = self.operations[name], self._located[name]
             if operation.is_container:
                 inner = [found for _, found in self._works.inside(each)]
                 if traced.isdisjoint(found.name for found in inner):
@@ -111,8 +111,8 @@ class Program:
         return Works(self.module)
 
     @cached_property
-    def _places(self) -> dict[str, Computation]:
-        return {instruction.name: where for where, instruction in self.module.instructions()}
+    def _located(self) -> dict[str, tuple[Computation, Instruction]]:
+        return {instruction.name: (where, instruction) for where, instruction in self.module.instructions()}
 
     def _operation(self, each: Instruction) -> Operation:
         name = self._begins.get(each.name, each.name)
@@ -134,10 +134,6 @@ class Program:
             is_begin=name in ("", each.name),
             is_container=each.opcode in CONTAINERS,
         )
-
-    @cached_property
-    def _instructions(self) -> dict[str, Instruction]:
-        return {instruction.name: instruction for _, instruction in self.module.instructions()}
 
     def _part(self, each: Instruction, inner: Sequence[Instruction]) -> str:
         if is_product(each) or each.name in self._products or any(map(is_product, inner)):
