@@ -90,7 +90,7 @@ class BreakdownBuilder:
         devices = self.total.devices
         names = self._part_names()
         mean = {name: sum(device.parts.get(name, 0.0) for device in devices) / len(devices) for name in names}
-        operations = self._operations()
+        operations, left_out = self._operations()
         return StepBreakdown(
             program=name,
             mesh=dict(self.program.mesh),
@@ -103,8 +103,8 @@ class BreakdownBuilder:
                 for device in devices
             ],
             collectives=self._collectives(),
-            operations=operations[:MAX_OPERATIONS],
-            operations_left_out=max(0, len(operations) - MAX_OPERATIONS),
+            operations=operations,
+            operations_left_out=left_out,
             waits=self._waits(),
             skipped=self.total.skipped,
         )
@@ -146,12 +146,12 @@ class BreakdownBuilder:
             )
         return sorted(found, key=lambda each: -each.seconds)
 
-    def _operations(self) -> list[OperationTime]:
-        """All operations, most time first; the ones that a breakdown lists have rates."""
-        known = self.program.operations
-        timed = sorted(self.total.operations, key=lambda name: -self.total.operations[name])
-        found = [self._operation(known[name]) for name in timed if name in known]
-        return [*map(self._rated, found[:MAX_OPERATIONS]), *found[MAX_OPERATIONS:]]
+    def _operations(self) -> tuple[list[OperationTime], int]:
+        """Returns the operations with most time, and how many others there are."""
+        known, times = self.program.operations, self.total.operations
+        timed = sorted((name for name in times if name in known), key=lambda name: -times[name])
+        listed = [self._rated(self._operation(known[name])) for name in timed[:MAX_OPERATIONS]]
+        return listed, len(timed) - len(listed)
 
     def _operation(self, operation: Operation) -> OperationTime:
         return OperationTime(
