@@ -1,11 +1,11 @@
 """Breakdowns of some of the devices, which processes send each other, and which add up to one of all."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from .timeline import DeviceSpans
+from .timeline import DeviceSpans, Rank, Swept
 
 
 class DeviceBreakdown(Struct, frozen=True):
@@ -46,6 +46,20 @@ class PartialBreakdown(Struct):
     def mean(self, times: Mapping[str, float], name: str) -> float:
         """Returns the mean over the devices of one of the sums; 0 for an unknown name."""
         return times.get(name, 0.0) / len(self.devices)
+
+
+def summed(swept: Iterable[Swept], scale: float) -> PartialBreakdown:
+    """Returns the sums of the times of devices, without the devices. `scale`: seconds per step of a picosecond."""
+    operations, hidden, exposed, waiting = (defaultdict[str, float](float) for _ in range(4))
+    of_rank = {Rank.EXPOSED: exposed, Rank.WAITING: waiting}
+    for device in swept:
+        for (name, rank), time in device.counted.items():
+            operations[name] += time * scale
+            if rank in of_rank:
+                of_rank[rank][name] += time * scale
+        for name, time in device.hidden.items():
+            hidden[name] += time * scale
+    return PartialBreakdown(operations=operations, hidden=hidden, exposed=exposed, waiting=waiting)
 
 
 def extremes(devices: Sequence[DeviceBreakdown], limit: int) -> set[int]:

@@ -1,7 +1,8 @@
 """The breakdown of a step that never ran, by the order of a TPU program and the cycles that its compiler estimates."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -14,9 +15,9 @@ from ..spec.topology import Topology, load_topology, wiring
 from ..wire.collective import Network
 from ..wire.step_breakdown import StepBreakdown
 from .breakdown import BreakdownBuilder, program_text
-from .partial_breakdown import DeviceBreakdown, PartialBreakdown
+from .partial_breakdown import DeviceBreakdown, summed
 from .program import Operation, Program
-from .recording import IDLE, PICOSECONDS
+from .recording import IDLE, PICOSECONDS, parts_of
 from .timeline import Activity, Rank, device_spans, sweep
 
 MAX_VISITS = 3_000_000
@@ -152,15 +153,11 @@ class Schedule:
         """Returns the breakdown of all that has run."""
         window = (0, self._now)
         swept = sweep(self._activities, window)
-        parts = _parts(self._program, swept.counted.items(), swept.gaps)
-        total = PartialBreakdown(devices=[DeviceBreakdown(0, 0, parts)])
-        for (name, rank), time in swept.counted.items():
-            total.operations[name] = total.operations.get(name, 0.0) + time / PICOSECONDS
-            if rank == Rank.EXPOSED:
-                total.exposed[name] = time / PICOSECONDS
-        total.hidden = {name: time / PICOSECONDS for name, time in swept.hidden.items()}
-        for each in self._activities:
-            total.counts[each.key] = total.counts.get(each.key, 0.0) + 1
+        total = summed([swept], 1 / PICOSECONDS)
+        picoseconds = {IDLE: sum(end - begin for begin, end in swept.gaps)} | parts_of(self._program, swept)
+        parts = {name: time / PICOSECONDS for name, time in picoseconds.items()}
+        total.devices.append(DeviceBreakdown(0, 0, parts))
+        total.counts.update(Counter(each.key for each in self._activities))
         more = len(self._unknown) - MAX_UNKNOWN
         total.skipped = [*[*self._unknown][:MAX_UNKNOWN], *([f"{more} more operations"] if more > 0 else [])]
         total.shown = [device_spans(0, 0, self._activities, window)]
@@ -168,14 +165,3 @@ class Schedule:
         found = builder.breakdown(self._program.module.name, 1)
         timeline = builder.timeline(1, found.step_seconds, [each.name for each in found.operations])
         return replace(found, timeline=timeline, predicted_for=self._topology.title)
-
-
-def _parts(
-    program: Program, counted: Iterable[tuple[tuple[str, Rank], float]], gaps: Iterable[tuple[int, int]]
-) -> dict[str, float]:
-    """Seconds by part of the step."""
-    parts: dict[str, float] = {IDLE: sum(end - begin for begin, end in gaps) / PICOSECONDS}
-    for (name, _), time in counted:
-        part = program.part_of(name)
-        parts[part] = parts.get(part, 0.0) + time / PICOSECONDS
-    return parts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..base.user_error import UserError
 from .arrivals import Arrivals
-from .partial_breakdown import DeviceBreakdown, PartialBreakdown, extremes
+from .partial_breakdown import DeviceBreakdown, PartialBreakdown, extremes, summed
 from .planes import read_trace
 from .program import Program, read_program
 from .timeline import MAX_DEVICES, Activity, Rank, Swept, device_spans, sweep
@@ -119,14 +119,15 @@ class Recording:
         `shown`: the window of the step that the timeline shows.
         """
         scale = 1 / PICOSECONDS / len(self._steps)
-        total = PartialBreakdown()
         activities = {device: list(self._activities(device)) for device in self._devices}
         swept = {device: sweep(found, window) for device, found in activities.items()}
+        total = summed(swept.values(), scale)
         waits = self.arrivals.waits_for(set(self.positions))
         for device, found in swept.items():
             place = self._places[device]
             times, waited = waits.get(place.position, (0, 0))
-            parts = {name: time * scale for name, time in self._parts(device, found).items()}
+            picoseconds = self._gaps(device, found) | parts_of(self.program, found)
+            parts = {name: time * scale for name, time in picoseconds.items()}
             own = DeviceBreakdown(place.position, place.id, parts, times / len(self._steps), waited * scale)
             total.devices.append(own)
         total.shown = [
@@ -134,19 +135,9 @@ class Recording:
             for device in self._devices
             if self._places[device].position in extremes(total.devices, MAX_DEVICES)
         ]
-        counted = [item for each in swept.values() for item in each.counted.items()]
-        total.operations = _scaled(scale, ((name, time) for (name, _), time in counted))
-        total.hidden = _scaled(scale, (item for each in swept.values() for item in each.hidden.items()))
-        total.exposed = self._of_collectives(scale, swept.values(), Rank.EXPOSED)
-        total.waiting = self._of_collectives(scale, swept.values(), Rank.WAITING)
         total.counts = {name: count / len(self._steps) for name, count in self._counts().items()}
         total.skipped = [*self._trace.skipped, *(f"operation {name}" for name in self._unknown[:MAX_UNKNOWN])]
         return total
-
-    def _of_collectives(self, scale: float, swept: Iterable[Swept], wanted: Rank) -> dict[str, float]:
-        times = (item for each in swept for item in each.counted.items())
-        known = self.program.collectives
-        return _scaled(scale, ((name, time) for (name, rank), time in times if name in known and rank == wanted))
 
     def _counts(self) -> Counter[str]:
         operations = self.program.operations
@@ -190,18 +181,7 @@ class Recording:
                 yield from ((each.begin, each.end) for each in program.devices.get(device, ()) if not each.in_flight)
         yield from self._trace.unnamed.get(device, ())
 
-    def _parts(self, device: int, swept: Swept) -> Mapping[str, float]:
-        parts: dict[str, float] = defaultdict(float, self._gaps(device, swept))
-        for (name, rank), time in swept.counted.items():
-            parts[self._part(name, rank)] += time
-        return parts
-
-    def _part(self, name: str, rank: Rank) -> str:
-        if name == OTHER_PROGRAMS:
-            return name
-        return self.program.part_of(name, rank == Rank.WAITING)
-
-    def _gaps(self, device: int, swept: Swept) -> Mapping[str, float]:
+    def _gaps(self, device: int, swept: Swept) -> dict[str, float]:
         """Divides the time in which the device did nothing: `idle` within a step, else `input` or `host`."""
         runs = self._extents(device)
         begins = [begin for begin, _ in runs]
@@ -225,11 +205,13 @@ class Recording:
         return sorted(spans.values())
 
 
-def _scaled(scale: float, times: Iterable[tuple[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
-    for name, time in times:
-        found[name] += time * scale
-    return found
+def parts_of(program: Program, swept: Swept) -> dict[str, float]:
+    """Returns the picoseconds of a device's activities by part of the step."""
+    parts = defaultdict[str, float](float)
+    for (name, rank), time in swept.counted.items():
+        part = name if name == OTHER_PROGRAMS else program.part_of(name, rank == Rank.WAITING)
+        parts[part] += time
+    return parts
 
 
 def _whole_runs(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
