@@ -39,19 +39,19 @@ def watch(
 ) -> Watch:
     """Shows a training loop in `shardtui attach`, `ls` and every view, which can read it but not control it.
 
-        with watch("mine", state=state, step=compiled) as run:
+        with watch("mine", state=state, step=step, args=(state, batch)) as run:
             for batch in batches:
-                state, loss = compiled(state, batch)
+                state, loss = step(state, batch)
                 run.step(loss)
 
     `name`: name of the run; if it is taken, NAME-2, NAME-3, …: see `Watch.name`.
     `state`: any pytree of arrays, including Flax modules and states. Only shapes and shardings are read, never data,
     and no reference is kept: the step may donate it.
-    `step`: the jitted function together with the `args` that it is called with, for collectives, memory, the batch and
-    origins: it is compiled here, and jax reuses that program for the first call if the arguments match. Or what
-    `step.lower(state, batch)` returns, which is compiled here, too; or the result of its `compile()`, which has no
-    origins. Without a step, only arrays and losses are shown. `args` also say which argument each array of the
-    state is; give them with a lowered or compiled step if shapes alone are ambiguous.
+    `step`: the jitted function, for collectives, memory, the batch and origins: it is compiled here, and jax reuses
+    that program for the first call if the arguments match. Or what `step.lower(state, batch)` returns, which is
+    compiled here, too; or the result of its `compile()`, which has no origins. Without a step, only arrays and losses
+    are shown.
+    `args`: what the step is called with. By them it is known which argument each array of the state is.
     `preset`: name of the layout; `model`: name of the model, by default the name of the program.
     `tokens_per_step`, `flops_per_step`: for throughput and MFU, which are not shown without them.
     `steps_done`: steps before this loop, if it resumes from a checkpoint.
@@ -67,7 +67,7 @@ def watch(
     ]
     if problems:
         raise ValueError("\n".join(f"watch: {problem}" for problem in problems))
-    known, described, seconds = _known_step(step, args, described)
+    known, described, seconds = _known_step(step, args or (), described)
     about = WatchedRun(run=name, model_name=model or Path(sys.argv[0]).name or "python", preset=preset)
     found = None
     if jax.process_index() == 0:
@@ -79,7 +79,7 @@ def watch(
 
 
 def _known_step(
-    step: Any, args: tuple[Any, ...] | None, state: list[Leaf]
+    step: Any, args: tuple[Any, ...], state: list[Leaf]
 ) -> tuple[CompiledStep | None, list[Leaf], float | None]:
     """Returns the step, the state as the step takes it, and the seconds to compile it, None if it was compiled."""
     made = _made_by_jax(step)
@@ -90,7 +90,7 @@ def _known_step(
     began = time.perf_counter()
     if isinstance(made, Lowered):
         return compile_lowered(made, args), state, time.perf_counter() - began
-    known = compile_step(step, args or ())
+    known = compile_step(step, args)
     seconds = time.perf_counter() - began
     return *_steady(known, step, state), seconds
 
@@ -122,12 +122,12 @@ def _problems(name: str, preset: str, state: list[Leaf], steps_done: int) -> lis
 
 
 def _step_problems(step: Any, args: tuple[Any, ...] | None) -> list[str]:
-    if step is None or isinstance(_made_by_jax(step), Compiled | Lowered):
+    if step is None:
         return []
-    if not hasattr(step, "lower"):
-        return [f"step: {type(step).__name__}: give the jitted function and its args, or step.lower(…)"]
+    if not (hasattr(step, "lower") or isinstance(_made_by_jax(step), Compiled | Lowered)):
+        return [f"step: {type(step).__name__}: give the jitted function, or step.lower(…)"]
     if args is None:
-        return ["step: a jitted function without args: add the arguments it is called with, args=(state, batch)"]
+        return ["step: without args: add the arguments that it is called with, args=(state, batch)"]
     return []
 
 

@@ -68,7 +68,7 @@ def main(name: str) -> None:
     ended = False
     while not ended:
         try:
-            with watch(name, state=state, step=step, tokens_per_step=BATCH) as run:
+            with watch(name, state=state, step=step, args=(state, batch), tokens_per_step=BATCH) as run:
                 report(began=run.name)
                 ended = True
                 for line in sys.stdin:

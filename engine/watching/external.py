@@ -15,7 +15,7 @@ from ..program.memory import predict
 from ..program.pytree_arrays import Leaf, bytes_of, unique_names
 from ..wire.descriptions import ArrayInfo, MeshInfo
 from ..wire.events import PresetCompiled
-from .external_step import CompiledStep, is_placed, is_same_layout
+from .external_step import CompiledStep, is_placed
 
 SINGLE_DEVICE_AXIS = "device"
 """The name of the mesh's only axis if everything is on a single device."""
@@ -42,9 +42,7 @@ class _Placed:
     sharding: Sharding | None
     """Its own, or the sharding of the step's argument if it is not placed itself; None if unknown."""
     argument: int | None
-    """Its index among the step's arguments; None if it is unknown or no argument."""
-    is_ambiguous: bool = False
-    """Several arguments or results with different layouts match it."""
+    """Its index among the step's arguments; None if it is no argument."""
 
 
 def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seconds: float | None) -> Described:
@@ -67,8 +65,7 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
     ]
     # the compiled program has only the arguments that the step uses
     arguments = [by_argument.get(at, "") for at in range(len(step.arguments)) if step.uses(at)] if step else []
-    ambiguous = [name for name, each, _ in rows if each.is_ambiguous]
-    elsewhere = [name for name, each, array in rows if not array and not each.is_ambiguous]
+    elsewhere = [name for name, _, array in rows if not array]
     layout = PresetCompiled(
         preset=preset,
         compile_seconds=seconds,
@@ -76,19 +73,17 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
         mesh=info,
         arrays=[array for array in arrays if array],
         collectives=read_collectives(step.compiled.as_text() or "", info.axes, arguments) if step else None,
-        memory=predict(step.compiled, sizes, devices[0].platform) if step and not ambiguous else None,
+        memory=predict(step.compiled, sizes, devices[0].platform) if step and sizes else None,
     )
     problems: list[str] = []
     if elsewhere:
         subject = "1 array is" if len(elsewhere) == 1 else f"{len(elsewhere)} arrays are"
         listed = formatting.listed(elsewhere, MAX_NAMES)
         problems.append(f"{subject} not shown because their devices or mesh differ from the rest: {listed}")
-    if ambiguous:
-        count = "1 array" if len(ambiguous) == 1 else f"{len(ambiguous)} arrays"
+    if step and not sizes:
         problems.append(
-            f"the layout of {count} ({formatting.listed(ambiguous, MAX_NAMES)}) and the memory of a step are unknown: "
-            "several arguments or results of the step have the same shape and dtype: pass the step's arguments to "
-            "watch as args="
+            "the batch and the memory of a step are not shown, as none of its arguments is known to be an array of the "
+            "state: pass to watch as state= what is in args="
         )
     shapes = {each.leaf.identity: each.leaf.shape for _, each, array in rows if array and each.kind == "parameter"}
     kept = kept_step(step.lowered, arguments) if step and step.lowered else None
@@ -96,36 +91,19 @@ def describe(preset: str, state: Sequence[Leaf], step: CompiledStep | None, seco
 
 
 def _placed(state: Sequence[Leaf], step: CompiledStep | None) -> list[_Placed]:
-    """Returns the leaves of the state, each with its argument, and then the remaining arguments: the batch."""
+    """Returns the leaves of the state, each with its argument, and then the remaining arguments: the batch. None remain
+    if no leaf is an argument, as they may be the state."""
     if step is None:
         return [_Placed(leaf, leaf.short_path, leaf.kind, leaf.sharding, None) for leaf in state]
-    matching = step.match(state)
-    resharded = step.resharded(state)
-    taken = dict(matching.matched)
+    taken = step.match(state)
     found: list[_Placed] = []
     for at, leaf in enumerate(state):
-        options = [taken[at]] if at in taken else matching.ambiguous.get(at, [])
-        sharding = _sharding(leaf, [step.arguments[option] for option in options])
-        is_ambiguous = sharding is None or (at in resharded and resharded[at] is None)
-        free = (option for option in options if option not in taken.values())
-        if at not in taken and not is_ambiguous and (first := next(free, None)) is not None:
-            taken[at] = first
-        sharding = None if is_ambiguous else sharding
-        found.append(_Placed(leaf, leaf.short_path, leaf.kind, sharding, taken.get(at), is_ambiguous))
-    contested = {
-        option for at, each in enumerate(found) if each.is_ambiguous for option in matching.ambiguous.get(at, [])
-    }
-    remaining = sorted({*range(len(step.arguments))} - {*taken.values()} - contested)
+        argument = step.arguments[taken[at]] if at in taken and not is_placed(leaf) else leaf
+        sharding = argument.sharding or leaf.sharding
+        found.append(_Placed(leaf, leaf.short_path, leaf.kind, sharding, taken.get(at)))
+    remaining = sorted({*range(len(step.arguments))} - {*taken.values()}) if taken else ()
     kinds = {leaf.identity: leaf.kind for leaf in state}
     return found + [_other_argument(step.arguments[at], at, kinds) for at in remaining if step.uses(at)]
-
-
-def _sharding(leaf: Leaf, options: Sequence[Leaf]) -> Sharding | None:
-    """Returns the leaf's own sharding or its argument's; None if it may be one of several with different layouts."""
-    first, *others = [option for option in options if option.sharding] or [leaf]
-    if is_placed(leaf) or not options:
-        return leaf.sharding
-    return first.sharding if all(is_same_layout(first, other) for other in others) else None
 
 
 def _other_argument(argument: Leaf, at: int, kinds: Mapping[int, str]) -> _Placed:

@@ -51,7 +51,7 @@ class ExternalLoop:
 
 def _measured(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
     loop, calls = ExternalLoop(bare), []
-    with watch(f"bench-{steps}", state=loop.state, step=bare.step) as run:
+    with watch(f"bench-{steps}", state=loop.state, step=bare.step, args=(loop.state, bare.batch(0))) as run:
 
         def timed(loss: jax.Array) -> None:
             began = time.perf_counter()

@@ -309,8 +309,8 @@ def test_arrays_on_another_mesh_are_reported(home: Path) -> None:
     ]
     taken = {name: state[name] for name in ("w", "count")}
     step = jax.jit(lambda state, batch, key: (state["w"] @ batch).sum() + state["count"], donate_argnums=0)
-    compiled = step.lower(taken, on(mesh, (16, 4), "model"), jax.random.key(0)).compile()
-    found = describe("as-run", list(leaves(taken)), CompiledStep(compiled), None)
+    args = (taken, on(mesh, (16, 4), "model"), jax.random.key(0))
+    found = describe("as-run", list(leaves(taken)), CompiledStep(step.lower(*args).compile(), args), None)
     specs = {"w": [["data"], ["model"]], "count": [], "batch.1": [["model"], []]}
     assert specs_of(found) == specs, "the key is not used"
     assert found.problems == []
@@ -398,7 +398,7 @@ def zero_1(mesh: Mesh) -> tuple[Any, ...]:
     return step, {"w": jnp.ones((8, 8))}, {"w": jnp.ones((8, 8))}, jnp.ones((8, 8))
 
 
-def test_position_distinguishes_arrays_of_one_shape_or_they_are_ambiguous(home: Path) -> None:
+def test_arrays_of_one_shape_are_told_apart_by_identity(home: Path) -> None:
     step, p, o, x = zero_1(mesh_of(4, 2))
     for state in ({"params": p, "opt_state": o}, {"opt_state": o, "params": p}):
         for known in (compile_step(step, (p, o, x)), CompiledStep(step.lower(p, o, x).compile(), (p, o, x))):
@@ -407,15 +407,42 @@ def test_position_distinguishes_arrays_of_one_shape_or_they_are_ambiguous(home: 
             assert found.problems == []
             memory = found.layout.memory
             assert (memory.parameters, memory.moments, memory.batch, memory.padding) == (256, 64, 64, 0)
-    # without `args` no layout is guessed, and no array of the state is taken for the batch
-    compiled = CompiledStep(step.lower(p, o, x).compile())
-    found = describe("as-run", list(leaves({"params": p, "opt_state": o})), compiled, None)
-    assert specs_of(found) == {"batch.2": SPLIT}
-    assert found.layout.memory is None
+    # no layout is guessed, and no array of the state is taken for the batch
+    described = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), p)
+    found = describe("as-run", list(leaves(described)), compile_step(step, (p, o, x)), None)
+    assert (specs_of(found), found.layout.memory) == ({"w": UNSPLIT}, None)
     assert found.problems == [
-        "the layout of 2 arrays (opt_state.w, params.w) and the memory of a step are unknown: several arguments or "
-        "results of the step have the same shape and dtype: pass the step's arguments to watch as args="
+        "the batch and the memory of a step are not shown, as none of its arguments is known to be an array of the "
+        "state: pass to watch as state= what is in args="
     ]
+
+
+class Layers(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs, is_tied: bool) -> None:
+        self.last = nnx.Linear(8, 8, rngs=rngs)
+        self.first = self.last if is_tied else nnx.Linear(8, 8, use_bias=False, rngs=rngs)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_modules_are_the_arguments_of_a_step_of_nnx(home: Path, is_tied: bool) -> None:
+    """Its program takes a variable once that comes twice."""
+
+    @nnx.jit
+    def step(model: Layers, optimizer: nnx.Optimizer, x: jax.Array) -> jax.Array:
+        loss, gradients = nnx.value_and_grad(lambda model: model.last(model.first(x)).sum())(model)
+        optimizer.update(model, gradients)
+        return loss
+
+    model = Layers(nnx.Rngs(0), is_tied)
+    optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+    state = list(leaves((model, optimizer)))
+    known = compile_step(step, (model, optimizer, jnp.ones((4, 8))))
+    shapes = {at: known.arguments[number].shape for at, number in known.match(state).items()}
+    assert shapes == {at: leaf.shape for at, leaf in enumerate(state)}
+    found = describe("as-run", state, known, None)
+    assert (by_kind(arrays_of(found))["batch"], found.problems) == ({"batch.2"}, [])
+    sizes = {leaf.identity: leaf.bytes for leaf in state if leaf.kind == "parameter"}
+    assert found.layout.memory.parameters == sum(sizes.values())
 
 
 def test_unused_arguments_take_no_memory(home: Path) -> None:
@@ -450,6 +477,29 @@ def test_a_state_that_the_first_step_reshards(home: Path, compiled: list[str]) -
     assert arrays == {"w": [["model"], []], "n": [], "batch.1": SPLIT}
     assert seen.layout.memory.parameters == state["w"].addressable_shards[0].data.nbytes == 128
     assert seen.layout.memory.padding == 0
+
+
+def test_results_that_look_alike_are_told_apart_or_no_layout_is_guessed(home: Path) -> None:
+    mesh = mesh_of(4, 2)
+    whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+    p, x, adam = {"w": on(mesh, (8, 8))}, jnp.ones(8), optax.adam(0.1)
+    o = jax.device_put(adam.init(p), whole)
+
+    def specs_after(function: Any, out_shardings: Any, *args: Any) -> dict[str, list[list[str]]]:
+        step = jax.jit(function, out_shardings=(*out_shardings, None))
+        known, after = compile_step(step, args).steady(step, list(leaves(args[:-1])))
+        found = specs_of(describe("as-run", after, known, None))
+        return {name: spec for name, spec in found.items() if len(spec) == 2}
+
+    def update(p: Any, o: Any, x: jax.Array) -> Any:
+        updates, o = adam.update(p, o)
+        return optax.apply_updates(p, updates), o, x.sum()
+
+    assert specs_after(update, (split, whole), p, o, x) == {"w": SPLIT, "mu.w": UNSPLIT, "nu.w": UNSPLIT}
+    other = {"v": on(mesh, (8, 8))}
+    in_order = specs_after(lambda p, v, x: (p, v, x.sum()), (whole, split), p, other, x)
+    assert in_order == {"w": UNSPLIT, "v": SPLIT}
+    assert specs_after(lambda p, x: (p, p["w"] + 1, x.sum()), (split, split), p, x) == {"w": UNSPLIT}
 
 
 def test_names_are_unique_and_sizes_packed(home: Path) -> None:
@@ -499,8 +549,8 @@ def test_wrong_arguments_raise_every_problem_and_create_no_run(home: Path) -> No
     lines = str(raised.value).splitlines()
     wrong = ["run 'A/b'", "preset", "state", "steps_done", "step", "tokens_per_step", "flops_per_step"]
     assert [line.split(":")[1].split("=")[0].strip() for line in lines] == wrong
-    with pytest.raises(ValueError, match=r"step: a jitted function without args: add the arguments it is called with"):
-        watch("mine", state=jnp.ones(3), step=jax.jit(jnp.sum))
+    with pytest.raises(ValueError, match=r"step: without args: add the arguments that it is called with"):
+        watch("mine", state=jnp.ones(3), step=jax.jit(jnp.sum).lower(jnp.ones(3)))
     with watch("mine", state=jnp.ones(3)) as run, pytest.raises(TypeError, match=r"of shape \(3,\): must be a scalar"):
         run.step(jnp.ones(3))
     assert [directory.name for directory in all_runs()] == ["mine"]

@@ -28,7 +28,7 @@ def programs_of_these_lines() -> Iterator[None]:
     jax.config.update("jax_compilation_cache_include_metadata_in_key", False)
 
 
-def watched(given: Callable[[Any, Any, Any], dict[str, Any]]) -> None:
+def watched(given: Callable[[Any, Any, Any], Any]) -> None:
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
     def put(shape: tuple[int, ...], *spec: str | None) -> jax.Array:
@@ -45,7 +45,7 @@ def watched(given: Callable[[Any, Any, Any], dict[str, Any]]) -> None:
         return {"params": jax.tree.map(lambda x, g: x - g, state["params"], gradients)}, loss
 
     jitted = jax.jit(step)
-    with watch("mine", state=state, **given(jitted, state, batch)) as run:
+    with watch("mine", state=state, step=given(jitted, state, batch), args=(state, batch)) as run:
         state, loss = jitted(state, batch)
         run.step(loss)
 
@@ -55,10 +55,8 @@ def said(app: ShardtuiApp) -> str:
     return " ".join(" ".join(str(option.prompt) for option in options).split())
 
 
-@pytest.mark.parametrize(
-    "given", [lambda step, *args: {"step": step, "args": args}, lambda step, *args: {"step": step.lower(*args)}]
-)
-async def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[..., dict[str, Any]]) -> None:
+@pytest.mark.parametrize("given", [lambda step, *_: step, lambda step, *args: step.lower(*args)])
+async def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[..., Any]) -> None:
     watched(given)
     async with finished(find("mine")) as (app, pilot):
         await open_array(app, pilot, "up")
@@ -81,7 +79,7 @@ async def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[...
 
 @pytest.mark.parametrize("is_damaged", [False, True])
 async def test_of_a_compiled_or_a_damaged_step_the_dialog_says_what_is_wrong(home: Path, is_damaged: bool) -> None:
-    watched(lambda step, *args: {"step": step, "args": args} if is_damaged else {"step": step.lower(*args).compile()})
+    watched(lambda step, *args: step if is_damaged else step.lower(*args).compile())
     if is_damaged:
         find("mine").step.write_text('{"names":[],"module":"module {"}')
     async with finished(find("mine"), (140, 40)) as (app, pilot):
