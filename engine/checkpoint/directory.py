@@ -43,11 +43,6 @@ class CheckpointDirectory:
     def path(self, step: int) -> epath.Path:
         return self.root / str(step)
 
-    @property
-    def presets(self) -> epath.Path:
-        """Returns the directory of presets that were created in a run of several processes."""
-        return self.root / "presets"
-
     def names(self) -> list[str]:
         """Raises Unreadable, which is not the same as an empty directory: a run would begin anew."""
         return names_in(self.root) or []

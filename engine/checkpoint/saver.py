@@ -1,7 +1,6 @@
-"""Saves the state of a run while it trains, in a directory that all processes share, with the presets in it."""
+"""Saves the state of a run while it trains, in a directory that all processes share."""
 
 import contextlib
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +65,6 @@ class Saver:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
         self._directory = OwnedDirectory.take(directory, cluster, refusal)
         self._loader = Loader(self._directory, task, cluster, publish)
-        self.presets = SharedPresets(directory)
         self._identity = self._directory.identity()
         self._kept: list[CheckpointInfo] = []
         self._has_told = False
@@ -218,28 +216,3 @@ class Saver:
         loaded = self._loader.load(step, program)
         self._saved_at = time.monotonic()
         return loaded
-
-
-class SharedPresets:
-    """Created presets in a run of several processes: process 0 writes them, the others read them."""
-
-    def __init__(self, directory: CheckpointDirectory) -> None:
-        self._folder = directory.presets
-
-    def write(self, name: str, text: str) -> str:
-        """Writes a preset and returns the SHA-256 of its text. Ignores write errors: `read` reports them."""
-        with contextlib.suppress(OSError):
-            self._folder.mkdir(exist_ok=True)
-            (self._folder / f"{name}.toml").write_text(text)
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    def read(self, name: str, sha256: str) -> str:
-        """Reads a preset's text. Raises UserError if its SHA-256 differs."""
-        path = self._folder / f"{name}.toml"
-        try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read: {error}") from error
-        if hashlib.sha256(text.encode()).hexdigest() != sha256:
-            raise UserError(f"{path}: differs from the preset that was added: all hosts must share this directory")
-        return text

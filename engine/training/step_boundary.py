@@ -1,7 +1,6 @@
 """The boundary between two steps: commands that process 0 broadcasts, and switches that are due."""
 
 import os
-from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
 
@@ -42,14 +41,6 @@ class SwitchNow(Struct, frozen=True, tag=True):
     preset: str
 
 
-class ReadPreset(Struct, frozen=True, tag=True):
-    """Read a preset that process 0 has written next to the checkpoints: the coordinator does not carry its text."""
-
-    preset: str
-    sha256: str
-    """Digest of the preset's text."""
-
-
 class MeasureParts(Struct, frozen=True, tag=True):
     """Trace the next steps for the parts of a step: it is time."""
 
@@ -58,7 +49,7 @@ class NumbersNow(Struct, frozen=True, tag=True):
     """Measure the arrays: process 0 has compiled the program that does it."""
 
 
-StepCommand = AnyCommand | SwitchNow | ReadPreset | MeasureParts | NumbersNow
+StepCommand = AnyCommand | SwitchNow | MeasureParts | NumbersNow
 
 
 class StepCommands(Struct, frozen=True):
@@ -121,8 +112,7 @@ class StepBoundary:
 
     def _step_commands(self, at: Progress) -> StepCommands:
         """Returns the commands that are due, decided by process 0; while paused, waits for one."""
-        taken = self.tools.inbox.take(block=not self.pausing.runs_next_step)
-        commands: list[StepCommand] = [self._for_all_processes(command) for command in taken]
+        commands: list[StepCommand] = [*self.tools.inbox.take(block=not self.pausing.runs_next_step)]
         if preset := self.compiles.ready():
             commands.append(SwitchNow(preset))
         if self.tools.saver.is_overdue():
@@ -135,11 +125,6 @@ class StepBoundary:
             commands.append(NumbersNow())
         return StepCommands(commands, self.tools.cluster.stride(at.reports.step_seconds))
 
-    def _for_all_processes(self, command: AnyCommand) -> StepCommand:
-        if isinstance(command, AddPreset) and self.tools.cluster.count > 1:
-            return ReadPreset(command.preset, self.tools.saver.presets.write(command.preset, command.text))
-        return command
-
     def _carry_out(self, command: StepCommand, at: Progress) -> None:
         match command:
             case SwitchNow(preset):
@@ -150,9 +135,8 @@ class StepBoundary:
             case CancelSwitch():
                 self.compiles.cancel()
             case AddPreset(preset, text):
-                self._add(at, preset, lambda: text)
-            case ReadPreset(preset, sha256):
-                self._add(at, preset, lambda: self.tools.saver.presets.read(preset, sha256))
+                if self.switcher.add(at, preset, text):
+                    self.compiles.request(preset, at.program)
             case PreparePreset(preset):
                 self.compiles.expect(preset)
                 self.compiles.compile_likely(at.program, self._has_core_to_spare)
@@ -183,10 +167,6 @@ class StepBoundary:
                 self.is_stopping = True
             case _:
                 pass
-
-    def _add(self, at: Progress, preset: str, text: Callable[[], str]) -> None:
-        if self.switcher.add(at, preset, text):
-            self.compiles.request(preset, at.program)
 
     def _go_back(self, at: Progress, step: int) -> None:
         at.reports.flush()

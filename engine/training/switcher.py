@@ -78,9 +78,10 @@ class Switcher:
                 at.replace_with(self._restorer.restore(saved.step, at.program))
             self._report_failure(at, preset, error.problems)
 
-    def add(self, at: Progress, preset: str, text: Callable[[], str]) -> bool:
+    def add(self, at: Progress, preset: str, text: str) -> bool:
+        """Adds a preset from its TOML in every process, and returns whether that succeeded."""
         try:
-            info = self.tools.cluster.run_on_all(lambda: self.tools.compiler.add(preset, text()))
+            info = self.tools.cluster.run_on_all(lambda: self.tools.compiler.add(preset, text))
         except UNSUCCESSFUL as error:
             self._report_failure(at, preset, error.problems)
             return False
