@@ -15,16 +15,14 @@ from ..program.program import Program
 from ..wire.events import CheckpointDamaged, CheckpointsKept, Event, Restored
 from .arrays import load_arrays
 from .directory import check_digests, kept, state_names
-from .manifest import Manifest, manifest_digest, read_manifest
+from .manifest import Manifest, read_manifest
 from .owned_directory import DAMAGED, ROLLED_BACK, OwnedDirectory
 
 
 class Chosen(Struct, frozen=True):
-    """A checkpoint to resume from, chosen by process 0. `sha256`: of its manifest, empty if it is damaged. `problems`:
-    files that differ from what was written."""
+    """A checkpoint to resume from, chosen by process 0. `problems`: files that differ from what was written."""
 
     step: int
-    sha256: str = ""
     problems: list[str] = []
 
 
@@ -41,7 +39,7 @@ class Loader:
         damaged ones aside. Raises UserError if there are checkpoints but no good one, or none of `step`; Failure if one
         cannot be read, which may be good."""
         chosen = self._cluster.broadcast(lambda: self._newest(step), Chosen | None)
-        return self._cluster.run_on_all(lambda: self._manifest(chosen)) if chosen else None
+        return self._cluster.run_on_all(lambda: self._manifest(chosen.step)) if chosen else None
 
     def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
         """Returns the state with the program's shardings, its digests compared, and the receipt. Sets later checkpoints
@@ -70,17 +68,17 @@ class Loader:
     def _loaded(self, chosen: Chosen, program: Program) -> tuple[TrainState, Manifest]:
         if chosen.problems:
             raise Damaged(*chosen.problems)
-        manifest = self._cluster.run_on_all(lambda: self._manifest(chosen))
+        manifest = self._cluster.run_on_all(lambda: self._manifest(chosen.step))
         abstract = program.placement.abstract_state(self._task)
         state = self._cluster.run_on_all(lambda: load_arrays(self._directory.path(chosen.step), abstract))
         names = state_names(self._task)
         self._cluster.run_on_all(lambda: check_digests(state, names, manifest, program.digest), has_collectives=True)
         return state, manifest
 
-    def _manifest(self, chosen: Chosen) -> Manifest:
-        """Reads the manifest. Raises Failure if it is not the one that process 0 has read and checked."""
+    def _manifest(self, step: int) -> Manifest:
+        """Reads the manifest. Raises Failure if it is damaged, since process 0 has just read and checked it."""
         try:
-            return read_manifest(self._directory.path(chosen.step), chosen.sha256)
+            return read_manifest(self._directory.path(step))
         except Damaged as error:
             raise Failure(*error.problems) from error
 
@@ -105,7 +103,7 @@ class Loader:
     def _checked(self, step: int) -> Chosen:
         try:
             self._directory.checked(step)
-            return Chosen(step, manifest_digest(self._directory.path(step)))
+            return Chosen(step)
         except Damaged as error:
             return Chosen(step, problems=list(error.problems))
 

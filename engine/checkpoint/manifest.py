@@ -135,14 +135,11 @@ def write_manifest(manifest: Manifest, checkpoint: epath.Path) -> None:
         _sync(file)
 
 
-def read_manifest(checkpoint: epath.Path, expected: str | None = None) -> Manifest:
-    """Reads the manifest. Raises Damaged if it is missing or damaged, or if its digest is not `expected`; Unreadable if
-    it cannot be read, or was written by another version."""
-    sealed = _sealed(checkpoint)
-    if expected not in (None, sealed.sha256):
-        raise Damaged(f"{FILE_NAME}: differs from the one that process 0 reads: all hosts must share the directory")
+def read_manifest(checkpoint: epath.Path) -> Manifest:
+    """Reads the manifest. Raises Damaged if it is missing or damaged; Unreadable if it cannot be read, or was written
+    by another version."""
     try:
-        manifest = msgspec.json.decode(sealed.manifest, type=Manifest)
+        manifest = msgspec.json.decode(_sealed(checkpoint).manifest, type=Manifest)
     except UNDECODABLE as error:
         raise _of_another_version(str(error)) from error
     if manifest.schema != SCHEMA:
@@ -154,10 +151,6 @@ def _of_another_version(why: str) -> Unreadable:
     return Unreadable(
         f"{FILE_NAME}: intact, but another version of shardtui wrote it ({why}): resume with that version"
     )
-
-
-def manifest_digest(checkpoint: epath.Path) -> str:
-    return _sealed(checkpoint).sha256
 
 
 def _sealed(checkpoint: epath.Path) -> _Sealed:
