@@ -58,16 +58,6 @@ class Cluster:
         except BaseException as error:  # of the user's code, perhaps
             raise unsuccessful(error) from error
 
-    def report_reached(self, name: str) -> None:
-        """Reports to process 0 that this process reached the point `name`. From any thread; does not block."""
-
-    def have_all_reached(self, name: str) -> bool:
-        """Returns True in process 0 once all processes have reached the point `name`."""
-        return True
-
-    def clear_reached(self, name: str) -> None:
-        """Deletes the reports about the point `name`. For process 0."""
-
     def fingerprint(self, text: str) -> str:
         """Returns a digest by which processes compare texts without revealing them."""
         return text

@@ -149,16 +149,6 @@ class JaxCluster(Cluster):
             named = [f"{self._name(process)}: {line}" for process, problems in found for line in problems]
             raise error_of(kind, named) from error
 
-    def report_reached(self, name: str) -> None:
-        self._store.write(f"noted/{name}/{self.process}", b"1")
-
-    def have_all_reached(self, name: str) -> bool:
-        return len(list(self._store.of_each_process(f"noted/{name}/"))) == self.count
-
-    def clear_reached(self, name: str) -> None:
-        if self.process == 0:
-            self._store.delete(f"noted/{name}/")
-
     def fingerprint(self, text: str) -> str:
         return self._store.seal.fingerprint(text)
 

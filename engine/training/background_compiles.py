@@ -4,11 +4,9 @@ import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ..base.advice import error_line, problems_in
-from ..distributed.cluster import Cluster
 from ..program.compile_queue import Urgency
 from ..program.compiler import Compiler, Ready
 from ..program.program import Program
@@ -64,16 +62,13 @@ class BackgroundCompiles:
         self,
         compiler: Compiler,
         switches: Sequence[ScheduledSwitch],
-        cluster: Cluster,
         publish: Callable[[Event], None],
         wake: Callable[[], None],
     ) -> None:
         """`wake` is called in another thread when something is ready."""
-        self._compiler, self._cluster, self._publish, self._wake = compiler, cluster, publish, wake
+        self._compiler, self._publish, self._wake = compiler, publish, wake
         self._scheduled = sorted(switches, key=lambda switch: switch.step)
         self._requested: Pending | None = None
-        self._requests = 0
-        """Requested switches, including cancelled ones: the same number in every process."""
         self._next: Pending | None = None
         self._is_scheduled_reported = False
         self._likely_preset: str | None = None
@@ -101,10 +96,6 @@ class BackgroundCompiles:
         if preset != active.name:
             self._publish(PresetCompiling(preset=preset))
             self._requested = self._submit(Urgency.REQUESTED, preset, active)
-            self._requests += 1
-            self._requested.ready.add_done_callback(
-                partial(self._note, self._requested.phases, f"switch-{self._requests}")
-            )
 
     def cancel(self, target: str | None = None) -> None:
         """Drops the requested switch, and the likely one unless it is to `target`."""
@@ -115,11 +106,6 @@ class BackgroundCompiles:
         if self._likely is not None and self._likely.preset != target:
             self._likely.drop()
             self._end_likely("a switch to another preset was requested")
-
-    def _note(self, phases: Phases, name: str, _: Future[Any]) -> None:
-        """Reports that this process is ready for the switch; called in the compiler's thread."""
-        if phases.is_wanted:
-            self._cluster.report_reached(name)
 
     def expect(self, preset: str) -> None:
         """Marks this preset as the only likely target of the next switch."""
@@ -159,10 +145,8 @@ class BackgroundCompiles:
         return scheduled
 
     def ready(self) -> str | None:
-        """Returns the preset of the requested switch once every process is ready for it, else None; for process 0."""
-        if self._requested is None or not self._requested.ready.done():
-            return None
-        return self._requested.preset if self._cluster.have_all_reached(f"switch-{self._requests}") else None
+        """Returns the preset of the requested switch once this process is ready for it, else None."""
+        return self._requested.preset if self._requested is not None and self._requested.ready.done() else None
 
     def take_requested(self, preset: str) -> Pending | None:
         """Returns the requested switch if its target is still `preset`, else None."""
@@ -170,7 +154,6 @@ class BackgroundCompiles:
             return None
         requested, self._requested = self._requested, None
         self._unused.discard(preset)
-        self._cluster.clear_reached(f"switch-{self._requests}")
         return requested
 
     def finished(self, pending: Pending) -> Ready:

@@ -36,7 +36,7 @@ from .tools import Tools
 
 
 class SwitchNow(Struct, frozen=True, tag=True):
-    """Every process is ready for the requested switch to `preset`."""
+    """Process 0 is ready for the requested switch to `preset`; the others may take a little longer."""
 
     preset: str
 
@@ -68,8 +68,8 @@ class StepBoundary:
 
     def __init__(self, tools: Tools, batches: DeviceBatches) -> None:
         self.tools = tools
-        publish, cluster, inbox = tools.publish, tools.cluster, tools.inbox
-        self.compiles = BackgroundCompiles(tools.compiler, tools.config.switches, cluster, publish, inbox.wake)
+        publish, inbox = tools.publish, tools.inbox
+        self.compiles = BackgroundCompiles(tools.compiler, tools.config.switches, publish, inbox.wake)
         self.restorer = Restorer(tools)
         self.switcher = Switcher(tools, self.restorer)
         self.pausing = Pausing(publish)

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 
 import pytest
-from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.compile_queue import Urgency
 from shardtui.engine.program.program import Program
@@ -35,7 +34,7 @@ def compiles(compiler: Known, events: list[Event]) -> BackgroundCompiles:
 
 
 def prepare(compiler: Known, events: list[Event], *switches: ScheduledSwitch) -> BackgroundCompiles:
-    return BackgroundCompiles(compiler, switches, Cluster(), events.append, lambda: None)
+    return BackgroundCompiles(compiler, switches, events.append, lambda: None)
 
 
 def idle() -> bool:
