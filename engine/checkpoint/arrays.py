@@ -1,10 +1,7 @@
 """Saves and loads the arrays of a checkpoint with Orbax, of a task or without running code of its model."""
 
-import contextlib
-import copy
-import functools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -22,7 +19,6 @@ def save_arrays(checkpoint: epath.Path, state: TrainState) -> Any:
     """Copies the state to the host and writes it in the background; `.result()` waits for that and may raise."""
     from orbax.checkpoint import v1 as ocp  # half a second to import
 
-    _stop_leaks()
     context = ocp.Context()
     if jax.process_count() == 1:  # splitting replicas gains nothing, and compiles each slice
         context.array.saving.use_replica_parallel = False
@@ -86,34 +82,3 @@ def _possible_names(path: KeyPath) -> Iterator[str]:
 
 def _dotted(name: str) -> str:
     return ".".join(re.findall(r"\w+", name.replace("<flat index ", "")))
-
-
-@functools.cache
-def _stop_leaks() -> None:
-    """Limits a memory leak by patching Orbax and tensorstore, if their versions have the functions. tensorstore 0.1.86
-    never releases its references to the keys and values of a dictionary that it builds from JSON: `PyDict_SetItem`
-    takes references of its own (`JsonToPyObject` in python/tensorstore/json_type_caster.cc). Orbax 0.12.8 requests such
-    dictionaries twice per save (14 kB) and once per array (0.25 kB)."""
-    with contextlib.suppress(ImportError, AttributeError):
-        from orbax.checkpoint._src.serialization import tensorstore_utils
-
-        if hasattr(tensorstore_utils, "get_tensorstore_raw_bytes"):  # only for a log line, which Orbax omits for 0
-            tensorstore_utils.get_tensorstore_raw_bytes = lambda *_, **__: 0
-        spec = tensorstore_utils.ts.KvStore.Spec
-        spec.to_json = _cached(spec.to_json)
-
-
-def _cached(to_json: Callable[..., Any]) -> Callable[..., Any]:
-    """Caches the last result by the specification's `repr`, which is complete: all arrays of a directory share one."""
-    cache: dict[str, Any] = {}
-
-    def cached_to_json(spec: Any, *arguments: Any, **options: Any) -> Any:
-        key = f"{spec!r} {arguments} {options}"
-        found = cache.get(key)
-        if found is None:
-            found = to_json(spec, *arguments, **options)
-            cache.clear()
-            cache[key] = found
-        return copy.deepcopy(found)
-
-    return cached_to_json
