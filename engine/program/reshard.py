@@ -21,22 +21,6 @@ class SwitchError(Exception):
     """The resharded state differs from the one before."""
 
 
-@dataclass(frozen=True)
-class Moved:
-    """A resharded state, and the digests of all arrays before and after."""
-
-    state: TrainState
-    """The state in its new shardings."""
-    before: np.ndarray
-    """uint64 [leaves]."""
-    after: np.ndarray
-    """uint64 [leaves]."""
-
-    @property
-    def digests_equal(self) -> bool:
-        return np.array_equal(self.before, self.after)
-
-
 @dataclass
 class Transfers:
     """Compiles transfers and keeps them, one per (shape, dtype, source, target)."""
@@ -89,8 +73,8 @@ class Transfers:
 
 def move_state(
     state: TrainState, source: Program, target: Program, transfers: Transfers, free_source: bool = False
-) -> Moved:
-    """Moves the state to the target's shardings and verifies it.
+) -> TrainState:
+    """Moves the state to the target's shardings, and verifies it by digests before and after.
 
     Raises SwitchError if an array changed or has a wrong sharding. Either way `state` remains valid, unless
     `free_source`.
@@ -100,11 +84,9 @@ def move_state(
     for leaf, new in _zip_leaves(moved, target.placement.state_shardings):
         if leaf.sharding != new:
             raise SwitchError(f"an array {leaf.shape} has sharding {leaf.sharding} after the switch instead of {new}")
-    result = Moved(moved, before, joined(target.digest(moved)))
-    if not result.digests_equal:
-        changed = np.count_nonzero(result.before != result.after)
+    if changed := np.count_nonzero(before != joined(target.digest(moved))):
         raise SwitchError(f"{changed} of {before.size} arrays changed in the switch")
-    return result
+    return moved
 
 
 def bytes_moved(state: TrainState, source: TrainState, target: TrainState) -> int:

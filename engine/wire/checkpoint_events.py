@@ -103,7 +103,7 @@ class Restored(Event, frozen=True):
     seconds: float
     """Seconds to check the files, load, and compare the digests."""
     digests_equal: bool
-    """True if every array equals the saved one."""
+    """True: a checkpoint in which an array has changed is not restored."""
     rolled_back: list[int]
     """Steps of later checkpoints, which were renamed and set aside."""
 

@@ -205,22 +205,17 @@ class Switched(Event, frozen=True):
     compile_seconds: float
     """Seconds of background compilation for this switch; 0 if everything was already compiled."""
     digests_equal: bool
-    """True if no array has changed."""
+    """True: a switch that changes an array fails."""
     loss_before: float | None
     """Loss of the last step before the switch; null if there is none, or if it was not finite."""
 
     @property
-    def level(self) -> Level:
-        return Level.INFO if self.digests_equal else Level.ERROR
-
-    @property
     def line(self) -> str:
-        digests = f"all {self.arrays} digests equal (64-bit)" if self.digests_equal else "DIGESTS DIFFER"
         seconds = formatting.seconds(self.compile_seconds)
         compiled = f", compiled with its transfers in {seconds} while training" if self.compile_seconds else ""
         return (
             f"{self.from_preset} → {self.to_preset} at step {self.step:,}: moved {formatting.size(self.bytes_moved)}, "
-            f"stalled {formatting.seconds(self.stall_seconds)}{compiled}, {digests}"
+            f"stalled {formatting.seconds(self.stall_seconds)}{compiled}, all {self.arrays} digests equal (64-bit)"
         )
 
 

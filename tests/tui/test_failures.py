@@ -41,7 +41,6 @@ def test_made_good(events: tuple[AnyEvent, ...]) -> None:
         (SWITCH_FAILED, started(), SAVED, STOPPED),
         (SAVED, LOST),
         (PAUSED, SAVED, STOPPED),
-        (switched(digests_equal=False), STOPPED),
     ],
 )
 def test_lost(events: tuple[AnyEvent, ...]) -> None:

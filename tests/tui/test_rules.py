@@ -119,7 +119,7 @@ async def test_a_draft_is_previewed_saved_applied_and_resumed(home: Path) -> Non
         await answer(app, pilot, "ctrl+s", "n")
         await pilot.press("enter", "delete", "enter", "a")
         await until(lambda: app.state.preset == "fsdp-edited", "the switch")
-        assert app.state.switches[-1].digests_equal
+        assert app.state.switches[-1].to_preset == "fsdp-edited"
         assert app.screen.query_one("PresetList").get_option("fsdp-edited")
 
         await pilot.press("w")

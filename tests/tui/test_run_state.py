@@ -160,7 +160,6 @@ def test_every_event_except_steps_is_logged_as_text() -> None:
         "dp → tp at step 3: moved 1.5 MB, stalled 31 ms, compiled with its transfers in 2.0 s while training, "
         "all 64 digests equal (64-bit)"
     )
-    assert "DIGESTS DIFFER" in switched(digests_equal=False).line
 
 
 def kept(*steps: int) -> wire.CheckpointsKept:
