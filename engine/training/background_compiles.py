@@ -13,9 +13,6 @@ from ..program.program import Program
 from ..spec.config import ScheduledSwitch
 from ..wire.events import AheadEnded, Event, Phase, PresetCompiling, PresetInspected, ProgramsKept, SwitchCancelled
 
-MAX_AHEAD = 3
-"""Limit of likely presets that are compiled and that no switch has used yet: each takes host memory."""
-
 
 class Dropped(Exception):
     """Ends a compilation between two phases because its result is no longer needed."""
@@ -74,8 +71,6 @@ class BackgroundCompiles:
         self._likely_preset: str | None = None
         """The preset that is likely to be next, until its compilation is submitted."""
         self._likely: Pending | None = None
-        self._unused: set[str] = set()
-        """Likely presets that are compiled and that no switch has used yet."""
         self._described: set[str] = set()
         self._inspections: dict[str, Future[PresetInspected] | None] = {}
         """Inspections by preset; None once published."""
@@ -114,7 +109,7 @@ class BackgroundCompiles:
     def compile_likely(self, active: Program, has_core_to_spare: Callable[[], bool]) -> None:
         """Compiles the likely preset if no other switch is being compiled and a core is free."""
         is_busy = any(pending is not None and not pending.ready.done() for pending in (self._requested, self._next))
-        if self._likely_preset is None or self._likely or is_busy or len(self._unused) >= MAX_AHEAD:
+        if self._likely_preset is None or self._likely or is_busy:
             return
         if not has_core_to_spare():
             return
@@ -139,9 +134,8 @@ class BackgroundCompiles:
         if not self._scheduled or self._scheduled[0].step != step:
             return None
         self.cancel()
-        switch = self._scheduled.pop(0)
+        self._scheduled.pop(0)
         scheduled, self._next = self._next, None
-        self._unused.discard(switch.preset)
         return scheduled
 
     def ready(self) -> str | None:
@@ -153,7 +147,6 @@ class BackgroundCompiles:
         if self._requested is None or self._requested.preset != preset:
             return None
         requested, self._requested = self._requested, None
-        self._unused.discard(preset)
         return requested
 
     def finished(self, pending: Pending) -> Ready:
@@ -212,8 +205,6 @@ class BackgroundCompiles:
     def _end_likely(self, problem: str | None) -> None:
         if self._likely is not None:
             self._publish(AheadEnded(preset=self._likely.preset, problem=problem))
-            if problem is None:
-                self._unused.add(self._likely.preset)
             self._likely = None
 
 

@@ -1,4 +1,4 @@
-"""Compiling ahead: only while a core is free, one at a time, a few at most, and never delaying a request."""
+"""Compiling ahead: only while a core is free, one at a time, and never delaying a request."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.program.compile_queue import Urgency
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import ScheduledSwitch
-from shardtui.engine.training.background_compiles import MAX_AHEAD, BackgroundCompiles
+from shardtui.engine.training.background_compiles import BackgroundCompiles
 from shardtui.engine.wire.events import AheadEnded, Event, PresetCompiled, PresetCompiling, SwitchCancelled
 
 from ..processes import awaited
@@ -135,20 +135,3 @@ def test_replaced_requests_are_never_compiled(
     compiles.finished(requested)
     compiled = {event.preset for event in events if isinstance(event, PresetCompiling) and event.phase != "wait"}
     assert compiled == {"fsdp-tp2"}
-
-
-@pytest.mark.slow
-def test_a_limited_number_of_unused_presets_is_compiled_ahead(
-    compiles: BackgroundCompiles, programs: dict[str, Program], events: list[Event]
-) -> None:
-    likely = [name for name in programs if name != "dp"][: MAX_AHEAD + 1]
-    for name in likely:
-        compiles.expect(name)
-        compiles.compile_likely(programs["dp"], idle)
-        report_until(compiles, lambda name=name: (name, True) in ended(events) or name == likely[-1])
-    assert ended(events) == [(name, True) for name in likely[:-1]]
-    compiles.request(likely[0], programs["dp"])
-    report_until(compiles, lambda: compiles.take_requested(compiles.ready() or ""))
-    compiles.compile_likely(programs["dp"], idle)
-    report_until(compiles, lambda: len(ended(events)) > MAX_AHEAD)
-    assert ended(events)[-1] == (likely[-1], True)
