@@ -17,8 +17,8 @@ from .wire.ending import adopt_pipe
 from .wire.stdout import answered
 
 RUNS = {
-    "serve": "training.start.serve_run",
-    "host": "training.follow.host",
+    "serve": "training.serve.serve_run",
+    "host": "training.host.host",
     "supervise": "supervision.supervisor.supervise",
     "supervise-host": "supervision.host_supervisor.supervise_host",
 }

@@ -41,7 +41,7 @@ IMPORTED = (
     "shardtui.engine.planning.answers",
     "shardtui.engine.profiling.predicted",
     "shardtui.engine.program.inspection",
-    "shardtui.engine.training.follow",
+    "shardtui.engine.training.host",
     "shardtui.engine.training.train",
 )
 READ_AT_IMPORT = ("JAX_", "LC_", "LANG", "PYTHON")

@@ -66,6 +66,9 @@ class Cluster:
         """Returns how many steps to run between two broadcasts, so that these take at most `MAX_SHARE` of the time."""
         return 1
 
+    def ask_to_stop(self) -> None:
+        """Forwards a signal to stop to process 0, which sees it within two beats."""
+
     def statuses(self) -> list[HostStatus]:
         """Returns the last status of every process; none if there is only this one."""
         return []

@@ -163,7 +163,6 @@ class JaxCluster(Cluster):
         self._liveness.update(step=step, bytes_in_use=bytes_in_use)
 
     def ask_to_stop(self) -> None:
-        """Forwards a signal to stop to process 0, which sees it within two beats."""
         self._liveness.update(is_stopping=True)
 
     def share(self, activity: Activity) -> list[HostStatus]:

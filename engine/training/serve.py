@@ -1,4 +1,5 @@
-"""The process that owns a run: it holds the run's lock, trains, serves viewers and records how the run ended."""
+"""The processes that train a run. Process 0 owns it: it holds the run's lock, serves viewers and records how the run
+ended; the others follow its decisions."""
 
 import errno
 import os
@@ -6,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import BinaryIO
 
 from ..base.advice import problems_in
@@ -15,7 +17,7 @@ from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import NotMet, Unfit, WrongDevices
 from ..distributed.seal import Seal
-from ..spec.config import Restart, RunConfig
+from ..spec.config import Membership, Restart
 from ..wire.commands import Stop
 from ..wire.ending import Ending, write_ending
 from ..wire.event import VERSION
@@ -23,12 +25,14 @@ from ..wire.event_log import EventLog
 from ..wire.events import EngineStarted, EngineStopped, Event, Failed, HostsLost
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
-from ..wire.server import Server
+from ..wire.server import Answer, Server
 from .forks import detach_in_children
 from .watchdog import HangWatch, Watchdog
 
 LOCK_POLL_SECONDS = 1.0
 FLUSH_SECONDS = 0.2
+GRACE_SECONDS = 10.0
+"""How much later than process 0 the others exit after a request to stop, since process 0 reports why."""
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -67,10 +71,26 @@ class LockWatchdog:
             return True
 
 
+def serve_run(directory: str, restart: Restart | None = None, membership: Membership | None = None) -> int:
+    """Trains one run, from its newest checkpoint if it has one; as one of several processes with a `membership`.
+    Returns the exit code."""
+    run, restart = RunDirectory(Path(directory)), restart or Restart()
+    end_with_supervisor(restart)
+    if membership is None:
+        return serve(run, restart)
+
+    def join() -> Seal:
+        from ..distributed import joining
+
+        return joining.join(membership, run, restart)
+
+    return follow(run, restart, join, membership.process) if membership.process else serve(run, restart, join)
+
+
 def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal] | None = None) -> int:
-    """Trains until the run ends and returns the exit code: 0, 1 if it failed, 2 if it was refused. Events go to the run
-    directory; stdout and stderr are the run's log. `connect` joins the other processes and returns their seal; None for
-    a run of one process."""
+    """Trains as process 0 until the run ends and returns the exit code: 0, 1 if it failed, 2 if it was refused. Events
+    go to the run directory; stdout and stderr are the run's log. `connect` joins the other processes and returns their
+    seal; None for a run of one process."""
     inbox = Inbox()
     try:
         lock = directory.hold()
@@ -86,7 +106,8 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
     log.append(EngineStarted(protocol=VERSION, pid=os.getpid(), config=config, attempt=restart.attempt))
     try:
         lock_watchdog = LockWatchdog(directory, lock, lambda: inbox.put(Stop()))
-        return _train(directory, restart, config, connect, inbox, log, server, lock_watchdog)
+        server.start()
+        return _train(directory, restart, connect, 0, inbox, log.append, server.answer_with, lock_watchdog)
     finally:
         server.close()
         with suppress(UserError):  # the directory of the sockets is no longer owned by this user alone
@@ -94,51 +115,66 @@ def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal]
         lock.close()
 
 
+def follow(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal], process: int) -> int:
+    """Trains as process 0 decides, until the run ends, and returns the exit code. Records no events."""
+    return _train(directory, restart, connect, process, Inbox(), lambda _: None, lambda _: None)
+
+
 def _train(
     directory: RunDirectory,
     restart: Restart,
-    config: RunConfig,
     connect: Callable[[], Seal] | None,
+    process: int,
     inbox: Inbox,
-    log: EventLog,
-    server: Server,
-    lock_watchdog: LockWatchdog,
+    record: Callable[[Event], None],
+    answer_with: Callable[[Answer], None],
+    lock_watchdog: LockWatchdog | None = None,
 ) -> int:
-    cluster = Cluster()
-    beat = directory.beat(0) if restart.attempt else None
-    hangs = HangWatch(lambda: cluster, directory.stacks(config), beat)
-    watchdog = Watchdog(inbox, log.append, lambda: inbox.put(Stop()), config.stop_seconds, hangs)
+    cluster, config = Cluster(), restart.config or directory.config
+
+    def stop() -> None:
+        inbox.put(Stop())
+        cluster.ask_to_stop()
 
     def publish(event: Event) -> None:
         watchdog.note(event)
-        log.append(event)
+        record(event)
 
-    server.start()
+    limit = config.stop_seconds
+    if process and limit is not None:
+        limit += GRACE_SECONDS
+    beat = directory.beat(process) if restart.attempt else None
+    hangs = HangWatch(lambda: cluster, directory.stacks(config), beat)
+    watchdog = Watchdog(inbox, record, stop, limit, hangs)
     try:
         from .train import train  # importing jax takes a second; viewers can connect meanwhile
 
-        cluster = _join(connect, log, inbox) if connect else cluster
-        done = train(directory, restart, publish, inbox, cluster, server.answer_with)
-        if lock_watchdog.is_lost:
+        cluster = _join(connect, process, record, inbox) if connect else cluster
+        done = train(directory, restart, publish, inbox, cluster, answer_with)
+        if lock_watchdog and lock_watchdog.is_lost:
             problems = [f"{lock_watchdog.problem}; the run ended after step {done:,}"]
-            log.append(Failed(problems=problems, refused=False))
+            record(Failed(problems=problems, refused=False))
             write_ending(Ending(kind="failed", step=done, problems=problems))
             return 1
         reason = "finished" if done == config.steps else "signalled" if watchdog.is_signalled else "stopped"
-        log.append(EngineStopped(step=done, reason=reason))
+        record(EngineStopped(step=done, reason=reason))
         write_ending(Ending(kind="finished" if reason == "finished" else "stopped", step=done))
         return 0
     except (UserError, WrongDevices) as error:  # in every process after the same step
         goes_on = restart.is_again or (restart.attempt is not None and isinstance(error, NotMet))
         is_refused = isinstance(error, UserError) and not goes_on and not watchdog.done  # nothing is lost with it
-        log.append(Failed(problems=list(error.problems), refused=is_refused))
+        record(Failed(problems=list(error.problems), refused=is_refused))
         write_ending(ending_of(error, watchdog.done))
         cluster.close()
+        if process and isinstance(error, UserError):
+            say(*error.problems)
         return 2 if isinstance(error, UserError) else 1
     except BaseException as error:
+        if process:  # which jax aborts once process 0 has ended
+            write_ending(ending_of(error, watchdog.done))
         note_traceback(error)
         cluster.fail(error)
-        log.append(Failed(problems=problems_in(error), refused=False))
+        record(Failed(problems=problems_in(error), refused=False))
         write_ending(ending_of(error, watchdog.done))
         return 1
 
@@ -153,15 +189,18 @@ def ending_of(error: BaseException, done: int) -> Ending:
     return Ending(kind=kind, step=done, problems=problems_in(error), fits=fits, wrong=wrong)
 
 
-def _join(connect: Callable[[], Seal], log: EventLog, inbox: Inbox) -> Cluster:
+def _join(connect: Callable[[], Seal], process: int, record: Callable[[Event], None], inbox: Inbox) -> Cluster:
     seal = connect()
 
     from ..distributed.jax_cluster import JaxCluster
 
     def lost(gone: Mapping[int, str]) -> None:
-        log.append(HostsLost(reasons=dict(gone), hosts=cluster.statuses()))
-        log.append(Failed(problems=cluster.loss_report(gone), refused=False))
+        problems = cluster.loss_report(gone)
+        record(HostsLost(reasons=dict(gone), hosts=cluster.statuses()))
+        record(Failed(problems=problems, refused=False))
         write_ending(Ending(kind="lost", lost=dict(gone)))
+        if process:
+            say(*problems)
         time.sleep(FLUSH_SECONDS)
         os._exit(1)
 
