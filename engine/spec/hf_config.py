@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,9 +10,9 @@ from msgspec import Struct
 
 from ..base.untrusted import read_struct, refusing
 from ..base.user_error import UserError
-from .hf_defaults import DEFAULTS
 from .hf_fields import Fields, Table, rope, rope_table
 from .model_config import ModelConfig
+from .preset_files import PRESETS
 
 T = TypeVar("T")
 NAME = "config.json"
@@ -21,6 +22,20 @@ MAX_BYTES, MAX_LAYERS, MAX_EXPERTS = 2**24, 10_000, 10_000
 class _Named(Struct):
     architectures: list[str] | None = None
     model_type: str | None = None
+
+
+class _ConfigClasses(Struct):
+    defaults: dict[str, Table]
+
+
+@cache
+def defaults() -> dict[str, Table]:
+    """Returns, by architecture, what a field is if it is missing: the defaults of transformers' config classes."""
+    return read_struct(PRESETS / "transformers.json", _ConfigClasses).defaults
+
+
+def model_types() -> dict[str, str]:
+    return {architecture: fields["model_type"] for architecture, fields in defaults().items()}
 
 
 def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
@@ -41,21 +56,21 @@ def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
 
 
 def fields_of(table: Table, architecture: str) -> Fields:
-    return Fields(table, DEFAULTS[architecture], has_nested_rope=architecture == "Gemma3ForCausalLM")
+    return Fields(table, defaults()[architecture], has_nested_rope=architecture == "Gemma3ForCausalLM")
 
 
 def architecture_of(directory: Path) -> str:
     """Returns the architecture that the file names, or the one of its `model_type`; empty if it is unknown. Raises
     UserError if they differ: transformers goes by `model_type`."""
     named = _read(directory, _Named)
-    by_type = next((name for name, kind in MODEL_TYPES.items() if kind == named.model_type), "")
+    by_type = next((name for name, kind in model_types().items() if kind == named.model_type), "")
     if not named.architectures:
         return by_type
     found = named.architectures[0]
     if found in ARCHITECTURES and named.model_type and found != by_type:
         raise UserError(
             f"--model hf:{directory}: {NAME}: architectures {found}, but model_type {named.model_type}: give the "
-            f"architecture of that type, or model_type {MODEL_TYPES[found]}"
+            f"architecture of that type, or model_type {model_types()[found]}"
         )
     return found
 
@@ -266,9 +281,4 @@ ARCHITECTURES: dict[str, Callable[[Fields], Table]] = {
     "Olmo2ForCausalLM": _olmo2,
     "Phi3ForCausalLM": _phi3,
     "GPT2LMHeadModel": _gpt2,
-}
-MODEL_TYPES = {name: name.removesuffix("ForCausalLM").lower() for name in ARCHITECTURES} | {
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-    "Gemma3ForCausalLM": "gemma3_text",
-    "GPT2LMHeadModel": "gpt2",
 }

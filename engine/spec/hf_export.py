@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..base.user_error import UserError
-from .hf_config import ARCHITECTURES, MODEL_TYPES, fields_of
+from .hf_config import ARCHITECTURES, fields_of, model_types
 from .hf_fields import ROPE_NAMES, Table
 from .model_config import ModelConfig, Rope
 
@@ -66,7 +66,7 @@ def config_table(config: ModelConfig) -> Table:
             pdrop = {"embd_pdrop": config.dropout, "resid_pdrop": config.dropout, "attn_pdrop": 0.0}
             return {
                 "architectures": [architecture],
-                "model_type": MODEL_TYPES[architecture],
+                "model_type": model_types()[architecture],
                 **fields.read(),
                 **(pdrop if architecture == "GPT2LMHeadModel" else {}),
                 "bos_token_id": None,

@@ -39,6 +39,13 @@ FIXED: Table = {
     "partial_rotary_factor": 1.0,
     "quantization_config": None,
 }
+SYNONYMS = {
+    "num_experts": "num_local_experts",
+    "num_local_experts": "num_experts",
+    "hidden_act": "hidden_activation",
+    "hidden_activation": "hidden_act",
+}
+"""Pairs of names of one field, of which a config class has one or both."""
 ROPE_NAMES = {
     "factor": "factor",
     "original_context": "original_max_position_embeddings",
@@ -83,7 +90,7 @@ class Fields:
     problems."""
 
     def __init__(self, table: Table, defaults: Table, has_nested_rope: bool = False) -> None:
-        """`defaults`: a field's value if it is missing, as in `hf_defaults`."""
+        """`defaults`: a field's value if it is missing. A field without one is off."""
         self._table, self._defaults, self._read = table, defaults, set[str]()
         self.has_nested_rope = has_nested_rope
         """Whether the rotary positions may differ by type of layer."""
@@ -110,15 +117,18 @@ class Fields:
     def _refuse(self, name: str, why: str) -> None:
         self.problems.append(f"{name} {_shown(self._table.get(name))}: {why}")
 
+    def _default(self, name: str) -> Any:
+        return self._defaults.get(name, self._defaults.get(SYNONYMS.get(name, "")))
+
     def flag(self, name: str) -> bool:
-        return self(name, bool, self._defaults[name])
+        return self(name, bool, self._default(name) or False)
 
     def number(self, name: str, derived: float | None = None) -> float:
         """Returns a number. `derived`: what follows from other fields, if this one or its default is null."""
-        default = self._defaults[name]
+        default = self._default(name)
         if derived is not None and (default is None or name in self._table):
             default = derived
-        found = self(name, float, default)
+        found = self(name, float, default or 0.0)
         if 0 <= found < 2**40:
             return found
         self._refuse(name, f"must be {WORDS[float]}")
@@ -136,7 +146,7 @@ class Fields:
 
     def one_of(self, name: str, *known: str) -> None:
         """Notes a problem if the field is none of the `known` values."""
-        if self(name, str, self._defaults[name]) not in known:
+        if self(name, str, self._default(name)) not in known:
             self._refuse(name, f"not supported: it must be {' or '.join(known)}")
 
     def read(self) -> Table:

@@ -1,11 +1,14 @@
-"""Writes the defaults of the config classes of `transformers`: `python tests/oracle/defaults.py`. It needs no torch."""
+"""Writes the defaults of the config classes of `transformers`, of those fields that have an effect:
+`python tests/oracle/defaults.py`. It needs no torch."""
 
 import json
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-ANSWER = Path(__file__).parent / "answers" / "defaults.json"
+from shardtui.engine.spec.hf_fields import IGNORED
+from shardtui.engine.spec.preset_files import PRESETS
+
+UNUSED = IGNORED - {"model_type", "max_window_layers"}
 CLASSES = {
     "LlamaForCausalLM": "LlamaConfig",
     "MistralForCausalLM": "MistralConfig",
@@ -26,7 +29,9 @@ def write() -> None:
     import transformers
 
     found = {name: _defaults(getattr(transformers, each)) for name, each in CLASSES.items()}
-    ANSWER.write_text(json.dumps({"transformers": transformers.__version__, "defaults": found}, indent=1) + "\n")
+    (PRESETS / "transformers.json").write_text(
+        json.dumps({"transformers": transformers.__version__, "defaults": found}, indent=1) + "\n"
+    )
 
 
 def _defaults(kind: type[Any]) -> dict[str, Any]:
@@ -42,7 +47,7 @@ def _defaults(kind: type[Any]) -> dict[str, Any]:
         }
     elif rope:
         found["rope_theta"] = rope["rope_theta"]
-    return {name: found[name] for name in sorted(found)}
+    return {name: found[name] for name in sorted(found.keys() - UNUSED)}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shardtui.engine.spec.hf_config import MODEL_TYPES, read_config
+from shardtui.engine.spec.hf_config import model_types, read_config
 from shardtui.engine.spec.hf_tensors import Part, parts_of, tensor_shapes
 from shardtui.engine.spec.model_config import ModelConfig
 
@@ -78,7 +78,7 @@ SAMPLES = 16
 
 def write_config(architecture: str, directory: Path) -> ModelConfig:
     """Writes the `config.json` of an architecture, and returns it as it is read."""
-    table = CONFIGS[architecture] | {"architectures": [architecture], "model_type": MODEL_TYPES[architecture]}
+    table = CONFIGS[architecture] | {"architectures": [architecture], "model_type": model_types()[architecture]}
     table |= {"pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
     (directory / "config.json").write_text(json.dumps(table, indent=1))
     return read_config(directory)
