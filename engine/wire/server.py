@@ -17,9 +17,7 @@ from .events import CommandRefused, Event, Welcome
 from .framing import BadFrame, mismatch
 
 MAX_VIEWERS = 64
-MAX_GUESTS = 16
-"""Further connections: they receive no events, but may send commands, so that a run can always be stopped."""
-GUEST_SECONDS = 5.0
+"""As many further connections may be about to say `Hello`."""
 HELLO_SECONDS = 5.0
 """Timeout for a viewer's `Hello`."""
 MAX_BACKLOG_BYTES = 4 * 1024 * 1024
@@ -48,9 +46,8 @@ class Server:
             ThreadPoolExecutor(max_workers=1, thread_name_prefix=name) for name in ("answers", "complete answers")
         )
         """One question at a time over all viewers, because answering takes the GIL from the training thread."""
-        self._viewers: set[asyncio.StreamWriter] = set()
-        self._subscribed: set[asyncio.StreamWriter] = set()
-        self._guests: dict[asyncio.StreamWriter, None] = {}
+        self._connections: dict[asyncio.StreamWriter, bool] = {}
+        """Whether each one receives events, the oldest first."""
         self._loop = asyncio.new_event_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._closing = asyncio.Event()
@@ -72,8 +69,7 @@ class Server:
 
     @property
     def descriptors(self) -> list[int]:
-        connections = (*self._viewers, *self._guests)
-        return [self._socket.fileno(), *(each.get_extra_info("socket").fileno() for each in connections)]
+        return [self._socket.fileno(), *(each.get_extra_info("socket").fileno() for each in self._connections)]
 
     def publish(self, event: Event) -> None:
         """Sends an event to all viewers. From any thread; never blocks."""
@@ -92,7 +88,7 @@ class Server:
         server = await asyncio.start_unix_server(self._serve_connection, sock=self._socket)
         await self._closing.wait()
         server.close()
-        connections = (*self._viewers, *self._guests)
+        connections = list(self._connections)
         for connection in connections:
             connection.close()
         await asyncio.gather(*(connection.wait_closed() for connection in connections), return_exceptions=True)
@@ -106,17 +102,21 @@ class Server:
 
     def _broadcast(self, event: Event) -> None:
         frame = framing.frame(event)
-        for viewer in self._subscribed:
-            _write(viewer, frame)
+        for connection, is_subscribed in self._connections.items():
+            if is_subscribed:
+                _write(connection, frame)
 
     async def _serve_connection(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
         try:
             if _peer_uid(connection) not in (None, os.getuid()):
                 return
-            if len(self._viewers) < MAX_VIEWERS:
-                await self._serve_viewer(reader, connection)
-            else:
-                await self._serve_guest(reader, connection)
+            self._make_room(subscribed=False)
+            self._connections[connection] = False
+            await self._handshake(reader)
+            self._make_room(subscribed=True)
+            _write(connection, framing.frame(Welcome()))
+            self._connections[connection] = True
+            await self._handle_commands(reader, connection)
         except OtherProtocol as error:
             _write(connection, framing.frame(CommandRefused(problem=str(error), protocol=VERSION)))
         except BadFrame as error:
@@ -124,34 +124,16 @@ class Server:
         except (asyncio.IncompleteReadError, OSError):  # TimeoutError is one
             pass
         finally:
+            self._connections.pop(connection, None)
             connection.close()
 
-    async def _serve_viewer(self, reader: asyncio.StreamReader, viewer: asyncio.StreamWriter) -> None:
-        self._viewers.add(viewer)
-        try:
-            await self._handshake(reader)
-            _write(viewer, framing.frame(Welcome()))
-            self._subscribed.add(viewer)
-            await self._handle_commands(reader, viewer)
-        finally:
-            self._viewers.discard(viewer)
-            self._subscribed.discard(viewer)
-
-    async def _serve_guest(self, reader: asyncio.StreamReader, guest: asyncio.StreamWriter) -> None:
-        """Accepts commands only. Drops the oldest if there are too many guests: the newest may want to stop the run."""
-        problem = f"{MAX_VIEWERS} viewers already watch this run: close one of them"
-        _write(guest, framing.frame(CommandRefused(problem=problem)))
-        if len(self._guests) >= MAX_GUESTS:
-            first = next(iter(self._guests))
-            del self._guests[first]
-            first.close()
-        self._guests[guest] = None
-        try:
-            async with asyncio.timeout(GUEST_SECONDS):
-                await self._handshake(reader)
-                await self._handle_commands(reader, guest)
-        finally:
-            self._guests.pop(guest, None)
+    def _make_room(self, subscribed: bool) -> None:
+        """Ends the oldest viewer if there are `MAX_VIEWERS`, or the oldest connection that is none yet: the newest may
+        want to stop the run."""
+        alike = [each for each, is_subscribed in self._connections.items() if is_subscribed == subscribed]
+        if len(alike) >= MAX_VIEWERS:
+            del self._connections[alike[0]]
+            alike[0].transport.abort()  # does not wait until it has read what was sent
 
     async def _handshake(self, reader: asyncio.StreamReader) -> None:
         """Waits for a `Hello` of this protocol version; accepts `Stop` from viewers of any version.

@@ -16,13 +16,12 @@ from pathlib import Path
 import pytest
 from shardtui.engine.base.processes import Deadline
 from shardtui.engine.wire import framing
-from shardtui.engine.wire import server as server_module
 from shardtui.engine.wire.commands import AnyCommand, Hello, Pause, PreviewPreset, Stop
 from shardtui.engine.wire.descriptions import Preview
 from shardtui.engine.wire.events import CommandRefused, Paused, PresetPreviewed, Welcome
 from shardtui.engine.wire.framing import frame
 from shardtui.engine.wire.run_directory import find
-from shardtui.engine.wire.server import MAX_GUESTS, MAX_VIEWERS, Answer, Server
+from shardtui.engine.wire.server import MAX_VIEWERS, Answer, Server
 from shardtui.tui.cli.train import stop
 from shardtui.tui.client import stopping
 from shardtui.tui.client.engine_client import EngineClient
@@ -31,6 +30,7 @@ from ..conftest import LEAST
 from ..tui.test_cli import run, started
 
 MANY = 1000
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Run:
@@ -63,7 +63,7 @@ def connected(path: str) -> socket.socket:
 
 def test_a_run_with_the_maximum_of_viewers_can_be_stopped(training: Run) -> None:
     with ExitStack() as idle:
-        for _ in range(MAX_VIEWERS + 2 * MAX_GUESTS):
+        for _ in range(3 * MAX_VIEWERS):
             idle.enter_context(connected(training.socket))
         stopped = run("stop", "mine")
     assert stopped.returncode == 0, stopped
@@ -155,29 +155,30 @@ def serving(path: Path, answer: Answer | None = None) -> Iterator[tuple[Server, 
         server.close()
 
 
-async def test_commands_of_a_guest_are_accepted_until_its_timeout(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "GUEST_SECONDS", 1.0)
-    with serving(path) as (server, inbox):
-        viewers = [await asyncio.open_unix_connection(path) for _ in range(MAX_VIEWERS)]
-        viewers[0][1].write(frame(Hello()))
-        assert await framing.read_event(viewers[0][0]) == Welcome()
-        late = [await asyncio.open_unix_connection(path) for _ in range(MAX_GUESTS + 1)]
-        for reader, _ in late:
-            refused = await framing.read_event(reader)
-            assert isinstance(refused, CommandRefused)
-            assert f"{MAX_VIEWERS} viewers already watch this run" in refused.problem
-        assert await asyncio.wait_for(late[0][0].read(), 0.9) == b"", "the oldest guest was dropped for the newest"
-        server.publish(Paused(step=7, seq=1))
-        assert await framing.read_event(viewers[0][0]) == Paused(step=7, seq=1)
-        late[1][1].write(frame(Stop()))
-        assert await asyncio.to_thread(inbox.get, timeout=5) == Stop()
-        for reader, _ in late[1:]:
-            assert await asyncio.wait_for(reader.read(), 5) == b""
-        viewers[1][1].close()
-        await asyncio.sleep(0.1)
-        reader, writer = await asyncio.open_unix_connection(path)
+async def test_a_connection_replaces_the_oldest_silent_one_and_a_viewer_the_oldest_viewer(path: Path) -> None:
+    async def connected() -> Pair:
+        return await asyncio.open_unix_connection(path)
+
+    async def greeted() -> Pair:
+        reader, writer = await connected()
         writer.write(frame(Hello()))
-        assert await asyncio.wait_for(framing.read_event(reader), 5) == Welcome(), "in place of the viewer that left"
+        assert await asyncio.wait_for(framing.read_event(reader), 5) == Welcome()
+        return reader, writer
+
+    with serving(path) as (server, inbox):
+        viewers = [await greeted() for _ in range(MAX_VIEWERS)]
+        silent = [await connected() for _ in range(MAX_VIEWERS + 1)]
+        assert await asyncio.wait_for(silent[0][0].read(), 2) == b""
+        silent[1][1].write(frame(Stop()))
+        assert await asyncio.to_thread(inbox.get, timeout=2) == Stop()
+        server.publish(Paused(step=7, seq=1))
+        for reader, _ in viewers:
+            assert await framing.read_event(reader) == Paused(step=7, seq=1)
+        newest = await greeted()
+        assert await asyncio.wait_for(viewers[0][0].read(), 2) == b""
+        server.publish(Paused(step=8, seq=2))
+        for reader, _ in (*viewers[1:], newest):
+            assert await framing.read_event(reader) == Paused(step=8, seq=2)
 
 
 async def test_questions_of_all_viewers_are_answered_one_at_a_time(path: Path) -> None:
