@@ -31,16 +31,17 @@ def machine_memory() -> int:
 
 def available_memory() -> int:
     """Bytes of host memory for new processes."""
-    try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):  # not Linux
-        return machine_memory()
+    lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) * 1024
+
+
+def cores() -> int:
+    """The cores on which this process may run."""
+    return len(os.sched_getaffinity(0))
 
 
 def most_compilations() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // CORES_OF_COMPILATION)
+    return max(1, cores() // CORES_OF_COMPILATION)
 
 
 def has_room(running: int) -> bool:

@@ -53,21 +53,22 @@ def _signal_name(number: int) -> str:
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal has stopped the process; a debugger does not count."""
-    return _status(pid)[0] == "T"
+    return status(pid)[0] == "T"
 
 
 def is_running(pid: int) -> bool:
     """Whether there is such a process; one that has ended and that its parent has not waited for is none."""
-    return _status(pid)[0] not in "ZX"
+    return status(pid)[0] not in "ZX"
 
 
 def _processor_time(pid: int) -> int:
     """Returns the hundredths of a second for which all threads of a process have run."""
-    return sum(map(int, _status(pid)[11:13]))
+    return sum(map(int, status(pid)[11:13]))
 
 
-def _status(pid: int) -> list[str]:
-    """Returns the fields of proc_pid_stat(5) from the state on; that of an ended process if there is none."""
+def status(pid: int) -> list[str]:
+    """Returns the fields of proc_pid_stat(5) from the state on; of a process that has ended, its state `X` alone, or a
+    zombie's fields."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return ["X"]

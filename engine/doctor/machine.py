@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from ..base import formatting
 from ..base.directories import cache_directory, state_directory
-from ..base.machine import accelerators, available_memory, machine_memory, versions
+from ..base.machine import accelerators, available_memory, cores, machine_memory, versions
 from ..wire.checkup import Check
 from ..wire.run_directory import compilation_cache, runtime_directory
 
@@ -28,12 +28,11 @@ MOST_SKEW_SECONDS = 1.0
 
 
 def check_interpreter() -> Check:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory, free = machine_memory(), available_memory()
     return Check(
-        found=f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, {cores} cores, "
+        found=f"Python {platform.python_version()} on {platform.system()} {platform.machine()}, {cores()} cores, "
         f"{formatting.size(memory)} of memory, {formatting.size(free)} available",
-        numbers={"cores": cores, "memory bytes": memory},
+        numbers={"cores": cores(), "memory bytes": memory},
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from ..base.processes import status
 from ..base.regular_file import append_regular, open_regular
 from ..base.user_error import UserError
 
@@ -101,37 +102,22 @@ def own_text() -> str:
 
 
 def parsed(text: str) -> Holder:
-    """Parses what `own_text` returned in a process, or its id alone, which a system without /proc has."""
+    """Parses what `own_text` returned in a process."""
     number, *identity = text.split() or ["0"]
     pid = int(number) if number.isascii() and number.isdecimal() else 0
-    if not pid:
-        return Holder(0, "elsewhere")
-    if not identity:
-        return Holder(pid, "here" if _exists(pid) else "elsewhere")
-    if identity[:2] != _identity(os.getpid())[:2]:
+    if not pid or identity[:2] != _identity(os.getpid())[:2]:
         return Holder(pid, "elsewhere")
     return Holder(pid, "here" if identity == _identity(pid) else "gone")
 
 
 def _identity(pid: int) -> list[str]:
-    """Returns boot id, pid namespace and start time, which make a process id unique; empty if the system has none."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 # not a path
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # proc_pid_stat(5), from field 3 on
-        return [boot, namespace, fields[19]] if fields[0] not in "ZX" else []  # a zombie has ended
-    except (OSError, IndexError):
+    """Returns boot id, pid namespace and start time, which make a process id unique; empty if the process has ended."""
+    state, *fields = status(pid)
+    if state in "ZX":
         return []
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # a process of another user
-        return True
-    return True
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 # not a path
+    return [boot, namespace, fields[18]]
 
 
 def _try_lock(lock: BinaryIO, kind: int) -> bool:

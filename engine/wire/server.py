@@ -108,7 +108,7 @@ class Server:
 
     async def _serve_connection(self, reader: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
         try:
-            if _peer_uid(connection) not in (None, os.getuid()):
+            if _peer_uid(connection) != os.getuid():
                 return
             self._make_room(subscribed=False)
             self._connections[connection] = False
@@ -205,10 +205,7 @@ def _write(connection: asyncio.StreamWriter, frame: bytes) -> None:
         connection.write(frame)
 
 
-def _peer_uid(viewer: asyncio.StreamWriter) -> int | None:
-    """Returns the user id of the peer; None if the system does not report it: then the directory's mode protects."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return None
+def _peer_uid(viewer: asyncio.StreamWriter) -> int:
     peer: socket.socket = viewer.get_extra_info("socket")
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return struct.unpack("3i", credentials)[1]

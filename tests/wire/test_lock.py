@@ -78,9 +78,6 @@ def test_a_process_that_holds_the_lock_is_known(home: Path) -> None:
         assert (refused.returncode, f"process {process.pid} is training it" in refused.stderr) == (2, True)
     assert directory.holder() is None
     assert listed()["pid"] is None
-    with claimed(directory, lambda text: text[:1]) as pid:  # a lock with a process id alone
-        assert directory.holder() == Holder(pid, "here")
-        assert listed()["pid"] == pid
 
 
 @pytest.mark.parametrize(
