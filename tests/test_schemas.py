@@ -13,7 +13,7 @@ from hypothesis import given
 from jsonschema import Draft202012Validator
 from shardtui.engine.base.directories import ENGINE
 from shardtui.engine.base.user_error import UserError
-from shardtui.engine.spec.model_choice import with_settings
+from shardtui.engine.spec.model_choice import model_preset
 from shardtui.engine.spec.preset import LOGICAL_AXES, Preset
 from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.spec.preset_reader import parse_preset
@@ -130,7 +130,7 @@ def test_what_the_reader_refuses_is_refused(text: str) -> None:
 def model_reader_takes(text: str) -> bool:
     tables: dict[str, Any] = tomllib.loads(text)
     try:
-        with_settings(tables, (), "mine.toml")
+        model_preset(tables, "mine.toml")
     except UserError:
         return False
     return True

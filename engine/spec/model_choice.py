@@ -3,7 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,7 @@ from ..base.user_error import UserError, refuse, suggestion, together
 from .config import ModelConfig, Setting, TrainingConfig, UserModel
 from .preset_files import preset_files, read_toml, wrong_value
 
+Model = TypeVar("Model", bound=ModelConfig | UserModel)
 HF = "hf:"
 DEFAULT_TRAINING = TrainingConfig(batch_size=16, seq_len=128)
 """Training of a user's model, or of one of `transformers`, before `--set` and other options."""
@@ -67,16 +68,15 @@ def _hf_model(directory: Path, settings: tuple[str, ...]) -> ModelChoice:
         (setting_value(text) for key, _, text in (each.partition("=") for each in settings) if key == "dropout"), None
     )
     model = read_config(directory, dropout)
-    tables = {"summary": "", "model": msgspec.to_builtins(model), "training": msgspec.to_builtins(DEFAULT_TRAINING)}
-    preset = with_settings(tables, settings, f"--set {' '.join(settings)} on {HF}{directory}")
+    model, training = with_settings(model, DEFAULT_TRAINING, settings, f" on {HF}{directory}")
     architecture = architecture_of(directory)
     if not names_architecture(directory):
         note(f"--model {HF}{directory}: config.json names no architectures: {architecture} has its model_type")
-    choice = ModelChoice(f"{HF}{directory.name}", preset.model, preset.training)
+    choice = ModelChoice(f"{HF}{directory.name}", model, training)
     if not has_weights(directory):
         return choice
     try:
-        problems = _weight_problems(directory, preset.model, architecture)
+        problems = _weight_problems(directory, model, architecture)
     except UserError as error:
         problems = list(error.problems)
     if problems:
@@ -122,39 +122,7 @@ def user_model(
     directory = str(path.parent if is_file else Path.cwd())
     model = UserModel(reference=f"{path if is_file else place}:{function}", directory=directory)
     with together(problems):
-        return with_user_settings(model, DEFAULT_TRAINING, settings)
-
-
-def with_user_settings(
-    model: UserModel, training: TrainingConfig, settings: tuple[str, ...]
-) -> tuple[UserModel, TrainingConfig]:
-    """Applies `KEY=VALUE` settings: keys that are not fields of the training become arguments. Raises UserError."""
-    arguments, tables = dict(model.arguments), msgspec.to_builtins(training)
-    problems: list[str] = []
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key.isidentifier():
-            problems.append(f"--set {setting}: not KEY=VALUE")
-        elif key in TrainingConfig.__struct_fields__:
-            tables[key] = setting_value(text)
-        elif (argument := _argument(setting_value(text))) is None:
-            problems.append(f"--set {setting}: a value must be a number, true, false, text or a list of these")
-        else:
-            arguments[key] = argument
-    refuse(problems)
-    try:
-        training = msgspec.convert(tables, TrainingConfig)
-    except msgspec.ValidationError as error:
-        raise UserError(f"--set {' '.join(settings)}: {wrong_value(error, TrainingConfig)}") from error
-    return msgspec.structs.replace(model, arguments=arguments), training
-
-
-def _argument(value: object) -> Setting | None:
-    try:
-        kept = msgspec.json.decode(msgspec.json.encode(value), type=Setting)
-    except (msgspec.MsgspecError, OverflowError):
-        return None
-    return kept if kept == value else None
+        return with_settings(model, DEFAULT_TRAINING, settings)
 
 
 def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
@@ -165,32 +133,57 @@ def load_model(name: str, settings: tuple[str, ...] = ()) -> ModelPreset:
             f"--model {name}: no such model: {suggestion(name, files)}choose from {', '.join(files)}, or name a "
             "function that builds your own model: package.module:function or path/file.py:function"
         )
-    where = f"--set {' '.join(settings)} on {name}" if settings else str(files[name])
-    return with_settings(read_toml(files[name]), settings, where)
+    preset = model_preset(read_toml(files[name]), str(files[name]))
+    model, training = with_settings(preset.model, preset.training, settings, f" on {name}")
+    return msgspec.structs.replace(preset, model=model, training=training)
 
 
-def with_settings(tables: dict[str, Any], settings: tuple[str, ...], where: str) -> ModelPreset:
-    """Applies `KEY=VALUE` settings to the tables of a model preset. Raises UserError, naming `where`."""
-    problems = [problem for setting in settings if (problem := _override(tables, setting))]
-    refuse(problems)
+def model_preset(tables: dict[str, Any], where: str) -> ModelPreset:
+    """Returns the model preset of a file. Raises UserError, naming `where`."""
     try:
         return msgspec.convert(tables, ModelPreset)
     except msgspec.ValidationError as error:
         raise UserError(f"{where}: {wrong_value(error, ModelConfig, TrainingConfig)}") from error
 
 
-def _override(tables: dict[str, Any], setting: str) -> str | None:
+def with_settings(
+    model: Model, training: TrainingConfig, settings: tuple[str, ...], of: str = ""
+) -> tuple[Model, TrainingConfig]:
+    """Applies `KEY=VALUE` settings: keys that are not fields of the training become fields of the model, or arguments
+    of a user's. Raises UserError; `of`: what it says after the settings if a value is wrong."""
+    tables = {"model": msgspec.to_builtins(model), "training": msgspec.to_builtins(training)}
+    refuse([problem for setting in settings if (problem := _override(tables, setting, isinstance(model, UserModel)))])
+    try:
+        return msgspec.convert(tables["model"], type(model)), msgspec.convert(tables["training"], TrainingConfig)
+    except msgspec.ValidationError as error:
+        raise UserError(f"--set {' '.join(settings)}{of}: {wrong_value(error, ModelConfig, TrainingConfig)}") from error
+
+
+def _override(tables: dict[str, Any], setting: str, is_users: bool) -> str | None:
     """Puts one KEY=VALUE into the table that has the key. Returns the problem if none has it."""
     key, equals, text = setting.partition("=")
-    structs = {"model": ModelConfig, "training": TrainingConfig}
-    table = next((name for name, struct in structs.items() if key in struct.__struct_fields__), None)
-    if not equals:
-        return f"--set {setting}: not KEY=VALUE, such as layers=8"
-    if table is None:
-        known = [field for struct in structs.values() for field in struct.__struct_fields__]
+    value = setting_value(text)
+    if not equals or (is_users and not key.isidentifier()):
+        return f"--set {setting}: not KEY=VALUE, such as batch_size=8"
+    if key in TrainingConfig.__struct_fields__:
+        tables["training"][key] = value
+    elif is_users and not _is_argument(value):
+        return f"--set {setting}: a value must be a number, true, false, text or a list of these"
+    elif is_users:
+        tables["model"]["arguments"][key] = value
+    elif key in ModelConfig.__struct_fields__:
+        tables["model"][key] = value
+    else:
+        known = (*ModelConfig.__struct_fields__, *TrainingConfig.__struct_fields__)
         return f"--set {setting}: unknown key {key!r}: {suggestion(key, known)}the keys are {', '.join(known)}"
-    tables.setdefault(table, {})[key] = setting_value(text)
     return None
+
+
+def _is_argument(value: object) -> bool:
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value), type=Setting) == value
+    except (msgspec.MsgspecError, OverflowError):
+        return False
 
 
 def setting_value(text: str) -> Any:

@@ -42,7 +42,7 @@ from shardtui.engine.profiling.breakdown import read_breakdown
 from shardtui.engine.program.weights import mapped
 from shardtui.engine.spec.hf_config import read_config
 from shardtui.engine.spec.maxtext_rules import read_maxtext
-from shardtui.engine.spec.model_choice import choose_model, with_settings
+from shardtui.engine.spec.model_choice import choose_model, model_preset
 from shardtui.engine.spec.preset_files import PRESETS, read_toml
 from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.spec.safetensors import SIZES, stored_tensors
@@ -227,7 +227,7 @@ def _presets() -> Iterator[Reader]:
     presets = [{"a.toml": path.read_bytes()} for path in (PRESETS / "parallelism").glob("*.toml")]
     yield Reader("presets (TOML)", presets, lambda made: read_preset(made / "a.toml"), (bytewise, _text, _text))
     found = [{"a.toml": path.read_bytes()} for path in (PRESETS / "models").glob("*.toml")]
-    model = lambda made: with_settings(read_toml(made / "a.toml"), (), "a.toml")  # noqa: E731
+    model = lambda made: model_preset(read_toml(made / "a.toml"), "a.toml")  # noqa: E731
     yield Reader("models (TOML)", found, model, (bytewise, _text, _text))
     rules = b"mesh_axes: [data]\nlogical_axis_rules: [[embed, [data]], [mlp, data]]\nici_data_parallelism: -1\n"
     read = lambda made: read_maxtext(made / "a.yml", "a", {})  # noqa: E731

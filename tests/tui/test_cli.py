@@ -148,11 +148,8 @@ HLO = Path(__file__).parents[1] / "hlo"
         ([*TRAIN, *SETTINGS, "--switch=2:{wide}"], "layers: rule → data (8): layers 2 does not divide by 8: make it 8"),
         ([*TRAIN, "--model=nope"], "--model nope: no such model"),
         ([*TRAIN, "--set=layer=3"], "unknown key 'layer': did you mean layers?"),
-        ([*TRAIN, "--set=layers=many"], "Expected `int`, got `str` at `.model.layers`"),
-        (
-            [*TRAIN, "--set=attention=fast"],
-            "'fast' at `.model.attention`: choose from auto, plain, splash, cudnn, ring",
-        ),
+        ([*TRAIN, "--set=layers=many"], "Expected `int`, got `str` at `.layers`"),
+        ([*TRAIN, "--set=attention=fast"], "'fast' at `.attention`: choose from auto, plain, splash, cudnn, ring"),
         ([*TRAIN, "--seq-len=500"], "--seq-len 500 is longer than the model's context of 128"),
         ([*TRAIN, "--run=../x"], "a name has 1 to 64 characters"),
         (["attach", "nope"], "run nope: no such run"),

@@ -15,15 +15,12 @@ from ...engine.spec.config import (
     AnomalyConfig,
     CheckpointConfig,
     EvaluationConfig,
-    ModelConfig,
     Restart,
     RunConfig,
     Sampling,
     ScheduledSwitch,
-    TrainingConfig,
-    UserModel,
 )
-from ...engine.spec.model_choice import choose_model, with_settings, with_user_settings
+from ...engine.spec.model_choice import choose_model, with_settings
 from ...engine.spec.preset_reader import is_file, load_preset, name_of
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
@@ -78,7 +75,7 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
     preset = absolute(options.preset) if options.preset else None
     problems += _preset_problems(preset, options)
     with together(problems):
-        model, training = _with_new_settings(config, settings_of_options(options))
+        model, training = with_settings(config.model, config.training, settings_of_options(options))
         config = msgspec.structs.replace(config, model=model, training=training, **run_settings(options, config))
         problems += problems_of(config)
         problems += problems_of_destinations(directory, config)
@@ -154,16 +151,6 @@ def load_or_note(problems: list[str], load: Callable[..., T], *arguments: object
     with noting(problems):
         return load(*arguments)
     return None
-
-
-def _with_new_settings(config: RunConfig, settings: tuple[str, ...]) -> tuple[ModelConfig | UserModel, TrainingConfig]:
-    """Returns model and training of a resumed run, changed by `settings`. Raises UserError."""
-    if isinstance(config.model, UserModel):
-        return with_user_settings(config.model, config.training, settings)
-    tables = {"summary": "", "model": msgspec.to_builtins(config.model)}
-    tables["training"] = msgspec.to_builtins(config.training)
-    preset = with_settings(tables, settings, f"--set {' '.join(settings)}")
-    return preset.model, preset.training
 
 
 def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[str]:
