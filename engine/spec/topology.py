@@ -140,12 +140,6 @@ class Wiring(Struct, frozen=True, kw_only=True):
 
 
 @lru_cache
-def peak_flops(kind: str) -> float | None:
-    """Returns the peak FLOP/s of a device of this kind, as jax names it, in bfloat16; None if unknown."""
-    return next((chip.flops for chip in chips().values() if kind in chip.kinds), None)
-
-
-@lru_cache
 def peaks(kind: str) -> Peaks | None:
     """Returns the peak rates of a device of this kind, as jax or the profiler names it; None if unknown."""
     named = kind.lower()

@@ -287,10 +287,10 @@ class RunState:
 
 def peak_flops_of(ready: EngineReady) -> float | None:
     """Returns the peak FLOP/s of all devices in bfloat16; None if unknown."""
-    from ...engine.spec.topology import peak_flops  # the first frame does not wait for it
+    from ...engine.spec.topology import peaks  # the first frame does not wait for it
 
-    peak = peak_flops(ready.devices[0].kind) if ready.devices else None
-    return peak and peak * len(ready.devices)
+    found = peaks(ready.devices[0].kind) if ready.devices else None
+    return found.flops * len(ready.devices) if found else None
 
 
 def _median(seconds: Iterable[float]) -> float:
