@@ -1,4 +1,4 @@
-"""Writes a preset as the TOML of its file."""
+"""Writes a preset as the TOML of its file; keys and values of other files, too."""
 
 import json
 import re
@@ -17,18 +17,28 @@ def preset_text(preset: Preset) -> str:
     repeats = preset.pipeline_repeats if preset.pipeline_repeats > 1 else None
     schedule = {"microbatches": preset.microbatches, "pipeline_repeats": repeats} if preset.stage_axes else {}
     given = {key: str(value) for key, value in schedule.items() if value}
-    axis_types = {"axis_types": _string(preset.axis_types)} if preset.axis_types != "auto" else {}
+    axis_types = {"axis_types": toml_value(preset.axis_types)} if preset.axis_types != "auto" else {}
     tables = {
-        "": {key: _string(text) for key, text in texts.items() if text} | given | axis_types,
+        "": {key: toml_value(text) for key, text in texts.items() if text} | given | axis_types,
         "[mesh]\n": {axis: str(size) for axis, size in preset.mesh.items()},
         "[rules]\n": {logical: _rule(preset, logical) for logical in preset.rules},
         "[overrides]\n": {glob: _override(override) for glob, override in preset.overrides.items()},
     }
     return "\n".join(
-        head + "".join(f"{key if BARE.fullmatch(key) else _string(key)} = {value}\n" for key, value in table.items())
+        head + "".join(f"{toml_key(key)} = {value}\n" for key, value in table.items())
         for head, table in tables.items()
         if table
     )
+
+
+def toml_key(key: str) -> str:
+    return key if BARE.fullmatch(key) else toml_value(key)
+
+
+def toml_value(value: object) -> str:
+    """Returns a text, number, boolean or list of these as TOML; anything else as its text. TOML has JSON's escapes and
+    needs one more, for DEL."""
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
 def write_preset(path: Path, text: str) -> None:
@@ -40,11 +50,11 @@ def write_preset(path: Path, text: str) -> None:
 
 def _rule(preset: Preset, logical: str) -> str:
     axes, others = preset.rules[logical], preset.alternatives.get(logical, ())
-    return _list(_list(map(_string, each)) for each in (axes, *others)) if others else _axes(axes)
+    return _list(_list(map(toml_value, each)) for each in (axes, *others)) if others else _axes(axes)
 
 
 def _axes(axes: Axes) -> str:
-    return _string(axes[0] if axes else "") if len(axes) < 2 else _list(map(_string, axes))
+    return toml_value(axes[0] if axes else "") if len(axes) < 2 else _list(map(toml_value, axes))
 
 
 def _override(override: Override) -> str:
@@ -54,8 +64,3 @@ def _override(override: Override) -> str:
 
 def _list(items: Iterable[str]) -> str:
     return f"[{', '.join(items)}]"
-
-
-def _string(text: str) -> str:
-    """A TOML string. TOML has JSON's escapes and needs one more, for DEL."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,7 +1,6 @@
 """Run files: the options of `run` and `train` as TOML. Every run writes the one that starts it again."""
 
 import argparse
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +9,7 @@ from ...engine.base.user_error import UserError, refuse, suggestion
 from ...engine.spec.config import Destination, ScheduledSwitch
 from ...engine.spec.model_choice import setting_value
 from ...engine.spec.preset_files import read_toml
+from ...engine.spec.preset_writer import toml_key, toml_value
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from .options import absolute, add_local_options, add_schedule_options, add_training_options
@@ -99,7 +99,7 @@ def _words(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 def _option(path: Path, action: argparse.Action, value: object) -> Iterator[str]:
     name = _name(action)
     if name == SETTINGS and isinstance(value, dict):
-        yield from (f"--set={key}={_toml(each)}" for key, each in cast(Given, value).items())
+        yield from (f"--set={key}={toml_value(each)}" for key, each in cast(Given, value).items())
         return
     is_switch, is_plain = action.nargs == 0, isinstance(value, str | int | float | list)
     if isinstance(value, bool) is not is_switch or not is_plain or name == SETTINGS:
@@ -161,18 +161,10 @@ def _setting(text: str) -> object:
 
 
 def _text(given: Mapping[str, Any]) -> str:
-    lines = [f"{name} = {_toml(value)}" for name, value in given.items() if name != SETTINGS]
+    lines = [f"{name} = {toml_value(value)}" for name, value in given.items() if name != SETTINGS]
     if settings := given.get(SETTINGS):
-        lines += ["", f"[{SETTINGS}]", *(f"{_key(key)} = {_toml(value)}" for key, value in settings.items())]
+        lines += ["", f"[{SETTINGS}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in settings.items())]
     return "\n".join(["# The options of this run: `shardtui run` or `train` starts one like it.", *lines, ""])
-
-
-def _toml(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _toml(name)
 
 
 def _name(action: argparse.Action) -> str:
