@@ -70,10 +70,10 @@ def test_options_on_the_command_line_win_and_run_passes_over_what_only_train_has
     assert (config.preset, config.model.layers, config.switches, "steps" in text) == ("tp", 2, (), False)
 
 
-def test_every_text_is_read_back() -> None:
+def test_texts_and_lists_are_read_back() -> None:
     prompt = '"é\\\n\x00\x7f\u2028'
-    given = options(f"--sample-prompt={prompt}", "--set=a b=\x7f", "--set=b-c=d")
-    assert tomllib.loads(given.run_file) == {"sample-prompt": prompt, "set": {"a b": "\x7f", "b-c": "d"}}
+    given = options(f"--sample-prompt={prompt}", "--set=a b=\x7f", "--set=sizes=[1, 2]")
+    assert tomllib.loads(given.run_file) == {"sample-prompt": prompt, "set": {"a b": "\x7f", "sizes": [1, 2]}}
 
 
 @pytest.mark.parametrize(

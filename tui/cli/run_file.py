@@ -157,7 +157,7 @@ def _portable(action: argparse.Action, text: str, value: object) -> object:
 
 def _setting(text: str) -> object:
     value = setting_value(text)
-    return value if isinstance(value, str | int | float) else text
+    return value if isinstance(value, str | int | float | list) else text
 
 
 def _text(given: Mapping[str, Any]) -> str:
