@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -173,12 +174,12 @@ def _tail_of(path: Path) -> tuple[int, bool]:
     """Returns the number of the last readable event, and whether the last line is complete."""
     try:
         with _opened(path) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_EVENT_BYTES))
-            tail = file.read(MAX_EVENT_BYTES)
+            lines = _lines_backwards(file)
+            incomplete = next(lines)
+            seqs = (event.seq for line in chain([incomplete], lines) if (event := _decoded(line)))
+            return next(seqs, 0), not incomplete
     except FileNotFoundError:
         return 0, True
-    seqs = (event.seq for line in reversed(tail.splitlines()) if (event := _decoded(line)))
-    return next(seqs, 0), not tail or tail.endswith(b"\n")
 
 
 def _complete_bytes(chunk: bytes) -> int:
