@@ -4,6 +4,7 @@ Shards are compared with jax's own `devices_indices_map`, bytes with sums over t
 parser of the compiled text, losses and digests with those of one device.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -175,7 +176,7 @@ class Checks:
         said = traced_work(self.task, self.preset, self.devices).flops
         counted = second_reader.flops(text_of(program))
         sizes = self.preset.sizes(self.case.devices)
-        parts = math.prod(sizes[axis] for axis in self.preset.rules.get("seq", ()))
+        parts = math.prod(sizes[axis] for axis in self.preset.axes("seq"))
         is_one_position = parts == self.task.config.training.seq_len
         has_unused_axis = any(size > 1 and axis not in _used(self.preset) for axis, size in sizes.items())
         may_be_fewer = said > counted > 0.8 * said and (is_one_position or has_unused_axis)
@@ -229,14 +230,14 @@ def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None
     if math.prod(sizes.values()) != count:
         return f"{sizes} are not {count}"
     mesh, model, training = jax.make_mesh(tuple(sizes.values()), tuple(sizes)), task.config.model, task.config.training
-    if preset.rules.get("experts") and not model.experts:
+    if preset.axes("experts") and not model.experts:
         return "no experts"
     if unmatched := [glob for glob in preset.overrides if not any(_matches(array, glob) for array in task.arrays)]:
         return f"no array for {unmatched}"
-    stages = preset.rules.get("layers", ())
+    stages = preset.axes("layers")
     if stages and preset.axis_types == "explicit":
         return "stages in explicit axis types"
-    split = {axis for name in ("batch", "seq", "activation_embed") for axis in preset.rules.get(name, ())}
+    split = {axis for name in ("batch", "seq", "activation_embed") for axis in preset.axes(name)}
     if shared := split & set(stages):
         stages = ()
         if preset.microbatches or preset.pipeline_repeats > 1:
@@ -244,12 +245,12 @@ def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None
     if stages and model.experts:
         return "experts in stages"
     if preset.microbatches:
-        group = training.batch_size // math.prod(sizes[axis] for axis in preset.rules.get("batch", ()))
+        group = training.batch_size // math.prod(sizes[axis] for axis in preset.axes("batch"))
         if not stages or group % preset.microbatches:
             return f"{preset.microbatches} micro-batches of {group} in stages {stages}"
     count, repeats = math.prod(sizes[axis] for axis in stages), preset.pipeline_repeats
     if count > 1 and repeats > 1:
-        group = training.batch_size // math.prod(sizes[axis] for axis in preset.rules.get("batch", ()))
+        group = training.batch_size // math.prod(sizes[axis] for axis in preset.axes("batch"))
         parts = preset.microbatches or max(parts for parts in range(1, 4 * count + 1) if group % parts == 0)
         if model.layers % (count * repeats) or parts < count:
             return f"{repeats} repeats of {count} stages: {model.layers} layers, {parts} micro-batches"
@@ -258,7 +259,7 @@ def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None
         "seq": training.seq_len,
         "layers": stages and model.layers,
     }.items():
-        if size and size % (parts := math.prod(sizes[axis] for axis in preset.rules.get(name, ()))):
+        if size and size % (parts := math.prod(sizes[axis] for axis in preset.axes(name))):
             return f"{name} {size} in {parts} parts, whatever overrides say"
     for array in task.arrays:
         spec = _spec(array, preset)
@@ -273,8 +274,8 @@ def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None
 
 def _used(preset: Preset) -> set[str]:
     """The mesh axes that rules or overrides name."""
-    overrides = (axes for override in preset.overrides.values() for axes in override.spec)
-    return {axis for axes in (*preset.rules.values(), *overrides) for axis in axes or ()}
+    splits = (*preset.rules.values(), *(override.spec for override in preset.overrides.values()))
+    return {axis for axes in itertools.chain(*splits) for axis in axes}
 
 
 def _matches(array: Array, glob: str) -> bool:
@@ -290,7 +291,7 @@ def _spec(array: Array, preset: Preset) -> list[tuple[str, ...] | None]:
                 stacked = array.logical_axes[:1] == ("layers",)
                 size = math.prod(array.shape[1:] if stacked else array.shape)
                 return [*([None] if stacked else []), *(override.spec if size >= override.min_size else ())]
-    return [preset.rules.get(logical or "") or None for logical in array.logical_axes]
+    return [preset.axes(logical or "") or None for logical in array.logical_axes]
 
 
 def _itemsize(array: ArrayInfo) -> int:

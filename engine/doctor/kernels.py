@@ -56,7 +56,7 @@ def _attention(
     shapes = (batch, seq, HEADS, WIDTH), (batch, seq, 2, HEADS, WIDTH)
     query, kv = (jax.random.normal(jax.random.key(at), shape, dtype) for at, shape in enumerate(shapes))
     mesh = build_mesh({"all": len(devices)}, devices, AxisType.Auto)
-    with jax.set_mesh(mesh), activation_rules(mesh, {split: ("all",)}):
+    with jax.set_mesh(mesh), activation_rules(mesh, {split: (("all",),)}):
         return {kernel: _results(partial(attend, kernel=kernel), query, kv) for kernel in dict.fromkeys(kernels)}
 
 
@@ -69,7 +69,7 @@ def check_experts(devices: Sequence[jax.Device]) -> Check:
         x = jax.random.normal(jax.random.key(0), (len(devices), 64, MIXTURE.embed), dtype)
         found: dict[str, list[np.ndarray]] = {}
         for name, changes in kinds.items():
-            with nnx.use_eager_sharding(False), jax.set_mesh(mesh), activation_rules(mesh, {"batch": ("all",)}):
+            with nnx.use_eager_sharding(False), jax.set_mesh(mesh), activation_rules(mesh, {"batch": (("all",),)}):
                 graph, parameters = nnx.split(Mixture(replace(MIXTURE, **changes), jnp.dtype(dtype), nnx.Rngs(0)))
                 found[name] = _results(partial(_mixed, graph), parameters, x)
         results |= {f"{name} {dtype}": list(zip(found["plain"], found[name], strict=True)) for name in kinds}

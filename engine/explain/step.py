@@ -30,14 +30,13 @@ def explain_step(step: StepRequest) -> Iterator[Explanation]:
     """Yields the explanation of a step, then the one with the rules to try, if any. Raises UserError."""
     devices, task = (simulated_devices_and_task if step.is_simulated else devices_and_task)(step.config)
     preset = load_preset(step.config.preset)
-    tried = {logical: tuple(axes) for logical, axes in step.rules.items()}
-    if unknown := sorted({axis for axes in tried.values() for axis in axes} - set(preset.mesh)):
+    if unknown := sorted({axis for axes in step.rules.values() for axis in axes} - set(preset.mesh)):
         known = ", ".join(preset.mesh)
         raise UserError(f"--try: {', '.join(unknown)}: not an axis of the mesh of {preset.name}: choose from {known}")
     placements = [place(task, preset, devices)]
-    if tried:
-        others = {logical: each for logical, each in preset.alternatives.items() if logical not in tried}
-        changed = msgspec.structs.replace(preset, rules={**preset.rules, **tried}, alternatives=others)
+    if step.rules:
+        tried = {logical: (tuple(axes),) for logical, axes in step.rules.items()}
+        changed = msgspec.structs.replace(preset, rules={**preset.rules, **tried})
         placements.append(place(task, changed, devices))
     for placement in placements:
         found = explained(task, placement)

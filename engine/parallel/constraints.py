@@ -2,28 +2,26 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ..spec.preset import Alternatives, Axes, PipelineInfo
+from ..spec.preset import UNSPLIT, Axes, PipelineInfo, Rules
 from .observed import Activation, Observed
-from .rules import Decision, LogicalAxes, axes_of, by_rules, derived_alternatives, spec_entry, with_derived
+from .rules import Decision, LogicalAxes, axes_of, by_rules, spec_entry, with_derived
 
 
 @dataclass(frozen=True)
 class _Active:
     mesh: Mesh | AbstractMesh
-    rules: Mapping[str, Axes]
+    rules: Rules
     observed: Observed | None
     pipeline: PipelineInfo | None
-    alternatives: Alternatives
     stage_of: "_Active | None" = None
     """In one stage of a pipeline and one group of the batch: the rules outside."""
 
@@ -36,10 +34,10 @@ class _Active:
         return AxisType.Explicit in self.mesh.axis_types
 
     def decide(self, shape: Sequence[int], logical_axes: LogicalAxes) -> Decision:
-        return by_rules(shape, logical_axes, self.rules, self.sizes, self.alternatives)
+        return by_rules(shape, logical_axes, self.rules, self.sizes)
 
     def axes(self, logical: str) -> Axes:
-        return self.rules.get(logical, ())
+        return self.rules.get(logical, UNSPLIT)[0]
 
     def parts(self, logical: str) -> int:
         return math.prod(self.mesh.shape[axis] for axis in self.axes(logical))
@@ -50,16 +48,11 @@ _active: ContextVar[_Active | None] = ContextVar("active rules", default=None)
 
 @contextlib.contextmanager
 def activation_rules(
-    mesh: Mesh | AbstractMesh,
-    rules: Mapping[str, Axes],
-    observed: Observed | None = None,
-    pipeline: PipelineInfo | None = None,
-    alternatives: Alternatives = MappingProxyType({}),
+    mesh: Mesh | AbstractMesh, rules: Rules, observed: Observed | None = None, pipeline: PipelineInfo | None = None
 ) -> Iterator[None]:
     """Makes `shard` constrain activations by these rules while a step is traced in this context and thread. With
     `observed`, compiling records the compiler's layouts; its callbacks keep the program out of the cache."""
-    others = derived_alternatives(rules, alternatives)
-    with _activated(_Active(mesh, with_derived(rules), observed, pipeline, others)):
+    with _activated(_Active(mesh, with_derived(rules), observed, pipeline)):
         yield
 
 
@@ -79,9 +72,8 @@ def one_stage() -> Iterator[tuple[Axes, Axes]]:
     active = _active.get()
     assert active is not None
     taken = {*active.axes("batch"), *active.axes("layers")}
-    rules = {logical: axes for logical, axes in active.rules.items() if not taken & set(axes)}
-    others = {logical: each for logical, each in active.alternatives.items() if logical in rules}
-    with _activated(replace(active, rules=rules, alternatives=others, stage_of=active)):
+    rules = {logical: splits for logical, splits in active.rules.items() if not taken & set(splits[0])}
+    with _activated(replace(active, rules=rules, stage_of=active)):
         yield active.axes("batch"), active.axes("layers")
 
 

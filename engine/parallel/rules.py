@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from types import MappingProxyType
 
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from ..spec.preset import FOLLOWS, LOGICAL_AXES, OF_SOME_PARAMETERS, Alternatives, Axes, Indivisible, Override, Preset
+from ..spec.preset import FOLLOWS, LOGICAL_AXES, OF_SOME_PARAMETERS, UNSPLIT, Axes, Indivisible, Override, Preset, Rules
 
 LogicalAxes = tuple[str | None, ...]
 
@@ -43,30 +42,22 @@ class Decision:
         return wanted if any(wanted) else []
 
 
-def by_rules(
-    shape: Sequence[int],
-    logical_axes: LogicalAxes,
-    rules: Mapping[str, Axes],
-    mesh_axes: Mapping[str, int],
-    alternatives: Alternatives = MappingProxyType({}),
-) -> Decision:
+def by_rules(shape: Sequence[int], logical_axes: LogicalAxes, rules: Rules, mesh_axes: Mapping[str, int]) -> Decision:
     """Decides an array's layout by rules, dims from left to right. A mesh axis that an earlier dim uses, or that does
-    not divide the dim, is a problem, unless one of the rule's `alternatives` can split the dim: the first that can is
-    used."""
+    not divide the dim, is a problem, unless another of the rule's splits fits: the first that does is used."""
     dims: list[Dim] = []
     taken: set[str] = set()
     for size, logical in zip(shape, logical_axes, strict=True):
         if logical is None:
             dims.append(Dim((), "no logical axis: unsharded"))
-        elif logical in alternatives:
-            tried = (rules[logical], *alternatives[logical])
-            dims.append(_first_that_fits(logical, size, tried, mesh_axes, taken))
         elif logical not in rules:
             dims.append(_without_rule(logical, size, mesh_axes, taken))
-        elif not rules[logical]:
-            dims.append(Dim((), f'{logical}: rule → "": unsharded'))
+        elif len(rules[logical]) > 1:
+            dims.append(_first_that_fits(logical, size, rules[logical], mesh_axes, taken))
+        elif axes := rules[logical][0]:
+            dims.append(_split(f"{logical}: rule", logical, size, axes, mesh_axes, taken))
         else:
-            dims.append(_split(f"{logical}: rule", logical, size, rules[logical], mesh_axes, taken))
+            dims.append(Dim((), f'{logical}: rule → "": unsharded'))
         taken.update(dims[-1].axes)
     return Decision(tuple(dims))
 
@@ -116,12 +107,11 @@ def decide(
             if shape and matches(glob, name, kind):
                 return by_override(shape, logical_axes, glob, override, mesh_axes)
     logical_axes = of_parameter(logical_axes, preset.rules)
-    alternatives = derived_alternatives(preset.rules, preset.alternatives)
     rules = {"kv_heads": preset.rules["heads"], **preset.rules} if "heads" in preset.rules else preset.rules
-    return by_rules(shape, logical_axes, rules, mesh_axes, alternatives)
+    return by_rules(shape, logical_axes, rules, mesh_axes)
 
 
-def of_parameter(logical_axes: LogicalAxes, rules: Mapping[str, Axes]) -> LogicalAxes:
+def of_parameter(logical_axes: LogicalAxes, rules: Rules) -> LogicalAxes:
     """Returns the logical axes of a parameter by the names of their rules, see `OF_SOME_PARAMETERS`."""
     special = {
         logical: name
@@ -141,7 +131,7 @@ def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[
         for axis in preset.rules
         if axis not in known
     ]
-    if preset.rules.get("experts") and logical_axes is not None and "experts" not in logical_axes:
+    if preset.axes("experts") and logical_axes is not None and "experts" not in logical_axes:
         problems.append(
             f"{preset.name}: [rules] experts: this model has no experts: try --model nano-moe or --set experts=8"
         )
@@ -149,12 +139,12 @@ def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[
         problems.append(
             f"{preset.name}: [rules] layers: blocks with experts cannot be pipeline stages: use a dense model"
         )
-    if preset.axis_types == "explicit" and preset.alternatives:
+    if preset.axis_types == "explicit" and preset.with_alternatives:
         problems.append(
-            f"{preset.name}: [rules] {next(iter(preset.alternatives))}: explicit axis types take no alternatives: "
+            f"{preset.name}: [rules] {next(iter(preset.with_alternatives))}: explicit axis types take no alternatives: "
             'keep one, or set axis_types = "auto"'
         )
-    if preset.axis_types == "explicit" and preset.rules.get("layers"):
+    if preset.axis_types == "explicit" and preset.axes("layers"):
         problems.append(
             f'{preset.name}: [rules] layers: explicit axis types cannot split blocks: set axis_types = "auto"'
         )
@@ -165,26 +155,20 @@ def preset_problems(preset: Preset, kinds: Mapping[str, str], logical_axes: set[
     ]
 
 
-def with_derived(rules: Mapping[str, Axes]) -> dict[str, Axes]:
+def with_derived(rules: Rules) -> dict[str, tuple[Axes, ...]]:
     """Adds the rules that follow from others, unless the preset has its own. `expert_batch` is split like `batch`,
     without the axes of `experts`."""
-    derived = {logical: rules.get(other, ()) for logical, other in FOLLOWS.items()}
-    derived["expert_batch"] = tuple(axis for axis in derived["expert_batch"] if axis not in rules.get("experts", ()))
+    derived = {logical: rules.get(other, UNSPLIT) for logical, other in FOLLOWS.items()}
+    of_experts = rules.get("experts", UNSPLIT)[0]
+    derived["expert_batch"] = (tuple(axis for axis in derived["expert_batch"][0] if axis not in of_experts),)
     return {**derived, **rules}
-
-
-def derived_alternatives(rules: Mapping[str, Axes], alternatives: Alternatives) -> dict[str, tuple[Axes, ...]]:
-    """Adds the alternatives of logical axes that follow others, see `with_derived`."""
-    followed = {logical: other for logical, other in FOLLOWS.items() if other in alternatives and logical not in rules}
-    return {**{logical: alternatives[other] for logical, other in followed.items()}, **alternatives}
 
 
 def flax_rules(preset: Preset, logical_axes: set[str]) -> tuple[tuple[str, str | Axes | None], ...]:
     """Returns a preset's rules for Flax's functions. It takes an unlisted logical axis for a mesh axis, so all are
     listed. Alternatives repeat it."""
     names = dict.fromkeys([*preset.rules, *LOGICAL_AXES, *sorted(logical_axes)])
-    tried = {name: (preset.rules.get(name, ()), *preset.alternatives.get(name, ())) for name in names}
-    return tuple((name, spec_entry(axes)) for name, each in tried.items() for axes in each)
+    return tuple((name, spec_entry(axes)) for name in names for axes in preset.rules.get(name, UNSPLIT))
 
 
 def spec_of(sharding: Sharding, rank: int) -> list[list[str]]:

@@ -78,9 +78,10 @@ def accumulations(group: int) -> list[int]:
 def layout_key(preset: Preset, devices: int) -> object:
     """Returns a key that is equal for presets with the same layout: axes of size 1 split nothing."""
     sizes = {axis: size for axis, size in preset.sizes(devices).items() if size > 1}
-    rules = {logical: tuple(axis for axis in axes if axis in sizes) for logical, axes in preset.rules.items()}
+    rules = {logical: tuple(axis for axis in preset.axes(logical) if axis in sizes) for logical in preset.rules}
     kept = tuple(sorted((logical, axes) for logical, axes in rules.items() if axes))
-    return frozenset(sizes.items()), kept, repr(preset.alternatives), repr(preset.overrides), preset.pipeline_repeats
+    others = repr(preset.with_alternatives), repr(preset.overrides)
+    return frozenset(sizes.items()), kept, others, preset.pipeline_repeats
 
 
 def _crossing(mesh: Sizes, topology: Topology) -> list[str] | None:

@@ -67,7 +67,7 @@ def with_cost(row: Row, preset: Preset, cost: StepCost, topology: Topology | Non
 def _over_dcn(preset: Preset, axes: Sequence[str], estimate: StepCost | None) -> list[Finding]:
     flows = [flow for flow in (estimate and estimate.collectives) or () if flow.network in ("dcn", "network")]
     moved = {axis: sum(flow.bytes_sent for flow in flows if axis in flow.axes) for axis in axes}
-    split = {axis: {logical for logical, by in preset.rules.items() if axis in by} for axis in axes}
+    split = {axis: {logical for logical in preset.rules if axis in preset.axes(logical)} for axis in axes}
     return list(over_dcn(split, moved))
 
 

@@ -181,7 +181,7 @@ def _smaller(task: Task, preset: Preset, count: int) -> tuple[Preset, int, int |
     ring. So do all where a dim is not even, or has alternatives. A user's model keeps its batch, on which its code may
     depend."""
     sizes, config = preset.sizes(count), task.config
-    kept = {*preset.stage_axes, *preset.rules.get("seq", ())} if not preset.alternatives else {*sizes}
+    kept = {*sizes} if preset.with_alternatives else {*preset.stage_axes, *preset.axes("seq")}
     pipeline = preset.pipeline(count, config.training.batch_size)
     microbatches = pipeline.microbatches if pipeline else preset.microbatches
     mesh = {axis: size if axis in kept else min(size, 2) for axis, size in sorted(sizes.items())}

@@ -259,8 +259,7 @@ def _elements(
     else:
         is_batch = shape[:1] == (task.config.training.batch_size,)
         dims = ("batch", *[None] * (len(shape) - 1)) if is_batch else (None,) * len(shape)
-        preset = placement.preset
-        spec = by_rules(shape, dims, preset.rules, dict(placement.mesh.shape), preset.alternatives).spec
+        spec = by_rules(shape, dims, placement.preset.rules, dict(placement.mesh.shape)).spec
     ranges = shard_ranges(shape, NamedSharding(placement.mesh, spec)) if any(dims) else {}
     devices = [
         device

@@ -176,7 +176,7 @@ def rules_of(task: Task, placement: Placement, observed: Observed | None = None)
     with (
         jax.set_mesh(placement.mesh),
         nnx.logical_axis_rules(rules),  # for activations of a user's model
-        activation_rules(placement.mesh, preset.rules, observed, placement.pipeline(task), preset.alternatives),
+        activation_rules(placement.mesh, preset.rules, observed, placement.pipeline(task)),
     ):
         yield
 
@@ -227,7 +227,7 @@ def _unused_rules(task: Task, preset: Preset) -> list[str]:
     if task.logical_axes is not None:  # a built-in model: rules without an array are for activations
         return []
     used = {logical for array in task.arrays for logical in of_parameter(array.logical_axes, preset.rules)}
-    return [logical for logical, axes in preset.rules.items() if axes and logical not in task.annotated | used]
+    return [logical for logical in preset.rules if preset.axes(logical) and logical not in task.annotated | used]
 
 
 def quick(placement: Placement) -> dict[str, str | bool]:
@@ -244,6 +244,6 @@ def _platform(placement: Placement) -> str:
 @contextlib.contextmanager
 def named_activations(placement: Placement) -> Iterator[Observed]:
     """Names activations while a forward pass is traced inside `rules_of`, without a pipeline: layer by layer."""
-    preset, observed = placement.preset, Observed(names_only=True)
-    with activation_rules(placement.mesh, preset.rules, observed, None, preset.alternatives):
+    observed = Observed(names_only=True)
+    with activation_rules(placement.mesh, placement.preset.rules, observed):
         yield observed

@@ -119,16 +119,7 @@ def read_maxtext(path: Path, name: str, sizes: Mapping[str, int]) -> Imported:
         if name in differing
     ]:
         raise UserError(*refused)
-    preset = Preset(
-        name,
-        f"The rules of {path.name}, which MaxText reads",
-        "",
-        mesh,
-        {logical: each[0] for logical, each in tried.items()},
-        {},
-        "",
-        alternatives={logical: each[1:] for logical, each in tried.items() if len(each) > 1},
-    )
+    preset = Preset(name, f"The rules of {path.name}, which MaxText reads", "", mesh, tried, {}, "")
     left_out = dict.fromkeys(name for name, _ in file.logical_axis_rules if name not in OUR_NAMES | SAME_HERE)
     unused = [axis for axis in file.mesh_axes if axis not in mesh]
     return Imported(preset, list(left_out), [f"{name} like {other}" for name, other in differing.items()], unused)
@@ -137,11 +128,7 @@ def read_maxtext(path: Path, name: str, sizes: Mapping[str, int]) -> Imported:
 def maxtext_text(preset: Preset) -> str:
     """Returns the lines of a MaxText configuration file for a preset. Raises UserError if MaxText has no such rule."""
     theirs = {ours: name for name, ours in OUR_NAMES.items()}
-    tried = {
-        theirs[logical]: (first, *preset.alternatives.get(logical, ()))
-        for logical, first in preset.rules.items()
-        if logical in theirs
-    }
+    tried = {theirs[logical]: splits for logical, splits in preset.rules.items() if logical in theirs}
     problems = [
         f"{preset.name}: [rules] {logical}: MaxText has no such logical axis: remove the rule"
         for logical in preset.rules

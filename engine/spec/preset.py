@@ -58,7 +58,9 @@ MICROBATCHES_PER_STAGE = 4
 """The default: with this many the bubble is negligible (Huang et al. 2019, "GPipe", section 2.3)."""
 Axes = tuple[str, ...]
 """The mesh axes that one dim is split over, major first; empty if the dim is unsharded."""
-Alternatives = Mapping[str, tuple[Axes, ...]]
+Rules = Mapping[str, tuple[Axes, ...]]
+"""Logical axis to the splits that are tried, in this order, for its dims: mostly one. Without a rule, `UNSPLIT`."""
+UNSPLIT: tuple[Axes, ...] = ((),)
 SPLIT_ONCE = ("batch", "seq", "layers", "experts")
 """Logical axes that a step splits in one way: its groups of tokens, its pipeline and its experts depend on it."""
 AxisTypes = Literal["auto", "explicit"]
@@ -110,7 +112,7 @@ class Preset(Struct, frozen=True):
     summary: str
     teaches: str
     mesh: dict[str, int]
-    rules: dict[str, Axes]
+    rules: dict[str, tuple[Axes, ...]]
     overrides: dict[str, Override]
     source: str
     """The file; `built-in` for a built-in preset and for one that is named by its mesh."""
@@ -122,22 +124,28 @@ class Preset(Struct, frozen=True):
     axis_types: AxisTypes = "auto"
     """`explicit`: shardings are part of array types, and jax rejects operations whose sharding is ambiguous."""
 
-    alternatives: dict[str, tuple[Axes, ...]] = {}
-    """Logical axis to the splits that are tried, in this order, for a dim that its rule cannot split."""
+    def axes(self, logical: str) -> Axes:
+        """Returns the first split of a logical axis; none without a rule."""
+        return self.rules.get(logical, UNSPLIT)[0]
+
+    @property
+    def with_alternatives(self) -> dict[str, tuple[Axes, ...]]:
+        """The rules with more than one split."""
+        return {logical: splits for logical, splits in self.rules.items() if len(splits) > 1}
 
     @property
     def stage_axes(self) -> Axes:
         """Mesh axes over which the blocks are pipeline stages; empty if they are not stages. If an axis of `layers`
         also splits activations, the blocks are no stages: they are gathered for use."""
-        layers = self.rules.get("layers", ())
-        shared = {axis for name in ACTIVATION_AXES for axis in self.rules.get(name, ())}
+        layers = self.axes("layers")
+        shared = {axis for name in ACTIVATION_AXES for axis in self.axes(name)}
         return () if set(layers) & shared else layers
 
     @property
     def layout(self) -> tuple[object, ...]:
         """Presets with equal layouts compile to the same step."""
         schedule = self.microbatches, self.pipeline_repeats
-        return self.mesh, self.rules, self.alternatives, self.overrides, schedule, self.axis_types
+        return self.mesh, self.rules, self.overrides, schedule, self.axis_types
 
     @property
     def reference(self) -> str:
@@ -151,7 +159,7 @@ class Preset(Struct, frozen=True):
     def parts(self, logical_axis: str, device_count: int) -> int:
         """Returns into how many parts its rule splits a logical axis; 1 without a rule."""
         sizes = self.sizes(device_count)
-        return math.prod(sizes[axis] for axis in self.rules.get(logical_axis, ()))
+        return math.prod(sizes[axis] for axis in self.axes(logical_axis))
 
     def size_problem(self, device_count: int) -> str | None:
         """Returns why the mesh does not fit `device_count` devices exactly; None if it does."""
@@ -222,7 +230,7 @@ class Preset(Struct, frozen=True):
         return self._group_problem(origin, device_count, batch_size, accumulate_steps)
 
     def _group_problem(self, origin: str, device_count: int, batch_size: int, parts: int) -> str | None:
-        axes = self.rules.get("batch", ())
+        axes = self.axes("batch")
         group, rest = divmod(batch_size, self.parts("batch", device_count))
         if rest or group % parts == 0:
             return None

@@ -119,7 +119,7 @@ def mesh_preset(name: str) -> Preset | None:
         return None
     if min(mesh.values()) < 1 or (found["microbatches"] and "pipeline" not in mesh):
         return None
-    rules = {logical: axes for logical, axes in _mesh_rules(mesh).items() if logical not in unsharded}
+    rules = {logical: (axes,) for logical, axes in _mesh_rules(mesh).items() if logical not in unsharded}
     microbatches = int(found["microbatches"]) if found["microbatches"] else None
     return Preset(name, "named by its mesh", "", mesh, rules, {}, BUILT_IN, microbatches=microbatches)
 
@@ -173,13 +173,12 @@ def _preset(path: Path, tables: dict[str, Any]) -> Preset:
         file.summary,
         file.teaches,
         file.mesh,
-        {logical: tried[0] for logical, tried in rules.items()},
+        rules,
         overrides,
         source,
         microbatches=file.microbatches,
         pipeline_repeats=file.pipeline_repeats,
         axis_types=file.axis_types,
-        alternatives={logical: tried[1:] for logical, tried in rules.items() if len(tried) > 1},
     )
     if not preset.stage_axes:
         given = {"microbatches": file.microbatches, "pipeline_repeats": file.pipeline_repeats > 1}

@@ -21,7 +21,7 @@ def preset_text(preset: Preset) -> str:
     tables = {
         "": {key: toml_value(text) for key, text in texts.items() if text} | given | axis_types,
         "[mesh]\n": {axis: str(size) for axis, size in preset.mesh.items()},
-        "[rules]\n": {logical: _rule(preset, logical) for logical in preset.rules},
+        "[rules]\n": {logical: _rule(splits) for logical, splits in preset.rules.items()},
         "[overrides]\n": {glob: _override(override) for glob, override in preset.overrides.items()},
     }
     return "\n".join(
@@ -48,9 +48,8 @@ def write_preset(path: Path, text: str) -> None:
         write_atomically(path, text.encode())
 
 
-def _rule(preset: Preset, logical: str) -> str:
-    axes, others = preset.rules[logical], preset.alternatives.get(logical, ())
-    return _list(_list(map(toml_value, each)) for each in (axes, *others)) if others else _axes(axes)
+def _rule(splits: tuple[Axes, ...]) -> str:
+    return _list(_list(map(toml_value, axes)) for axes in splits) if len(splits) > 1 else _axes(splits[0])
 
 
 def _axes(axes: Axes) -> str:

@@ -17,7 +17,7 @@ from ..program.compiler_process import compiled_apart
 from ..program.placement import Placement
 from ..program.program import Program
 from ..spec.config import MOST_SAMPLED, UserModel
-from ..spec.preset import Preset
+from ..spec.preset import Preset, Rules
 from ..wire.commands import SampleText
 from ..wire.events import Sampled
 from .progress import Progress
@@ -145,6 +145,6 @@ def compile_sampler(task: Task, placement: Placement) -> Sampler:
     return Sampler(compiled, seq_len, time.perf_counter() - began)
 
 
-def _rules(preset: Preset) -> dict[str, tuple[str, ...]]:
+def _rules(preset: Preset) -> Rules:
     """The rules for a single sequence: those that split its batch do not apply."""
-    return {logical: axes for logical, axes in preset.rules.items() if logical not in OF_BATCHES}
+    return {logical: splits for logical, splits in preset.rules.items() if logical not in OF_BATCHES}

@@ -86,7 +86,7 @@ def _guides(plain: Plain) -> Step:
     """Returns the guide's step: `nnx.jit` over a model and an `nnx.Optimizer` that are created sharded."""
     task, mesh, preset = plain.task, plain.placement.mesh, plain.placement.preset
     names = {name for array in task.arrays for name in array.logical_axes if name}
-    rules = tuple((name, preset.rules.get(name) or None) for name in names)
+    rules = tuple((name, preset.axes(name) or None) for name in names)
 
     @nnx.jit
     def create() -> tuple[Decoder, nnx.Optimizer]:

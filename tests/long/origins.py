@@ -66,7 +66,7 @@ def steps(model: str, wanted: list[str]) -> Iterator[tuple[str, Flows, Flows]]:
     config = RunConfig(run="origins", model_name=model, model=choice.model, training=choice.training, preset="dp")
     task = Task(config, "cpu")
     for preset in load_presets()[0]:
-        is_for_experts = bool(preset.rules.get("experts"))
+        is_for_experts = bool(preset.axes("experts"))
         if is_for_experts != (model == "nano-moe") or (wanted and preset.name not in wanted):
             continue
         if describe_preset(task, preset, jax.devices()).fits:

@@ -188,7 +188,7 @@ def test_values_and_gradients_are_those_of_dense_products(layout: str, is_gated:
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
     def ragged(x: Array, weights: Array, kernels: Kernels) -> Array:
-        with activation_rules(mesh, RULES[layout]):
+        with activation_rules(mesh, {logical: (axes,) for logical, axes in RULES[layout].items()}):
             return jnp.sum(target * ragged_experts(x, chosen, weights, kernels, jax.nn.silu))
 
     def dense(x: Array, weights: Array, kernels: Kernels) -> Array:

@@ -90,7 +90,7 @@ def test_micro_batches_wait_for_the_last_stage_of_several_axes() -> None:
     """More micro-batches than stages, and repeats that do not divide the stages."""
     model = ModelConfig(layers=12, embed=16, heads=2, mlp=32, vocab=256, vocab_rows=256, context=8)
     task = Task(tiny_config(model=model, training=TrainingConfig(batch_size=16, seq_len=8)), "cpu")
-    mesh, rules = {"a": 2, "b": 2, "data": 2}, {"layers": ("a", "b"), "batch": ("data",)}
+    mesh, rules = {"a": 2, "b": 2, "data": 2}, {"layers": (("a", "b"),), "batch": (("data",),)}
     four = PipelineInfo(axes=["a", "b"], stages=4, microbatches=8, repeats=3, bubble=3 / 27)
     same_gradients(task, Preset("p", "", "", mesh, rules, {}, "", pipeline_repeats=3), four)
 
@@ -169,9 +169,9 @@ def test_idle_stages_cost_as_much_as_busy_ones_and_dropout_depends_on_the_exampl
     logits = BATCHES.tokens_per_step / 4 * 6 * WIDE.embed * WIDE.vocab_rows / 2
     blocks = [each - logits for each in flops]
     assert [each / blocks[0] for each in blocks] == pytest.approx([1, 3 / 4, 5 / 8])
-    mesh, rules = {"data": 8, "pipeline": 1}, {"batch": ("data",), "layers": ("pipeline",)}
+    mesh, rules = {"data": 8, "pipeline": 1}, {"batch": (("data",),), "layers": (("pipeline",),)}
     assert Preset("p", "", "", mesh, rules, {}, "").pipeline(8, 16) is None
-    rules = {"batch": ("fsdp",), "layers": ("fsdp",)}
+    rules = {"batch": (("fsdp",),), "layers": (("fsdp",),)}
     assert Preset("p", "", "", {"fsdp": -1}, rules, {}, "").pipeline(8, 16) is None
     dropout, key, x = nnx.Dropout(0.5), jax.random.key(0), jnp.ones((8, 4, 16))
     batch = apply_dropout(dropout, x, key, jnp.arange(len(x)))
@@ -186,7 +186,7 @@ def test_idle_stages_cost_as_much_as_busy_ones_and_dropout_depends_on_the_exampl
     [(2, 8, 16, None, 4), (2, 8, 16, 2, 2), (4, 4, 64, None, 16), (4, 4, 6, None, 6), (8, 8, 1, None, 1)],
 )
 def test_microbatches_and_bubble(stages: int, devices: int, batch: int, given: int | None, expected: int) -> None:
-    mesh, rules = {"data": -1, "pipeline": stages}, {"batch": ("data",), "layers": ("pipeline",)}
+    mesh, rules = {"data": -1, "pipeline": stages}, {"batch": (("data",),), "layers": (("pipeline",),)}
     found = Preset("p", "", "", mesh, rules, {}, "", (), given).pipeline(devices, batch)
     bubble = (stages - 1) / (expected + stages - 1)
     assert found == PipelineInfo(axes=["pipeline"], stages=stages, microbatches=expected, bubble=bubble)

@@ -227,7 +227,8 @@ def test_each_order_of_a_mesh_has_its_links() -> None:
 )
 def test_mesh_names_are_presets(name: str, mesh: dict[str, int], rules: dict[str, tuple[str, ...]]) -> None:
     preset = load_preset(name)
-    assert (preset.mesh, preset.rules, preset.reference) == (mesh, rules, name)
+    found = {logical: preset.axes(logical) for logical in preset.rules}
+    assert (preset.mesh, found, preset.reference) == (mesh, rules, name)
     assert list(preset.mesh) == list(mesh), "the order in which devices fill the mesh"
     assert preset.microbatches == (8 if "microbatches" in name else None)
 

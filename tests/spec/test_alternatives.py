@@ -36,10 +36,10 @@ def preset(rules: str, head: str = "") -> Preset:
 
 
 def test_the_first_alternative_that_divides_and_is_free_is_used() -> None:
-    rules, mesh = {"embed": ("fsdp",), "mlp": ("fsdp",)}, {"fsdp": 4, "model": 2}
-    tried = {"mlp": (("fsdp", "model"), ("model",), ())}
+    mesh = {"fsdp": 4, "model": 2}
+    rules = {"embed": (("fsdp",),), "mlp": (("fsdp",), ("fsdp", "model"), ("model",), ())}
     kernel, bias, odd = (
-        by_rules(shape, axes, rules, mesh, tried).dims
+        by_rules(shape, axes, rules, mesh).dims
         for shape, axes in (((8, 16), ("embed", "mlp")), ((16,), ("mlp",)), ((8, 15), ("embed", "mlp")))
     )
     assert [dim.axes for dim in kernel] == [("fsdp",), ("model",)]
@@ -98,10 +98,12 @@ def test_an_edited_rule_has_no_alternatives_and_the_others_keep_theirs() -> None
     assert draft.rule_words("mlp") == "model, else unsharded"
     edited = draft.with_rule("mlp", ("fsdp",))
     assert edited.edits == ["mlp = fsdp"]
-    assert edited.preset.alternatives == {"vocab": (("fsdp",),)}
+    assert edited.preset.with_alternatives == {"vocab": (("model",), ("fsdp",))}
     without = draft.without_axis("model")
     assert without.problems() == []
-    assert without.preset.alternatives == {"mlp": ((),)} or "mlp" not in without.preset.rules
+    assert without.preset.rules.keys() == {"batch", "embed"}
+    rest = draft.with_rule("mlp", ("fsdp", "model"), ("model",), ()).without_axis("model").preset
+    assert rest.rules["mlp"] == (("fsdp",), ())
 
 
 RULES = """
@@ -138,8 +140,12 @@ def test_rules_become_a_preset_that_fits(rules: Path, home: Path, capsys: pytest
     assert main(["presets", "import", str(rules)]) == 0
     preset = load_preset("small")
     assert preset.mesh == {"fsdp": -1, "tensor": 2}
-    assert preset.rules == {"batch": ("fsdp",), "embed": ("fsdp", "tensor"), "heads": ("tensor",), "mlp": ("tensor",)}
-    assert preset.alternatives == {"embed": (("fsdp",), ()), "heads": ((),), "mlp": ((),)}
+    assert preset.rules == {
+        "batch": (("fsdp",),),
+        "embed": (("fsdp", "tensor"), ("fsdp",), ()),
+        "heads": (("tensor",), ()),
+        "mlp": (("tensor",), ()),
+    }
     assert place(Task(tiny_config(), "cpu"), preset, jax.devices())
     printed = capsys.readouterr()
     assert printed.out.strip() == preset.source

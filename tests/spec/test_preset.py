@@ -181,7 +181,7 @@ def test_user_presets_are_read_from_the_config_directory_or_a_path(home: Path) -
     path = home / "config/shardtui/presets/parallelism/mine.toml"
     write(path, '[mesh]\nfsdp = -1\n[rules]\nmlp = "fsdp"\n')
     assert load_preset("mine").source == str(path)
-    assert load_preset(str(path)).rules == {"mlp": ("fsdp",)}
+    assert load_preset(str(path)).rules == {"mlp": (("fsdp",),)}
     assert "mine" in {preset.name for preset in load_presets()[0]}
     write(path, "[mesh")
     presets, bad = load_presets()

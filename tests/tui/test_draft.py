@@ -24,7 +24,7 @@ from ..recorded import started
 
 
 def draft(mesh: dict[str, int], devices: int = 8, name: str = "p", **rules: tuple[str, ...]) -> Draft:
-    preset = Preset(name, "", "", mesh, rules, {}, "")
+    preset = Preset(name, "", "", mesh, {logical: (axes,) for logical, axes in rules.items()}, {}, "")
     return Draft(preset, preset, devices, frozenset({name, "dp"}))
 
 
@@ -200,7 +200,7 @@ def test_saving_under_an_existing_name_asks_first(home: Path) -> None:
     assert Draft(preset, preset, 8, frozenset()).next_size("model", 1).sizes == {"fsdp": 2, "model": 4}
 
 
-PRESET = Preset("p", "", "", {"data": -1, "model": 2}, {"embed": ("data",)}, {}, "")
+PRESET = Preset("p", "", "", {"data": -1, "model": 2}, {"embed": (("data",),)}, {}, "")
 DRAFT = Draft(PRESET, PRESET, 8, frozenset({"p", "taken"}))
 EDITED = DRAFT.with_rule("embed", ())
 

@@ -115,7 +115,7 @@ async def test_a_draft_is_previewed_saved_applied_and_resumed(home: Path) -> Non
         assert says("● name             fsdp-edited")
         await pilot.press("enter", *"mine", "enter", "ctrl+s")
         await until(mine.exists, "the file")
-        assert load_preset("mine").rules["mlp"] == ("model",)
+        assert load_preset("mine").axes("mlp") == ("model",)
         await answer(app, pilot, "ctrl+s", "n")
         await pilot.press("enter", "delete", "enter", "a")
         await until(lambda: app.state.preset == "fsdp-edited", "the switch")

@@ -11,7 +11,7 @@ import msgspec
 
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError, noting
-from ...engine.spec.preset import FOLLOWS, Axes, Preset, reference
+from ...engine.spec.preset import FOLLOWS, UNSPLIT, Axes, Preset, reference
 from ...engine.spec.preset_files import PRESETS, user_presets
 from ...engine.spec.preset_reader import REST, load_preset, mesh_preset, parse_preset
 from ...engine.spec.preset_writer import preset_text
@@ -75,17 +75,13 @@ class Draft:
         return self.preset.sizes(self.devices)
 
     def rule(self, logical: str) -> Axes:
-        return self.preset.rules.get(logical, ())
+        return self.preset.axes(logical)
 
     def is_rule_changed(self, logical: str) -> bool:
-        return self._tried(self.preset, logical) != self._tried(self.origin, logical)
-
-    @staticmethod
-    def _tried(preset: Preset, logical: str) -> tuple[Axes | None, ...]:
-        return preset.rules.get(logical), *preset.alternatives.get(logical, ())
+        return self.preset.rules.get(logical) != self.origin.rules.get(logical)
 
     def rule_words(self, logical: str) -> str:
-        return ", else ".join(map(in_words, (self.rule(logical), *self.preset.alternatives.get(logical, ()))))
+        return ", else ".join(map(in_words, self.preset.rules.get(logical, UNSPLIT)))
 
     def is_size_changed(self, axis: str) -> bool:
         return self.origin.sizes(self.devices).get(axis) != self.sizes[axis]
@@ -102,13 +98,12 @@ class Draft:
     def reset(self) -> "Draft":
         return replace(self, preset=self.origin, typed_name="")
 
-    def with_rule(self, logical: str, axes: Axes) -> "Draft":
+    def with_rule(self, logical: str, *splits: Axes) -> "Draft":
         """An empty rule is kept if the original has it, or if the axis follows another one without a rule."""
-        rules = {**self.preset.rules, logical: axes}
-        if not axes and logical not in FOLLOWS and self.origin.rules.get(logical) != axes:
+        rules, was_split = {**self.preset.rules, logical: splits}, self.origin.axes(logical)
+        if not splits[0] and logical not in FOLLOWS and (was_split or logical not in self.origin.rules):
             del rules[logical]
-        others = {name: each for name, each in self.preset.alternatives.items() if name != logical}
-        return self._with(rules=rules, alternatives=others)
+        return self._with(rules=rules)
 
     def next_rule(self, logical: str, by: int) -> "Draft":
         found, now = self.suggestions(), self.rule(logical)
@@ -154,14 +149,10 @@ class Draft:
         if REST not in mesh.values():
             mesh[next(iter(mesh))] = REST
         draft = self._with(mesh=mesh)
-        for logical, axes in self.preset.rules.items():
-            draft = draft.with_rule(logical, tuple(other for other in axes if other != axis))
-        kept = {
-            logical: rest
-            for logical, each in self.preset.alternatives.items()
-            if logical in draft.preset.rules and (rest := tuple(axes for axes in each if axis not in axes))
-        }
-        return draft._with(alternatives=kept)
+        for logical, (first, *others) in self.preset.rules.items():
+            kept = tuple(other for other in first if other != axis)
+            draft = draft.with_rule(logical, kept, *(axes for axes in others if axis not in axes))
+        return draft
 
     def _with(self, **changes: object) -> "Draft":
         return replace(self, preset=msgspec.structs.replace(self.preset, **changes))
