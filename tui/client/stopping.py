@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import math
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -143,38 +142,25 @@ MIN_IO_BYTES = 64 * 1024
 
 
 class Activity:
-    """Polls an engine for signs of progress."""
+    """Polls an engine for signs of progress: what it reads and writes."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        self._directory = directory
         self._holder = directory.holder()
-        self._checkpoints = _local_checkpoints(directory)
         self.began = self.active_at = time.monotonic()
         """Start, and time of the last progress, in seconds of the monotonic clock."""
-        self._bytes_at_start = _tree_size(self._checkpoints)
-        self.checkpoint_growth = 0
-        """Bytes by which the run's checkpoints have grown."""
-        self._last_sizes: tuple[int, ...] = ()
-        self._last_io_bytes = 0
+        self._bytes_at_start = self._last_bytes = _io_bytes(self._holder)
+        self.bytes = 0
+        """Bytes that the engine has read and written since the start."""
 
     @property
     def idle_seconds(self) -> float:
         return time.monotonic() - self.active_at
 
     def poll(self) -> None:
-        checkpoint_bytes, io_bytes = _tree_size(self._checkpoints), _io_bytes(self._holder)
-        self.checkpoint_growth = max(self.checkpoint_growth, checkpoint_bytes - self._bytes_at_start)
-        sizes = checkpoint_bytes, _size(self._directory.events), _size(self._directory.log)
-        if sizes != self._last_sizes or io_bytes >= self._last_io_bytes + MIN_IO_BYTES:
-            self._last_sizes, self._last_io_bytes, self.active_at = sizes, io_bytes, time.monotonic()
-
-
-def _local_checkpoints(directory: RunDirectory) -> Path | None:
-    """Returns None if the checkpoints are on another machine, or their place is unknown."""
-    with contextlib.suppress(UserError):
-        path = directory.checkpoints(directory.config)
-        return None if "://" in path else Path(path)
-    return None
+        io_bytes = _io_bytes(self._holder)
+        self.bytes = max(self.bytes, io_bytes - self._bytes_at_start)  # not less once it has ended
+        if io_bytes >= self._last_bytes + MIN_IO_BYTES:
+            self._last_bytes, self.active_at = io_bytes, time.monotonic()
 
 
 def _io_bytes(holder: Holder | None) -> int:
@@ -184,14 +170,3 @@ def _io_bytes(holder: Holder | None) -> int:
             fields = Path(f"/proc/{holder.pid}/io").read_text().split()
             return int(fields[1]) + int(fields[3])  # rchar, wchar
     return 0
-
-
-def _tree_size(path: Path | None) -> int:
-    return sum(_size(Path(folder, name)) for folder, _, names in os.walk(path) for name in names) if path else 0
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:  # it was renamed or deleted just now
-        return 0

@@ -27,7 +27,7 @@ STILL_NOTICE_SECONDS = 3.0
 
 
 class Restarting(Dialog[Literal["ended", "detach"]]):
-    """The seconds so far, the bytes written, and keys to kill the engine or to detach.
+    """The seconds so far, the bytes read and written, and keys to kill the engine or to detach.
 
     Its result is "ended" once the engine is gone, or "detach".
     """
@@ -60,8 +60,8 @@ class Restarting(Dialog[Literal["ended", "detach"]]):
         """Returns the text of the dialog: progress, a warning if nothing moves, and the keys."""
         seconds = formatting.seconds(round(time.monotonic() - self.activity.began))
         doing = f"is saving step {self.step:,}, then ends" if self.has_trained else "is ending; it has not trained yet"
-        size = formatting.size(self.activity.checkpoint_growth)
-        lines = [f"{self.directory.name} {doing}: {seconds}", f"{size} written so far"]
+        size = formatting.size(self.activity.bytes)
+        lines = [f"{self.directory.name} {doing}: {seconds}", f"{size} read and written so far"]
         if self.activity.idle_seconds > STILL_NOTICE_SECONDS:
             still, limit = (
                 formatting.seconds(round(self.activity.idle_seconds)),
