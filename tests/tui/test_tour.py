@@ -6,7 +6,8 @@ import pytest
 from shardtui.engine.wire import run_directory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.screens.run_screen import RunScreen
-from shardtui.tui.state.tour import Follow, Lesson, Open, Profile, Seen, SwitchTo, Tour, Visit
+from shardtui.tui.state.run_state import RunState
+from shardtui.tui.state.tour import Goal, Lesson, Tour
 from shardtui.tui.widgets.tab_bar import TABS
 from textual.pilot import Pilot
 
@@ -26,21 +27,21 @@ def shown_texts(app: ShardtuiApp) -> list[str]:
 async def follow_request(app: ShardtuiApp, pilot: Pilot[None], lesson: Lesson) -> None:
     """Presses the keys that the lesson asks for."""
     match lesson.goal:
-        case Open(view):
+        case Goal("open", view):
             assert shown_texts(app)[-1].startswith(f"Press {KEYS[view]} for ")
             await pilot.press(KEYS[view])
-        case SwitchTo(preset):
+        case Goal("switch", preset):
             if app.current_mode != "watch":
                 assert shown_texts(app)[-1].startswith("Press 1 for Watch, move")
                 await pilot.press("1")
             await choose(app, pilot, preset)
-        case Follow():
+        case Goal("follow"):
             assert shown_texts(app)[-1].startswith("Press f to follow the device under the cursor.")
             await pilot.press("f")
-        case Profile():
+        case Goal("profile"):
             assert shown_texts(app)[-1].startswith("Press p to trace five steps.")
             await pilot.press("p")
-        case Visit(page, view):
+        case Goal("visit", page, view):
             assert shown_texts(app)[-1].startswith(f"Press {KEYS[view]} for ")
             await pilot.press(KEYS[view])
             key = {"memory": "m", "origin": "enter"}[page]
@@ -87,12 +88,15 @@ async def test_without_a_tour_its_key_says_what_has_lessons(home: Path) -> None:
 
 
 def test_a_goal_that_is_met_already_ends_its_lesson() -> None:
-    tour = Tour([Lesson("", "", Open("mesh")), Lesson("", "", SwitchTo("tp")), Lesson("", "", Follow())])
-    tour.advance(Seen("watch", "tp", 0, None, False))
+    goals = Goal("open", "mesh"), Goal("switch", "tp"), Goal("follow")
+    tour, state = Tour([Lesson("", "", goal) for goal in goals]), RunState()
+    state.preset = "tp"
+    tour.advance("watch", state)
     assert tour.position == 0
-    tour.advance(Seen("mesh", "tp", 0, None, False))
+    tour.advance("mesh", state)
     assert tour.position == 2
-    tour.advance(Seen("mesh", "tp", 0, 0, False))
+    state.followed = 0
+    tour.advance("mesh", state)
     assert tour.lesson is None
 
 

@@ -122,12 +122,10 @@ class RunScreen(BaseScreen[None]):
 
     def show_tour(self, tour: "Tour") -> None:
         """Shows the lesson of the tour that follows from what the user sees."""
-        from ..state.tour import Seen
         from ..widgets.tour_strip import TourStrip
 
         view = self.title_of_tab.lower()
-        state, is_profiled = self.state, bool(self.state.profiled and self.state.profiled.breakdown)
-        tour.advance(Seen(view, state.preset, state.step, state.followed, is_profiled))
+        tour.advance(view, self.state)
         self.set_class(tour.lesson is not None, "-tour")
         if not self.query(TourStrip):
             self.mount(TourStrip(), after=self.query_one(StatusBar))

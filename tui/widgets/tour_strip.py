@@ -1,7 +1,7 @@
 """The present lesson of a tour: what to read, and the key to press then."""
 
 from ..bindings import key_of
-from ..state.tour import Follow, Goal, Leave, Open, Profile, SwitchTo, Tour, Visit, Wait
+from ..state.tour import Goal, Tour
 from .lines import Paragraphs
 from .tab_bar import TABS
 
@@ -24,34 +24,34 @@ class TourStrip(Paragraphs):
         if lesson is None:
             return
         request = self.request(lesson.goal, view)
-        if not isinstance(lesson.goal, Leave):
+        if lesson.goal.kind != "leave":
             request += f" ({tour.position + 1} of {len(tour.lessons)}, {key_of(self, 'skip_lesson')} skips)"
         self.show_texts([(f"{lesson.subject}: {lesson.text}", ""), (request, "bold $primary")])
 
     def request(self, goal: Goal, view: str) -> str:
         """Returns what the user is asked to do."""
         match goal:
-            case Wait():
+            case Goal("wait"):
                 return "This takes some seconds."
-            case Open(wanted):
+            case Goal("open", wanted):
                 return f"Press {self.key_of_view(wanted)}."
-            case SwitchTo(preset) if view == "watch":
+            case Goal("switch", preset) if view == "watch":
                 return f"Move the cursor to {preset} and press enter."
-            case SwitchTo(preset):
+            case Goal("switch", preset):
                 return f"Press {self.key_of_view('watch')}, move the cursor to {preset} and press enter."
-            case Follow() if view == "mesh":
+            case Goal("follow") if view == "mesh":
                 return f"Press {key_of(self, 'follow')} to follow the device under the cursor."
-            case Follow():
+            case Goal("follow"):
                 return f"Press {self.key_of_view('mesh')}."
-            case Profile():
+            case Goal("profile"):
                 return f"Press {key_of(self, 'profile')} to trace five steps. This takes some seconds."
-            case Visit(_, wanted) if view != wanted:
+            case Goal("visit", _, wanted) if view != wanted:
                 return f"Press {self.key_of_view(wanted)}."
-            case Visit("memory"):
+            case Goal("visit", "memory"):
                 return f"Press {key_of(self, 'memory')}, and escape to come back."
-            case Visit():
+            case Goal("visit"):
                 return "Press enter on a row, and escape to come back."
-            case Leave():
+            case Goal("leave"):
                 skip, detach, stop, help_ = (
                     key_of(self, action) for action in ("skip_lesson", "detach", "stop", "help")
                 )
