@@ -103,8 +103,8 @@ def test_the_report_shows_values_collectives_and_the_compiled_program(program: P
     assert "collectives, estimated" in result.stdout
     assert "estimated and compiled collectives, per device" in result.stdout
     chain = run("explain", f"{program}:pair", "hidden", MESH).stdout
-    assert "hidden [8 × 32] (data, model)  program.py:9" in chain
-    assert "  dim 1 over model: operand 1 of the product, w (program.py:9)\n    ← argument w" in chain
+    assert "hidden 8 × 32 f32 (data, model)  program.py:9" in chain
+    assert "  dim 1: over model\n    ← operand 1 of the product, w (program.py:9)\n    ← argument w" in chain
 
 
 @pytest.mark.parametrize(

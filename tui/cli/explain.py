@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 from rich.console import RenderableType
-from rich.table import Column
 from rich.text import Text
 
 from ...engine.base import formatting
@@ -16,18 +15,13 @@ from ...engine.base.atomic_write import writing
 from ...engine.base.output import show
 from ...engine.base.untrusted import read_struct
 from ...engine.base.user_error import UserError, suggestion
-from ...engine.explain.explanation import (
-    CompiledProgram,
-    Explanation,
-    ProgramRequest,
-    Rematerialization,
-    StepRequest,
-    ValueOrigin,
-)
+from ...engine.explain.explanation import CompiledProgram, Explanation, ProgramRequest, Rematerialization, StepRequest
 from ...engine.spec.model_choice import user_model
+from ...engine.wire.descriptions import MeshInfo
 from ..client.engine_client import ask_engine
-from ..state.explanation_diff import changes, layouts, numbered, traffic
-from ..state.explanation_words import chains, compiled_bytes, differences, memory_moves
+from ..state.explanation_diff import changes, numbered
+from ..state.explanation_words import compiled_bytes, differences, memory_moves
+from ..state.origin_pages import HEAD, Known, TriedPage, layout_lines, lines
 from ..state.tables import ESTIMATED_COLLECTIVES, VALUES
 from ..state.tried_rules import EXAMPLES, read_rule
 from ..terminal import FAILED, FINE
@@ -99,7 +93,7 @@ def _print(program: ProgramRequest, options: argparse.Namespace) -> int:
     if options.json:
         show(json_line(found))
     else:
-        table_console().print(*(chain_lines if options.name else _tables)(clean(found)), sep="\n")
+        table_console().print(*(_chains if options.name else _tables)(clean(found)), sep="\n")
     return FINE
 
 
@@ -145,27 +139,20 @@ def _tables(found: Explanation) -> list[RenderableType]:
     ]
 
 
-def chain_lines(found: Explanation) -> list[RenderableType]:
+def _chains(found: Explanation) -> list[RenderableType]:
     """Returns each value with its whole chains, link below link, then the collectives."""
-    lines: list[RenderableType] = [*_title(found)]
-    for value in found.values:
-        place = f"  {formatting.short_source(value.source)}" if value.source else ""
-        lines.append(Text(f"\n{value.name} [{formatting.shape(value.shape)}] {value.layout}{place}", "bold"))
-        lines += map(Text, [*chains(value.origin), *_as_compiled(value)])
-    lines += ["", _collectives(found)] if found.collectives else []
-    lines += map(Text, memory_moves(found))
-    return [*lines, *(_compiled(found.compiled) if found.compiled else ())]
+    known = _known(found)
+    shown: list[RenderableType] = [*_title(found)]
+    for label in known.values:
+        layout, *chains = layout_lines(label, known)
+        shown += [Text(f"\n{label} {layout.text}", HEAD), *(Text(f"  {line.text}") for line in chains)]
+    shown += ["", _collectives(found)] if found.collectives else []
+    shown += map(Text, memory_moves(found))
+    return [*shown, *(_compiled(found.compiled) if found.compiled else ())]
 
 
 def _title(found: Explanation) -> list[RenderableType]:
     return [Text(f"{found.program}: {formatting.axes(found.mesh) or 'no mesh'}", "bold"), Text(ESTIMATE)]
-
-
-def _as_compiled(value: ValueOrigin) -> list[str]:
-    if value.compiled_axes is None:
-        return []
-    same = value.compiled_axes == value.axes
-    return ["  as compiled" if same else f"  differs: the compiler chose {formatting.spec(value.compiled_axes)}"]
 
 
 def _collectives(found: Explanation) -> RenderableType:
@@ -226,19 +213,17 @@ def why_command(options: argparse.Namespace) -> int:
     if options.json:
         show(json_line(WhyReport(**asdict(found), tried=step.rules, changes=changed)))
         return FINE
-    shown = [*chain_lines(clean(found)), *(_tried(before, after[0]) if after else ())]
-    table_console().print(*shown, sep="\n")
+    table_console().print(*_chains(clean(found)), *(_tried(clean(before), clean(after[0])) if after else ()), sep="\n")
     return FINE
 
 
 def _tried(before: Explanation, after: Explanation) -> list[RenderableType]:
-    changed = plain_table(Column("value", overflow="fold"), "before", "after", title="layouts with the other rules")
-    for cells in layouts(before, after):
-        changed.add_row(*map(Text, cells))
-    moved = plain_table("collective", "over", right("before"), right("after"), title="payload per device and step")
-    for kind, axes, *sizes in traffic(before, after):
-        moved.add_row(kind, Text(axes), *map(formatting.size, sizes))
-    return ["", changed if changed.row_count else "no layout changes", moved]
+    changed = lines(TriedPage("", after), _known(before))
+    return ["", *(Text(line.text, HEAD if line.style == HEAD else "") for line in changed)]
+
+
+def _known(found: Explanation) -> Known:
+    return Known(found, (), MeshInfo(found.mesh, []))
 
 
 def _rule(text: str) -> tuple[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Explanations in words: chains of origins, and what the compiler made of them."""
+"""Explanations in words: the ends of chains, and what the compiler made of them."""
 
 from collections.abc import Sequence
 
@@ -14,31 +14,8 @@ def ends(origin: Sequence[Link]) -> list[str]:
     """Returns a line for the end of each chain, then for each conflict."""
     last = {(link.dim, link.axis): link for link in origin if link.kind != "conflict" and link.axis}
     captured = [in_words(link) for link in origin if link.kind == "captured"]
-    return [*captured, *(f"{axis}: {in_words(link)}" for (_, axis), link in last.items()), *conflicts(origin)]
-
-
-def chains(origin: Sequence[Link]) -> list[str]:
-    """Returns the links of each chain, a line each, then the conflicts."""
-    lines: list[str] = []
-    chain = None
-    for link in origin:
-        if link.kind == "conflict":
-            continue
-        begins, chain = chain != (link.dim, link.axis), (link.dim, link.axis)
-        lines.append(f"  {_head(link)}: {in_words(link)}" if begins else f"    ← {in_words(link)}")
-    return [*lines, *(f"  {line}" for line in conflicts(origin))]
-
-
-def _head(link: Link) -> str:
-    if link.kind == "captured":
-        return "whole"
-    if link.dim is None:
-        return f"unreduced over {link.axis}"
-    return f"dim {link.dim} {f'over {link.axis}' if link.axis else 'unsharded'}"
-
-
-def conflicts(origin: Sequence[Link]) -> list[str]:
-    return [f"dim {link.dim} not over {link.axis}: {in_words(link)}" for link in origin if link.kind == "conflict"]
+    conflicts = [f"dim {link.dim} not over {link.axis}: {in_words(link)}" for link in origin if link.kind == "conflict"]
+    return [*captured, *(f"{axis}: {in_words(link)}" for (_, axis), link in last.items()), *conflicts]
 
 
 def memory_moves(found: Explanation, value: str | None = None) -> list[str]:

@@ -120,6 +120,16 @@ def _value(label: str, known: Known) -> Iterator[Line]:
     if value is None:
         yield Line("the estimate has no value of this name", WARNING)
         return
+    yield from layout_lines(label, known)
+    if value.memory:
+        yield from map(Line, memory_moves(known.explanation, value.name))
+    named = [each for each in known.explanation.collectives if _takes_part(label, value, each, known)]
+    yield from _collectives("collectives that it takes part in, estimated", named)
+
+
+def layout_lines(label: str, known: Known) -> Iterator[Line]:
+    """Yields the layout of a value, whether the compiler kept it, and the chains of each dim."""
+    value = known.values[label]
     array = known.compiled.get(label)
     source = f"  {formatting.short_source(value.source)}" if value.source else ""
     yield Line(f"{formatting.shape(value.shape)} {value.dtype} {value.layout}{source}", HEAD)
@@ -140,10 +150,6 @@ def _value(label: str, known: Known) -> Iterator[Line]:
         yield from _chains([link for link in links if link.axis], known)
     for link in (each for each in value.origin if each.dim is None):
         yield Line(f"{f'unreduced over {link.axis}: ' if link.axis else ''}{in_words(link)}")
-    if value.memory:
-        yield from map(Line, memory_moves(known.explanation, value.name))
-    named = [each for each in known.explanation.collectives if _takes_part(label, value, each, known)]
-    yield from _collectives("collectives that it takes part in, estimated", named)
 
 
 def _as_compiled(value: ValueOrigin, array: ArrayInfo, mesh: MeshInfo) -> Line:
