@@ -11,9 +11,9 @@ from ..base import formatting
 from .chains import Chains, Reasons
 from .collective_reasons import collective_reasons
 from .explanation import UNKNOWN, CollectiveOrigin, Explanation, Link, ValueOrigin, ValueRole
-from .graph import ASKS, RETURN, TRIVIAL, Axis, Graph, Operation, Seat, Tensor, layout, name_of, word
+from .graph import ASKS, RETURN, TRIVIAL, Axis, Graph, Operation, Seat, Tensor, bytes_of, layout, name_of, word
 from .memories import memory_transfers, moves_to_host, spread
-from .partitioned import bytes_of, partition
+from .partitioned import partition
 from .reshards import settle_results
 from .transfers import Transfer, read_transfers
 

@@ -12,6 +12,7 @@ from ..base import formatting
 from ..hlo.module import LIBRARIES
 
 NAME = re.compile(r'loc\((?:fused[^\[]*\[)?"((?:[^"\\]|\\.)*)"(?!:)')
+BITS = re.compile(r"\d+")
 FRAME = re.compile(r'"((?:[^"\\]|\\.)*)"\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 """Function, file, line and column."""
 CALLER = str(Path(__file__).with_name("programs.py"))
@@ -226,3 +227,10 @@ def name_of(graph: Graph, index: int) -> str:
     """Returns the name that the program gives a tensor, else its shape: `[4, 128, 512]`."""
     tensor = graph.tensors[index]
     return tensor.names[0] if tensor.names and tensor.names[0] else f"[{', '.join(map(str, tensor.shape))}]"
+
+
+def bytes_of(dtype: str) -> int:
+    """Returns the bytes of an element of a StableHLO type: `f32`, `bf16`, `i1`, `complex<f32>`."""
+    found = BITS.search(dtype)
+    bits = int(found[0]) if found else 8
+    return max(1, bits // 8) * (2 if dtype.startswith("complex") else 1)

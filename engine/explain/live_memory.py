@@ -18,9 +18,9 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from .attributes import last_of
-from .graph import PRODUCT, Places
+from .graph import PRODUCT, Places, bytes_of
 from .kernel_layouts import LANES, kernel_values
-from .partitioned import Partitioned, bytes_of
+from .partitioned import Partitioned
 from .passes import CALLS
 from .trip_counts import trip_count
 

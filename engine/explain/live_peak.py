@@ -10,9 +10,8 @@ from jaxlib.mlir import ir
 from ..base.formatting import maxima
 from ..hlo.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak
 from ..wire.descriptions import PeakBuffer, PeakMemory
-from .graph import Place
+from .graph import Place, bytes_of
 from .live_memory import Buffer, LiveMemory
-from .partitioned import bytes_of
 
 DTYPES = {"i1": "pred", "i": "s", "ui": "u"}
 

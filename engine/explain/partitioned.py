@@ -1,7 +1,6 @@
 """A program after Shardy's passes: the part of each value on one device."""
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from .attributes import axes_in, axes_of_argument, axes_of_dims, owner_of, shardings, walked
-from .graph import RETURN, SHARD_MAP, Axis, Graph, Rule
+from .graph import RETURN, SHARD_MAP, Axis, Graph, Rule, bytes_of
 from .passes import CALLS, insert_collectives, propagate
 from .reader import TAG, given, read
 from .trip_counts import trip_count
@@ -26,7 +25,6 @@ INSERTED = {
 """Shardy's collectives to their kind and the attribute with their axes. A slice moves nothing."""
 RESHARD = "sdy.reshard"
 SUMS = ("sdy.all_reduce", "sdy.reduce_scatter")
-BITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,10 +248,3 @@ def shape_of(value: Any) -> list[int]:
 def tag(op: Any) -> int | None:
     """Returns the index of an operation in the graph; None if a pass has made it."""
     return ir.IntegerAttr(op.attributes[TAG]).value if TAG in op.attributes else None
-
-
-def bytes_of(dtype: str) -> int:
-    """Returns the bytes of an element of a StableHLO type: `f32`, `bf16`, `i1`, `complex<f32>`."""
-    found = BITS.search(dtype)
-    bits = int(found[0]) if found else 8
-    return max(1, bits // 8) * (2 if dtype.startswith("complex") else 1)

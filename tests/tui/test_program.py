@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from shardtui.engine.base.processes import children
 from shardtui.engine.explain.explanation import CompiledProgram, Explanation, Link, Rematerialization, ValueOrigin
@@ -141,3 +142,10 @@ def test_idle_axes_and_rematerializations_are_found() -> None:
     )
     found = codes(value("x", [["data"], []]), value("y", [[], []]), compiled=compiled)
     assert found == [("S104", ["y"]), ("S107", ["h"])]
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("bf16", 2), ("i1", 1), ("i4", 1), ("complex<f32>", 8)])
+def test_captured_arrays_have_the_bytes_of_their_dtype(dtype: str, width: int) -> None:
+    captured = msgspec.structs.replace(value("captured[0]", [[], []]), role="captured", dtype=dtype)
+    explained = Explanation(program="a.py:f", mesh={"data": 1}, values=[captured], collectives=[])
+    assert [found.bytes_per_device for found in program_findings(explained)] == [1024 * 1024 * width]

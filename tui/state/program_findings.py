@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from ...engine.base import formatting
 from ...engine.explain.explanation import Explanation, Rematerialization, ValueOrigin
-from ...engine.explain.graph import Graph
-from ...engine.hlo.array_types import element_bits
+from ...engine.explain.graph import Graph, bytes_of
 from ...engine.hlo.finding import Finding
 from ...engine.hlo.lint import LARGE_BYTES, LARGE_FRACTION
 
@@ -99,4 +98,4 @@ def _axes(value: ValueOrigin) -> set[str]:
 
 def _bytes(value: ValueOrigin, mesh: dict[str, int]) -> int:
     parts = math.prod(Graph(mesh).parts(axes) for axes in value.axes)
-    return math.prod(value.shape) * element_bits(value.dtype) // 8 // parts
+    return math.prod(value.shape) * bytes_of(value.dtype) // parts
