@@ -33,7 +33,8 @@ def exit_words(status: int | None, process: str = "its process") -> str:
         return f"{process} has ended"
     if status >= 0:
         return f"{process} ended with status {status}"
-    return f"{process} was ended by {_signal_name(-status)}"
+    hint = ", as the system does when memory runs out" if status == -signal.SIGKILL else ""
+    return f"{process} was ended by {_signal_name(-status)}{hint}"
 
 
 def last_line(lines: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from ..processes import awaited
 def test_every_exit_status_has_words() -> None:
     assert exit_words(0) == "its process ended with status 0"
     assert exit_words(None) == "its process has ended"
-    named = [exit_words(-number).rpartition(" ")[2] for number in (9, 32, 34, 40, 64, 65)]
+    named = [exit_words(-number).partition(",")[0].rpartition(" ")[2] for number in (9, 32, 34, 40, 64, 65)]
     assert named == ["SIGKILL", "32", "SIGRTMIN", "SIGRTMIN+6", "SIGRTMAX", "65"]
     assert len({exit_words(status) for status in range(-300, 300)}) == 600
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shardtui.engine.base.processes import STOPPED
+from shardtui.engine.base.processes import STOPPED, exit_words
 from shardtui.engine.spec.attempt import Supervision
 from shardtui.engine.spec.config import Restart
 from shardtui.engine.supervision import boundary
@@ -96,7 +96,7 @@ def test_a_run_resumes_by_itself_with_equal_losses(
     assert code == 0, events[-5:]
     attempts = [event["attempt"] for event in named(events, "EngineStarted")]
     assert [attempt["number"] for attempt in attempts] == [1, 2]
-    assert attempts[1]["lost"] == {"process": victim, "why": "its process was ended by SIGKILL"}
+    assert attempts[1]["lost"] == {"process": victim, "why": exit_words(-signal.SIGKILL)}
     again = events.index(named(events, "EngineStarted")[1])
     saved = named(events[:again], "CheckpointSaved")[-1]["step"]
     restored = named(events, "Restored")[0]["step"]

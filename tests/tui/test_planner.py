@@ -77,7 +77,7 @@ async def test_the_best_estimate_is_compiled_first_and_the_others_follow_a_crash
 ) -> None:
     crashes = {
         "dp": (ABORTS, "its process was ended by SIGABRT: "),
-        "fsdp": (KILLED, "its process was ended by SIGKILL: no output"),
+        "fsdp": (KILLED, "its process was ended by SIGKILL, as the system does when memory runs out: no output"),
         "tp": (FAILS, "its process ended with status 1: no such luck"),
     }
     compilers.install(f"exec({ {preset: behaviour for preset, (behaviour, _) in crashes.items()} }[sys.argv[4]])")

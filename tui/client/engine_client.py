@@ -36,7 +36,7 @@ from ..state.playback import Playback
 from ..terminal import FAILED, REFUSED
 from ..terminal.clean import clean_events
 from .connection import Connection
-from .engine_process import Answer, exit_reason
+from .engine_process import Answer
 from .started_engine import StartedEngine, lost
 from .stopping import unreachable_problem
 
@@ -58,7 +58,7 @@ def ask_engine(kind: type[T], question: str, subject: Struct | str, *names: str)
         answer.seek(0)
         found = Answer(run.returncode, answer.read(), list(log.lines.copy()))
     if found.status and not found.messages:
-        say(exit_words(found.status) if found.stderr and found.status > 0 else exit_reason(found.status))
+        say(exit_words(found.status))
     if found.status:
         raise SystemExit(REFUSED if found.messages and found.status == REFUSED else FAILED)
     return [msgspec.json.decode(line, type=kind) for line in found.output.splitlines()]

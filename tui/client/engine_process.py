@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 from asyncio.subprocess import Process, create_subprocess_exec
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from msgspec import Struct
 
 from ...engine.base.advice import last_words
 from ...engine.base.encoding import encode_json
-from ...engine.base.processes import KILL_SECONDS, exit_words, last_line
+from ...engine.base.processes import KILL_SECONDS, exit_words
 from ...engine.base.regular_file import open_regular
 from ...engine.base.user_error import UserError
 from ...engine.wire.engine_command import Turn, engine_command
@@ -155,22 +154,14 @@ def _set_niceness(process: Process, nice: int) -> None:
 
 
 MAX_LOG_BYTES = 1024 * 1024
-"""Bytes at the end of a log that are searched."""
+"""Bytes at the end of a log that are read."""
 
 
-def exit_reason(status: int | None) -> str:
-    """Returns how a process ended that printed no reason."""
-    if status is None or status >= 0:
-        return f"{exit_words(status)} without a message"
-    hint = ", as the system does when memory runs out" if status == -signal.SIGKILL else ""
-    return f"{exit_words(status)}{hint}"
-
-
-def last_log_line(log: Path, begin: int) -> str:
-    """Returns the last line of a log after its first `begin` bytes, as `last_line` does; empty if it cannot be read."""
+def log_lines(log: Path, begin: int) -> list[str]:
+    """Returns the last lines of a log after its first `begin` bytes; none if it cannot be read."""
     try:
         with open_regular(log) as file:
             file.seek(max(begin, log.stat().st_size - MAX_LOG_BYTES))
-            return last_line(file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines())
+            return file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
-        return ""
+        return []

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 
 from ...engine.base.output import printable
-from ...engine.base.regular_file import append_regular, open_regular
+from ...engine.base.regular_file import append_regular
 from ...engine.spec.config import Destination
 from ...engine.wire.events import MetricsFailed
 from ...engine.wire.run_directory import RunDirectory
-from .engine_process import MAX_LOG_BYTES, Answer
+from .engine_process import Answer, log_lines
 
 POLL_SECONDS = 0.05
 LAST_SECONDS = 30.0
@@ -52,16 +52,8 @@ class MetricsProcess:
         if self._has_reported or not (status or self._problem):
             return None
         self._has_reported = True
-        problem = self._problem or "; ".join(Answer(status or 0, b"", self._printed()).problems)
+        problem = self._problem or "; ".join(Answer(status or 0, b"", log_lines(self._log, self._log_begin)).problems)
         return MetricsFailed(problem=printable(problem), time=time.time())
-
-    def _printed(self) -> list[str]:
-        try:
-            with open_regular(self._log) as file:
-                file.seek(self._log_begin)
-                return file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
-        except OSError:
-            return []
 
     async def wait(self, is_enough: Callable[[], bool]) -> str:
         """Waits until it has written everything, or it `is_enough`. Returns a remark if it has not in time."""

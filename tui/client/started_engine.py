@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ...engine.base.advice import advice
 from ...engine.base.output import printable
-from ...engine.base.processes import Deadline, children, send_signal, wait_for
+from ...engine.base.processes import Deadline, children, exit_words, last_line, send_signal, wait_for
 from ...engine.base.regular_file import append_regular
 from ...engine.spec.attempt import Supervision
 from ...engine.spec.config import Restart
@@ -21,7 +21,7 @@ from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event_log import LogReader, last_seq
 from ...engine.wire.events import AnyEvent, EngineLost, EngineStarted, Failed
 from ...engine.wire.run_directory import RunDirectory
-from .engine_process import exit_reason, last_log_line
+from .engine_process import log_lines
 from .metrics_process import MetricsProcess
 from .stopping import POLL_SECONDS, exit_limit_seconds
 
@@ -121,14 +121,14 @@ class StartedEngine:
         killed = {number: unrecorded(status) for number, status in enumerate(statuses) if status and status < 0}
         first = worst(killed)[0] if killed else 0
         if first or statuses[0] == -signal.SIGKILL:  # by which a process says nothing in its log
-            return EngineLost(reason=printable(exit_reason(statuses[first])), process=first)
-        return lost(self._directory.log, self._old_log_bytes, exit_reason(statuses[0]))
+            return EngineLost(reason=printable(exit_words(statuses[first])), process=first)
+        return lost(self._directory.log, self._old_log_bytes, exit_words(statuses[0]))
 
 
 def lost(log: Path, begin: int = 0, reason: str = EXITED_SILENTLY) -> EngineLost:
     """Says why an engine is gone, as far as its log tells after the first `begin` bytes."""
     if log.exists():  # an external loop prints elsewhere
-        line = last_log_line(log, begin)
+        line = last_line(log_lines(log, begin))
         if known := advice(line):
             reason = f"{reason}: {known}; more in {log}"
         else:
