@@ -257,7 +257,7 @@ def test_presets_rank_by_time_or_missing_memory_and_carry_what_does_not_divide()
     assert [row.preset for row in ranked(rows)] == [rows[n].preset for n in (4, 2, 3, 1, 0)]
     assert recommendation(rows, "v5e:2x4").startswith("fast: 1.0 s per step")
     assert "2.00 × as fast as slow" in recommendation(rows, "v5e:2x4")
-    assert "comes closest, 1 B per device too large" in recommendation(rows[:2] + rows[3:4], "v5e:2x4")
+    assert "comes closest, 11 B of 10 B per device, 1 B too large" in recommendation(rows[:2] + rows[3:4], "v5e:2x4")
     assert "none of these fit on" in recommendation(rows[:1], "v5e:2x4")
     small = built_in_task("gpt2", "batch_size=16")
     rows = [estimate_row(small, load_preset(name), 64, None) for name in ("dp", "tp", "dp-tp2")]

@@ -233,7 +233,7 @@ def test_a_preset_is_saved_by_name_and_what_comes_closest_is_said(home: Path) ->
     result = run(*arguments)
     assert result.returncode == 1
     words = " ".join(result.stdout.split())
-    assert "no candidate fits on v5e:2x4: " in words
+    assert "none fits on v5e:2x4: " in words
     assert "comes closest" in words and "GB too large: use more chips, or a smaller batch" in words
     assert "train with it" not in words
 
@@ -381,7 +381,7 @@ def test_one_batch_is_compiled_at_a_time_and_the_smallest_is_named_if_none_fits(
     rows = [row_of(2.0), row_of(1.5, 128, batch_size=8)]
     assert batch_limits(rows) == {"fsdp": (None, 8)}
     said = recommendation(rows, SLICE, "tokens-per-second")
-    assert said.startswith(f"no candidate fits on {SLICE}: fsdp batch_size=8 comes closest")
+    assert said.startswith(f"none fits on {SLICE}: fsdp batch_size=8 comes closest")
     assert said.endswith("fsdp: no batch size that was compiled fits, the smallest of them 8")
     found = batches_tried(CAPACITY + 1, 1.0, 64, 8)
     assert min(found) == 8

@@ -57,9 +57,7 @@ def _slower(state: RunState, preset: str) -> set[str]:
 
 
 def _fits(row: Row, cost: StepCost | None) -> bool:
-    if cost is None or row.problems:
-        return False
-    return cost.capacity_bytes is None or cost.peak_bytes <= cost.capacity_bytes
+    return cost is not None and cost.fits and not row.problems
 
 
 def _least(own: StepCost | None, others: Mapping[str, StepCost | None], how: str) -> Alternative | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ...engine.base import formatting
 from ...engine.planning.finalists import batch_limits
 from ...engine.planning.goal import figure, pick, ranked
-from ...engine.planning.ranking import Row, settings_of
+from ...engine.planning.ranking import Row, StepCost, settings_of
 from ...engine.spec.search import Goal
 
 
@@ -21,13 +21,8 @@ def recommendation(rows: Sequence[Row], where: str, goal: Goal | None = None) ->
         return f"none of these fit on {where}: see the table for the reasons; `plan --search` tries every mesh"
     cost = best.cost
     if best.verdict != "fits":
-        over = cost.peak_bytes - (cost.capacity_bytes or 0)
-        return (
-            f"none fits on {where}: {best.preset} comes closest, {formatting.size(over)} per device too large: "
-            "use more chips, a smaller batch, or --set remat=auto"
-        )
-    room = f" of {formatting.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
-    memory = f"{formatting.size(cost.peak_bytes)}{room} per device"
+        return f"{_closest(best.preset, cost, where)}: use more chips, a smaller batch, or --set remat=auto"
+    memory = _memory(cost)
     if best.step_seconds is None:
         return f"{best.preset}: sends least, {formatting.size(cost.bytes_sent or 0)} per device and step; {memory}"
     bound_by = f", bound by {cost.bound}" if best.measured is None else ""
@@ -69,24 +64,28 @@ def _choice(rows: Sequence[Row], goal: Goal, where: str) -> str:
     """Returns what a search chose and how good it is, or what comes closest, in one sentence."""
     best = pick(rows, goal)
     if best is None or best.cost is None:
-        return _closest(rows, where)
+        return _none_fits(rows, where)
     value, cost = figure(best, goal), best.cost
     assert value is not None
     by = "by the compiler" if cost.basis == "compiled" else f"{cost.basis}, not compiled"
     if cost.basis == "compiled" and goal == "tokens-per-second" and cost.scheduled_seconds:
         by = "by the compiler's schedule"
-    room = f" of {formatting.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
-    return f"{best.title}: {figure_words(value, goal)} {by}; {formatting.size(cost.peak_bytes)}{room} per device"
+    return f"{best.title}: {figure_words(value, goal)} {by}; {_memory(cost)}"
 
 
-def _closest(rows: Sequence[Row], where: str) -> str:
+def _none_fits(rows: Sequence[Row], where: str) -> str:
     known = [(row, row.cost) for row in rows if row.cost and row.cost.capacity_bytes]
     if not known:
         return f"no mesh of {where} can lay this model out: choose another slice, or another batch size"
     row, cost = min(known, key=lambda each: each[1].peak_bytes / (each[1].capacity_bytes or 1))
-    over = cost.peak_bytes - (cost.capacity_bytes or 0)
-    return (
-        f"no candidate fits on {where}: {row.title} comes closest, {formatting.size(cost.peak_bytes)} of "
-        f"{formatting.size(cost.capacity_bytes or 0)}, {formatting.size(over)} too large: "
-        "use more chips, or a smaller batch"
-    )
+    return f"{_closest(row.title, cost, where)}: use more chips, or a smaller batch"
+
+
+def _closest(title: str, cost: StepCost, where: str) -> str:
+    over = formatting.size(cost.peak_bytes - (cost.capacity_bytes or 0))
+    return f"none fits on {where}: {title} comes closest, {_memory(cost)}, {over} too large"
+
+
+def _memory(cost: StepCost) -> str:
+    room = f" of {formatting.size(cost.capacity_bytes)}" if cost.capacity_bytes else ""
+    return f"{formatting.size(cost.peak_bytes)}{room} per device"
