@@ -6,7 +6,6 @@ import math
 import signal
 import time
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 
 from ...engine.base.processes import KILL_SECONDS, Deadline, children, send_signal
@@ -14,7 +13,7 @@ from ...engine.base.user_error import UserError
 from ...engine.spec.config import STOP_SECONDS
 from ...engine.wire import framing
 from ...engine.wire.commands import Stop
-from ...engine.wire.event_log import LogReader
+from ...engine.wire.event_log import deciding_events
 from ...engine.wire.events import EngineStarted, EngineStopped, Failed
 from ...engine.wire.lock import Holder
 from ...engine.wire.run_directory import RunDirectory
@@ -116,7 +115,7 @@ def end_event(directory: RunDirectory, pid: int | None) -> EngineStopped | Faile
     """Returns the event with which the engine of this pid ended, or the last one; None if the history has none."""
     is_wanted, last = pid is None, None
     with contextlib.suppress(FileNotFoundError, UserError):
-        for event in chain.from_iterable(LogReader(directory.events).read()):
+        for event in deciding_events(directory.events):
             if isinstance(event, EngineStarted):
                 is_wanted = pid in (None, event.pid)
             elif is_wanted and isinstance(event, EngineStopped | Failed):
