@@ -143,10 +143,16 @@ class Profiler:
             self._publish(ProfileFailed(step=step, problems=problems_in(error)))
             return
         breakdown, problem = self._read(at.program, steps, seconds / max(1, steps))
+        paused = time.perf_counter() - tracing.waited - seconds
         if is_periodic:
             shutil.rmtree(self._newest().parent, ignore_errors=True)
-            paused = time.perf_counter() - tracing.waited - seconds
             self._put_off(paused)
+        else:
+            for file in self._traces()[:-KEPT]:
+                shutil.rmtree(file.parent, ignore_errors=True)
+            profiled = Profiled(step=step, steps=steps, directory=str(self._directory), preset=at.program.name)
+            self._publish(structs.replace(profiled, breakdown=breakdown, problem=problem))
+        if is_periodic or breakdown:
             self._publish(
                 PartsMeasured(
                     step=step,
@@ -157,11 +163,6 @@ class Profiler:
                     problem=problem,
                 )
             )
-            return
-        for file in self._traces()[:-KEPT]:
-            shutil.rmtree(file.parent, ignore_errors=True)
-        profiled = Profiled(step=step, steps=steps, directory=str(self._directory), preset=at.program.name)
-        self._publish(structs.replace(profiled, breakdown=breakdown, problem=problem))
 
     def _put_off(self, paused: float) -> None:
         if self._every is not None:

@@ -83,7 +83,7 @@ class ProfileFailed(Event, frozen=True):
 
 
 class PartsMeasured(Event, frozen=True):
-    """Where the time of a step went, measured from time to time because of `--profile-every`."""
+    """Where the time of a step went: of each profile, and from time to time because of `--profile-every`."""
 
     step: int
     """The last of the measured steps."""

@@ -239,6 +239,8 @@ def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str,
     assert profiled.breakdown, profiled.problem
     assert (profiled.breakdown.steps, len(profiled.breakdown.devices)) == (2, 8)
     assert {"input", "host"} <= {part.name for part in profiled.breakdown.parts if part.seconds}
+    (measured,) = [event for event in events if isinstance(event, PartsMeasured)]
+    assert (measured.step, measured.parts) == (5, profiled.breakdown.parts)
     kept = set((tmp_path / "profile").rglob("*.xplane.pb"))
     (trace,) = kept - set(older)
     assert kept == {*older[1:], trace}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.profiling.timeline import MAX_SPANS, Activity, Rank, device_spans, encoded
-from shardtui.engine.wire.events import PartsMeasured, Profiled
+from shardtui.engine.wire.events import PartsMeasured
 from shardtui.engine.wire.step_breakdown import TICKS, OperationTime, PartTime, StepBreakdown, Timeline
 from shardtui.tui.screens.time import folded, history_lines
 from shardtui.tui.screens.traffic import TrafficScreen
@@ -184,13 +184,11 @@ def test_a_bar_is_the_mean_of_its_breakdowns() -> None:
 FAILED = PartsMeasured(step=3, preset="dp", step_seconds=None, parts=[], pause_seconds=1.0, problem="cut off")
 
 
-def test_the_history_has_profiles_too_and_no_failures() -> None:
+def test_the_history_has_no_failures() -> None:
     state = RunState()
-    profiled = Profiled(step=9, steps=5, directory="/x", preset="dp", breakdown=breakdown(idle=0.1))
-    for event in (measured(2), FAILED, profiled):
+    for event in (measured(2), FAILED, measured(9)):
         apply(state, event)
     assert [each.step for each in state.measured] == [2, 9]
-    assert state.profiled == profiled
 
 
 def test_the_log_has_a_line() -> None:

@@ -143,24 +143,10 @@ def apply(state: RunState, event: AnyEvent) -> None:
             state.profiling = event
         case events.Profiled():
             state.profiling, state.profiled = None, event
-            _add_parts(state, event)
         case events.ProfileFailed():
             state.profiling = None
         case _:  # for the log and a notice
             pass
-
-
-def _add_parts(state: RunState, event: events.Profiled) -> None:
-    if found := event.breakdown:
-        state.measured.append(
-            events.PartsMeasured(
-                step=event.step,
-                preset=event.preset,
-                step_seconds=found.step_seconds,
-                parts=found.parts,
-                pause_seconds=0.0,
-            )
-        )
 
 
 def _start(state: RunState, event: EngineStarted) -> None:
