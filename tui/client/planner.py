@@ -29,8 +29,11 @@ TRACED_SECONDS = 0.5
 """Seconds between two looks at what is traced so far."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Compiling:
+    """A compilation of a row of the board."""
+
+    index: int
     preset: str
     """The title of its row: its name and settings."""
     number: int
@@ -39,14 +42,6 @@ class Compiling:
     """How many presets are to be compiled; of a search, at most."""
     began: float
     """Start, in seconds of `time.monotonic`."""
-
-
-@dataclass
-class Job:
-    """A compilation of a row of the board."""
-
-    index: int
-    about: Compiling
     process: EngineProcess
     is_cancelled: bool = False
 
@@ -86,7 +81,7 @@ class Planner:
         self._nice = nice
         self._question = "schedule" if breakdowns else "compile"
         self.compiles = compiles and compilers.missing(load_topology(topology)) is None
-        self._jobs: dict[asyncio.Task[Answer], Job] = {}
+        self._jobs: dict[asyncio.Task[Answer], Compiling] = {}
         self._tried: set[str] = set()
         self._compiled_since = self._last_ended = 0.0  # when the first compilation began, and the last one ended
         self.preset_problems: list[str] = [] if presets else problems
@@ -105,7 +100,7 @@ class Planner:
 
     @property
     def running(self) -> list[Compiling]:
-        return [job.about for job in self._jobs.values()]
+        return list(self._jobs.values())
 
     @property
     def compiling(self) -> Compiling | None:
@@ -114,7 +109,7 @@ class Planner:
     @property
     def is_waiting(self) -> bool:
         """Whether all that is to be compiled now waits for the compilations of other plans on this machine."""
-        return bool(self._jobs) and all(job.process.is_waiting for job in self._jobs.values())
+        return bool(self._jobs) and all(job.process.is_waiting for job in self.running)
 
     @property
     def seconds_left(self) -> float | None:
@@ -205,7 +200,7 @@ class Planner:
         return configured(self.config, self.board.rows[at].settings), self._topology, self._presets[at]
 
     def cancel(self) -> None:
-        for job in list(self._jobs.values())[:1]:
+        if job := self.compiling:
             job.is_cancelled = True
             job.process.kill()
 
@@ -218,7 +213,7 @@ class Planner:
         if self._timeout() == 0:
             return None
         if self.search and not self.search.is_mesh_fixed:
-            running = {job.index for job in self._jobs.values()}
+            running = {job.index for job in self.running}
             rows = [row for place, row in enumerate(self._rows) if place not in running]
             row = next_to_compile(rows, self.search.goal)
         else:
@@ -254,8 +249,7 @@ class Planner:
         row = self._rows[index]
         self._compiled_since = self._compiled_since or time.monotonic()
         self._tried.add(row.title)
-        about = Compiling(row.title, len(self._tried), self._most, time.monotonic())
-        job = Job(index, about, EngineProcess(self._nice))
+        job = Compiling(index, row.title, len(self._tried), self._most, time.monotonic(), EngineProcess(self._nice))
         config = configured(self.config, row.settings)
         answer = job.process.ask(self._question, config, self._topology, self._presets[index])
         self._jobs[asyncio.create_task(answer)] = job
