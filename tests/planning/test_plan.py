@@ -34,7 +34,7 @@ from shardtui.tui.client.planner import usual_presets
 from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.terminal.plain_table import plain_console
-from shardtui.tui.widgets.row_details import RowDetails
+from shardtui.tui.widgets.preset_board import RowDetails
 from shardtui.tui.widgets.table import Table
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input

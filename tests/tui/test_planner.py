@@ -14,7 +14,7 @@ from shardtui.engine.base.user_error import UserError
 from shardtui.engine.hlo.traffic import Flow
 from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.compilers import slot
-from shardtui.engine.planning.ranking import Board, Row, StepCost
+from shardtui.engine.planning.ranking import Board, Measured, Row, StepCost
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset import Indivisible
@@ -28,7 +28,7 @@ from shardtui.tui.client.planner import Planner, usual_presets
 from shardtui.tui.state import board_rows
 from shardtui.tui.state.step_words import overlap_words
 from shardtui.tui.widgets.plan_request import progress_text
-from shardtui.tui.widgets.row_details import detail_lines
+from shardtui.tui.widgets.preset_board import detail_lines
 
 from ..compilers import ABORTS, FAILS, HANGS, KILLED, Compilers
 from ..conftest import tiny_config
@@ -243,6 +243,15 @@ def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
     assert any(line.startswith("collective-permute ") for line in texts[0].splitlines()), "named in full"
     none = [msgspec.structs.replace(each, bytes_overlapped=0) for each in moved]
     assert overlap_words(none) == "none overlapped with computation"
+
+
+def test_details_begin_with_what_was_measured() -> None:
+    quartiles = {"lower_quartile_seconds": 0.2, "upper_quartile_seconds": 0.22}
+    ends = {"fastest_seconds": 0.19, "slowest_seconds": 1.5}
+    measured = Measured(steps=9, step_seconds=0.21, tokens_per_second=12_345.6, bytes_in_use=None, **quartiles, **ends)
+    (line,) = detail_lines(Row(preset="dp", mesh={"data": 2}, measured=measured), 120, "examples")
+    said = "210 ms, middle 50 % of 9 steps 200…220 ms, all 190 ms…1.5 s; 12,346 examples/s"
+    assert line.plain.split(maxsplit=1) == ["measured", said]
 
 
 @pytest.mark.parametrize(

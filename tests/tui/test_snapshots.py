@@ -33,7 +33,7 @@ LINES = {
         "│ preset               mesh   step time  in use     peak     sent ",
         "│ ○ dp                 8×1        1.1 s          46.9 MB   5.9 MB ",
         "│ ● dp-tp2             4×2       834 ms          45.1 MB  7.31 MB ",
-        "│ dp: data 8 × model 1; state + batch 10.1 MB, peak 46.9 MB ",
+        "│ memory         46.9 MB of 3.16 GB, of which state + batch 10.1 MB, compiled  │",
     ],
     "plan": [" slice v5e:4x4          batch 16        press t to choose a slice, e.g. v5e:4x4"],
     "rules": [

@@ -1,6 +1,6 @@
 """Compare: estimated, compiled and measured figures of each preset in this run, the best preset first."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import ClassVar
 
 from textual import on
@@ -16,11 +16,11 @@ from ..messages import ComparisonCancelled, ComparisonRequested, PresetChosen
 from ..state import board_rows
 from ..state.availability import why_not
 from ..state.comparison import Stage, in_progress
-from ..state.measured_rows import columns, devices, listed_presets, rows_of, span, verdict
+from ..state.measured_rows import columns, devices, listed_presets, rows_of, verdict
 from ..state.run_state import Phase, RunState
-from ..widgets.lines import Lines, StyledText, Texts, set_titles
+from ..widgets.lines import Lines, set_titles
+from ..widgets.preset_board import PresetBoard
 from ..widgets.preset_list import StepTimes, state_mark
-from ..widgets.table import Table
 from .run_screen import RunScreen
 
 
@@ -28,14 +28,8 @@ class Progress(Lines):
     """The state of the running comparison, in one line of its own so that the table need not be redrawn."""
 
 
-class Verdict(Texts):
-    """The recommendation, and all figures of the row under the cursor."""
-
-    INDENT = "  "
-
-
 class CompareScreen(RunScreen):
-    """A table of the presets with their figures, the progress of a comparison above it and its verdict below."""
+    """A table of the presets with their figures, the progress of a comparison above it, its verdict below."""
 
     HELP = """\
 ## Compare
@@ -58,7 +52,6 @@ nothing is measured in it.
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows: list[Row] = []
         self.times = StepTimes()
         self.left_out: set[str] = set()
         """Presets that are not to be measured."""
@@ -67,23 +60,23 @@ nothing is measured in it.
 
     def body(self) -> Iterable[Widget]:
         yield Progress()
-        self.table = Table(has_full_text=False)
-        yield self.table
-        yield Verdict()
+        self.board = PresetBoard()
+        yield self.board
 
     def on_resize(self) -> None:
         self.show_state(self.state)
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        self.rows = rows_of(state, listed_presets(state))
+        rows = rows_of(state, listed_presets(state))
         is_estimating = state.ready and state.config and not state.estimates and state.is_live
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
-        set_titles(self.table.rows, title, "estimating …" if is_estimating else "per device and step")
+        set_titles(self.board.table.rows, title, "estimating …" if is_estimating else "per device and step")
         self.query_one(Progress).show([progress_line(state)])
         shown = columns(state.counted, self.size.width >= board_rows.WIDE_FROM, self.mark, self.status)
-        self.table.show_columns(shown, {row.preset: row for row in self.rows})
-        self.show_verdict()
+        self.board.show_rows(shown, rows, state.counted)
+        is_measured = any(row.measured for row in rows)
+        self.board.hints.show_texts([(f"→ {verdict(rows, devices(state.ready))}", "$success")] if is_measured else [])
         self.show_keys()
 
     def show_keys(self) -> None:
@@ -113,13 +106,7 @@ nothing is measured in it.
 
     @property
     def chosen_preset(self) -> str | None:
-        return self.table.selected
-
-    @on(DataTable.RowHighlighted)
-    @on(Table.Refilled)
-    def show_verdict(self) -> None:
-        row = next((row for row in self.rows if row.preset == self.chosen_preset), None)
-        self.query_one(Verdict).show_texts(verdict_texts(self.rows, row, self.state))
+        return self.board.table.selected
 
     @on(DataTable.RowSelected)
     def choose(self) -> None:
@@ -151,33 +138,3 @@ def progress_line(state: RunState) -> Content:
     left = comparison.seconds_left
     about = "" if left is None else f" · about {formatting.seconds(max(1.0, left))} left"
     return Content.assemble((f" {in_progress(comparison)}", "bold $accent"), about, (waits, "$warning"))
-
-
-def verdict_texts(rows: Sequence[Row], row: Row | None, state: RunState) -> list[StyledText]:
-    """Returns the verdict once anything is measured, then the problems or the figures of `row`."""
-    texts: list[StyledText] = []
-    if any(each.measured for each in rows):
-        texts.append((f"→ {verdict(rows, devices(state.ready))}", "$success"))
-    if row is not None:
-        texts += [(line, "$error") for line in board_rows.problems([row])] or [(row_summary(row, state.counted), "")]
-    return texts
-
-
-def row_summary(row: Row, counted: str) -> str:
-    """Returns the figures of a row that the table has no room for, in one sentence."""
-    measured, compiled, estimate = row.measured, row.compiled, row.estimate
-    parts = [f"{row.preset}: {formatting.axes(row.mesh)}"]
-    if measured:
-        middle_half = span(measured.lower_quartile_seconds, measured.upper_quartile_seconds)
-        full_range = span(measured.fastest_seconds, measured.slowest_seconds)
-        parts.append(f"middle 50 % of {measured.steps} steps {middle_half}, all {full_range}")
-        parts.append(f"{measured.tokens_per_second:,.0f} {counted}/s")
-    if compiled:
-        parts.append(
-            f"state + batch {formatting.size(compiled.argument_bytes)}, peak {formatting.size(compiled.peak_bytes)}"
-        )
-    elif estimate:
-        held, peak = formatting.size(estimate.argument_bytes), formatting.size(estimate.peak_bytes)
-        parts.append(f"traced: state + batch {held}, peak {peak}")
-    parts += board_rows.caveats(row)
-    return "; ".join(parts)

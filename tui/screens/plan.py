@@ -13,14 +13,20 @@ from textual.worker import Worker
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
-from ...engine.spec.search import SearchRequest
+from ...engine.planning.goal import ranked
+from ...engine.planning.ranking import Row
+from ...engine.spec.search import Goal, SearchRequest
 from ...engine.spec.topology import load_topology
 from ..bindings import identified
 from ..client.engine_process import NICENESS
 from ..client.planner import Planner
+from ..state.board_rows import WIDE_FROM, columns
+from ..state.recommendation import recommendation
 from ..state.run_state import RunState
-from ..widgets.plan_board import PlanBoard
+from ..terminal.clean import clean
+from ..widgets.lines import StyledText, set_titles
 from ..widgets.plan_request import EXAMPLE_SLICES, PlanRequest, ended_text, remember_slice
+from ..widgets.preset_board import PresetBoard
 from .memory import MemoryScreen
 from .predicted import PredictedScreen
 from .run_screen import RunScreen
@@ -75,10 +81,16 @@ again.
     def planner(self) -> Planner | None:
         return self.plans[-1] if self.plans else None
 
+    def on_mount(self) -> None:
+        self.set_interval(1.0, self.show_progress)
+
+    def on_resize(self) -> None:
+        self.show_rows()
+
     def body(self) -> Iterable[Widget]:
         self.request = PlanRequest()
         yield self.request
-        self.board = PlanBoard()
+        self.board = PresetBoard()
         yield self.board
 
     def show_state(self, state: RunState) -> None:
@@ -135,7 +147,7 @@ again.
         """
         try:
             async for _ in planner.boards():
-                self.board.show_plan(planner)
+                self.show_plan()
                 self.show_progress()
         except UserError as error:
             self.show_problems(error.problems)
@@ -152,8 +164,7 @@ again.
         if row.verdict == "too large":
             self.make_fit(row.title, planner)
         elif row.compiled:
-            breakdown = partial(planner.breakdown, row.title)
-            self.app.push_screen(PredictedScreen(row.title, row.compiled, breakdown))  # pyright: ignore[reportUnknownMemberType]
+            self.app.push_screen(PredictedScreen(row.title, row.compiled, partial(planner.breakdown, row.title)))  # pyright: ignore[reportUnknownMemberType]
         elif (cost := row.estimate) and cost.at_peak:
             self.app.push_screen(MemoryScreen(row.title, cost.at_peak, cost.peak_buffers, None))  # pyright: ignore[reportUnknownMemberType]
         else:
@@ -170,6 +181,21 @@ again.
             return
         search = SearchRequest(is_mesh_fixed=True)
         self.start(Planner(config, topology, (preset,), compiles=True, nice=NICENESS, search=search))
+
+    def show_plan(self) -> None:
+        """Shows the ranked presets and the recommendation, once there are estimates."""
+        self.show_rows()
+        if (planner := self.planner) and planner.board:
+            self.board.hints.show_texts(hints(list(self.board.rows.values()), planner.board.topology, planner.goal))
+
+    def show_rows(self) -> None:
+        planner = self.planner
+        if planner is None or planner.board is None:
+            return
+        board, compiling = clean(planner.board), [each.preset for each in planner.running]
+        title = f"{board.model} on {load_topology(board.topology).title}"
+        set_titles(self.board.table.rows, title, f"batch of {planner.config.batch}")
+        self.board.show_rows(columns(self.size.width >= WIDE_FROM, compiling), ranked(board.rows, planner.goal))
 
     def show_progress(self) -> None:
         """Shows what is being compiled, or the status of the plan, and enables the cancel keys accordingly."""
@@ -205,7 +231,7 @@ again.
             self.worker = None
         self.plans.pop()
         self.status = ended_text(self.plans[-1])
-        self.board.show_plan(self.plans[-1])
+        self.show_plan()
         self.show_progress()
 
     def action_skip(self) -> None:
@@ -223,5 +249,13 @@ again.
             return
         if self.worker.is_cancelled:
             self.status = "cancelled"
-        self.board.fill()
+        self.show_rows()
         self.show_progress()
+
+
+def hints(rows: Sequence[Row], slice_name: str, goal: Goal | None) -> list[StyledText]:
+    """Returns which row to choose, and what to install if none can be compiled for this slice."""
+    topology = load_topology(slice_name)
+    problem = compilers.missing(topology)
+    advice = f"→ {recommendation(rows, topology.title, goal)}"
+    return [(advice, "bold"), *([(problem, "$warning")] if problem else [])]

@@ -40,10 +40,6 @@ class PlanRequest(Horizontal):
             Input(id="batch", compact=True, max_length=9),
             Lines(id="progress"),
         )
-        self.planner: Planner | None = None
-
-    def on_mount(self) -> None:
-        self.set_interval(1.0, self.tick)
 
     def focus_slice(self) -> None:
         self.query_one("#topology", Input).focus()
@@ -53,16 +49,11 @@ class PlanRequest(Horizontal):
         batch.value = batch.value or str(sequences)
 
     def show_progress(self, planner: Planner | None, status: str) -> None:
-        """Shows what the plan compiles, from now on every second, or else the `status`."""
-        self.planner, self.status = planner, status
+        """Shows what the plan compiles, or else the `status`."""
         text, style = status, "$text-muted"
         if planner and planner.compiling:
             text, style = progress_text(planner), "$warning"
         self.query_one("#progress", Lines).show([Content.styled(text, style)])
-
-    def tick(self) -> None:
-        if self.screen.is_current and self.planner and self.planner.compiling:
-            self.show_progress(self.planner, self.status)
 
     def read(self, config: RunConfig | None) -> tuple[RunConfig, str]:
         """Returns the config with the typed batch size, and the topology. Raises UserError with every problem."""

@@ -1,39 +1,83 @@
-"""The details of one preset of a plan."""
+"""A board of presets: their table, what is said of all, and the details of the preset under the cursor."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.content import Content
+from textual.widgets import DataTable
 
 from ...engine.base import formatting
-from ...engine.planning.ranking import Row, StepCost
+from ...engine.planning.ranking import Measured, Row, StepCost
 from ..state import board_rows
+from ..state.measured_rows import span
 from ..state.step_words import overlap_words, pipeline_words
-from .lines import Lines, set_titles, wrapped
+from ..terminal.plain_table import Column
+from .lines import Lines, Paragraphs, set_titles, wrapped
+from .table import Table
+
+
+class PresetBoard(Vertical):
+    """A table of presets, hints below it, and the details of the selected row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.hints, self.details = Table(has_full_text=False), Paragraphs(id="hints"), RowDetails()
+        self.rows: dict[str, Row] = {}
+        """By title, in the order of the view."""
+        self.counted = "tokens"
+        """What a rate counts: tokens or examples."""
+
+    def compose(self) -> ComposeResult:
+        yield self.table
+        yield self.hints
+        yield self.details
+
+    def on_mount(self) -> None:
+        set_titles(self.table.rows, "presets")
+        set_titles(self.details, "preset")
+
+    def show_rows(self, columns: Sequence[Column[Row]], rows: Iterable[Row], counted: str = "tokens") -> None:
+        self.rows, self.counted = {row.title: row for row in rows}, counted
+        self.table.show_columns(columns, self.rows)
+        self.show_details()
+
+    @property
+    def selected_row(self) -> Row | None:
+        return self.rows.get(self.table.selected or "")
+
+    @on(DataTable.RowHighlighted)
+    @on(Table.Refilled)
+    def show_details(self) -> None:
+        self.details.show_row(self.selected_row, self.counted)
+
 
 LABEL_WIDTH = 15
 
 
 class RowDetails(Lines):
-    """Problems, memory, step time, pipeline, and the bytes sent over each mesh axis and its links."""
+    """Problems, measured times, memory, step time, pipeline, and the bytes sent over each mesh axis and its links."""
 
     def on_mount(self) -> None:
         self.row: Row | None = None
+        self.counted = ""
 
-    def show_row(self, row: Row | None) -> None:
-        self.row = row
+    def show_row(self, row: Row | None, counted: str) -> None:
+        self.row, self.counted = row, counted
         set_titles(self, row.title if row else "preset", formatting.axes(row.mesh) if row else "")
         self.draw()
 
     def draw(self) -> None:
-        self.show(detail_lines(self.row, self.size.width) if self.row else [])
+        self.show(detail_lines(self.row, self.size.width, self.counted) if self.row else [])
 
 
-def detail_lines(row: Row, width: int) -> list[Content]:
-    """Returns the details, problems first: a small panel cuts the last lines."""
+def detail_lines(row: Row, width: int, counted: str = "tokens") -> list[Content]:
+    """Returns the details, problems first: a small panel cuts the last lines. `counted`: tokens or examples."""
     style = "$warning" if row.cost else "$error"
     problems = (*row.problems, *board_rows.findings(row), *board_rows.caveats(row))
     lines = wrapped(((text, style) for text in problems), width)
-    texts = list(_texts(row))
+    texts = list(_texts(row, counted))
     indent = max([LABEL_WIDTH, *(len(label) + 1 for label, _ in texts)])
     for label, text in texts:
         found = wrapped([(text, "")], width - indent) or [Content()]
@@ -42,7 +86,9 @@ def detail_lines(row: Row, width: int) -> list[Content]:
     return lines
 
 
-def _texts(row: Row) -> Iterator[tuple[str, str]]:
+def _texts(row: Row, counted: str) -> Iterator[tuple[str, str]]:
+    if row.measured:
+        yield "measured", _measured(row.measured, counted)
     if row.cost is None:
         return
     yield "memory", _memory(row, row.cost)
@@ -60,6 +106,13 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
     if words := overlap_words(row.compiled.collectives or () if row.compiled else ()):
         yield "all sent", words
     yield from _collectives(row)
+
+
+def _measured(measured: Measured, counted: str) -> str:
+    middle_half = span(measured.lower_quartile_seconds, measured.upper_quartile_seconds)
+    full_range = span(measured.fastest_seconds, measured.slowest_seconds)
+    times = f"middle 50 % of {measured.steps} steps {middle_half}, all {full_range}"
+    return f"{formatting.seconds(measured.step_seconds)}, {times}; {measured.tokens_per_second:,.0f} {counted}/s"
 
 
 def _memory(row: Row, cost: StepCost) -> str:
