@@ -1,9 +1,11 @@
 """A table shows the columns for which there is room: figures whole, the one that sorts it always, texts cut."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
 from rich.text import Text
+from shardtui.engine.base import formatting
 from shardtui.engine.wire.descriptions import MeshInfo
 from shardtui.tui.state import board_rows, measured_rows
 from shardtui.tui.state.experts import LOADS
@@ -17,7 +19,8 @@ from shardtui.tui.state.tables import (
     operation_columns,
 )
 from shardtui.tui.terminal.plain_table import GAP, NARROWEST, Column, figure, fit, needed_cells, table_of
-from shardtui.tui.widgets.table import shortened
+from shardtui.tui.widgets.table import Table, shortened
+from textual.app import App, ComposeResult
 
 from .test_time import breakdown
 
@@ -58,12 +61,12 @@ def test_a_text_is_cut_where_it_says_least() -> None:
     path, name = Column[str]("source", str, cut="left"), Column[str]("mesh", str)
     assert shortened(Text("● models/attention.py:123"), 18, path).plain == "● …ttention.py:123"
     assert shortened(Text("data 4 × model 128"), 17, name).plain == "data 4 × model…", "no number is cut"
-    assert shortened(Text("1,234,567"), 3, figure("bytes", str)).plain == "1,234,567"
+    assert shortened(Text("1,234,567"), 3, figure("bytes", len)).plain == "1,234,567"
     assert shortened(Text("日本語の名前"), 7, name).plain == "日本語…"
 
 
 def test_columns_leave_in_their_order_and_texts_share_what_is_left() -> None:
-    columns = [Column[str]("a", str), figure("b", str), Column[str]("c", str, leaves=2), figure("d", str, 1)]
+    columns = [Column[str]("a", str), figure("b", len), Column[str]("c", str, leaves=2), figure("d", len, leaves=1)]
     assert fit(columns, [60, 10, 60, 10], 140) == {0: 60, 1: 10, 2: 60, 3: 10}
     assert fit(columns, [60, 10, 60, 10], 130) == {0: 55, 1: 10, 2: 55, 3: 10}
     assert fit(columns, [60, 10, 60, 10], 95) == {0: 42, 1: 10, 2: 42}
@@ -75,10 +78,29 @@ def test_columns_leave_in_their_order_and_texts_share_what_is_left() -> None:
 def test_a_column_that_may_leave_and_is_empty_is_not_shown() -> None:
     columns = [
         Column("name", lambda row: row[0], leaves=1),
-        figure("kept", lambda row: ""),
+        figure("kept", lambda row: None),
         figure("padding", lambda row: row[1], leaves=2),
     ]
-    empty, one = (table_of(columns, rows) for rows in ([("a", ""), ("b", " ")], [("a", ""), ("b", "4 B")]))
+    empty, one = (table_of(columns, rows) for rows in ([("a", None), ("b", None)], [("a", None), ("b", 4)]))
     assert [column.header for column in empty.columns] == ["name", "kept"]
     assert [column.header for column in one.columns] == ["name", "kept", "padding"]
     assert len(table_of(columns, []).columns) == 3, "an empty table says what it would show"
+
+
+async def test_rows_are_sorted_by_value_or_else_by_text_with_what_is_unknown_last() -> None:
+    """The values of two rows differ by less than their cells show."""
+    rows = {"a": ("● beta", 1_204_400.0), "b": ("Alpha", 1_203_900.0), "c": ("", math.nan), "d": ("gamma", None)}
+    columns = [Column("name", lambda row: row[0]), figure("size", lambda row: row[1], formatting.size)]
+
+    class TableApp(App[None]):
+        def compose(self) -> ComposeResult:
+            yield Table(sorted_by="size")
+
+    async with TableApp().run_test() as pilot:
+        table = pilot.app.query_one(Table)
+        table.show_columns(columns, rows)
+        found = [table.keys]
+        for action in (table.action_reverse, table.action_sort, table.action_sort, table.action_reverse):
+            action()
+            found.append(table.keys)
+    assert found == [list("abcd"), list("bacd"), list("abcd"), list("badc"), list("dabc")]

@@ -36,7 +36,7 @@ from ..client.planner import estimates
 from ..state import board_rows
 from ..state.comparison import WARM_UP_STEPS, Comparison, comparable_presets, in_progress
 from ..state.interpreter import apply
-from ..state.measured_rows import columns, devices, in_order, row_of, size, verdict
+from ..state.measured_rows import columns, devices, in_order, row_of, verdict
 from ..state.run_state import Phase, RunState
 from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import clean, json_line
@@ -74,7 +74,7 @@ class CompareReport(Struct, frozen=True, kw_only=True):
 
 
 SENT_BY_FORMULA: Column[Row] = figure(
-    "traced sent", lambda row: size(row.estimate.bytes_sent) if row.estimate else "", leaves=1
+    "traced sent", lambda row: row.estimate.bytes_sent if row.estimate else None, formatting.size, leaves=1
 )
 """Beside the bytes as compiled, to compare; the view has them for the presets that are not compiled yet."""
 CAPTION = "per device and step; predictions by the compiler, ≈ traced"

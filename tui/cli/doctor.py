@@ -36,7 +36,7 @@ from ...engine.wire.engine_command import engine_command
 from ..client.remote_client import output_of
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
-from ..terminal.plain_table import Column, figure, plain_console, table_console, table_of
+from ..terminal.plain_table import Column, plain_console, table_console, table_of
 from .doctor_training import LONGEST_SECONDS, TrainingChecks
 from .options import add_device_options, add_json_option
 from .runs import configured_hosts
@@ -229,9 +229,9 @@ class Difference(NamedTuple):
 COLUMNS: Sequence[Column[Difference]] = (
     Column("check", lambda row: row.check),
     Column("what", lambda row: row.what),
-    figure("here", lambda row: row.here),
-    figure("there", lambda row: row.there),
-    figure("here ÷ there", lambda row: row.ratio),
+    Column("here", lambda row: row.here, is_figure=True),
+    Column("there", lambda row: row.there, is_figure=True),
+    Column("here ÷ there", lambda row: row.ratio, is_figure=True),
 )
 
 

@@ -255,20 +255,16 @@ class Best:
 def topologies_table(boards: Sequence[Board], prices: Prices) -> Table:
     columns: list[Column[Best]] = [
         Column("topology", lambda best: best.topology.title),
-        figure("chips", lambda best: f"{best.topology.chips:,}"),
+        figure("chips", lambda best: best.topology.chips, "{:,}".format),
         Column("preset", lambda best: best.row.preset),
         Column("verdict", lambda best: board_rows.verdict(best.row)),
-        figure("peak", lambda best: board_rows.peak_of_capacity(best.row)),
-        figure("step time", lambda best: board_rows.step_time(best.row)),
-        figure("tokens/s", lambda best: board_rows.tokens_rate(best.row)),
-        figure("tokens/chip-hour", lambda best: _amount(best.tokens.per_chip_hour)),
-        *([figure("tokens/$", lambda best: _amount(best.tokens.per_dollar))] if prices else []),
+        Column("peak", lambda best: board_rows.peak_of_capacity(best.row), is_figure=True),
+        figure("step time", lambda best: board_rows.step_seconds(best.row), formatting.seconds),
+        figure("tokens/s", lambda best: board_rows.tokens_per_second(best.row), formatting.count),
+        figure("tokens/chip-hour", lambda best: best.tokens.per_chip_hour, formatting.count),
+        *([figure("tokens/$", lambda best: best.tokens.per_dollar, formatting.count)] if prices else []),
     ]
     planned = [(load_topology(board.topology), ranked(board.rows)[0]) for board in boards]
     found = [Best(topology, row, yield_of(row, topology, prices)) for topology, row in planned]
     rows = sorted(found, key=lambda each: each.rank)
     return table_of(columns, rows, title="best of each topology, predicted")
-
-
-def _amount(tokens: float | None) -> str:
-    return "" if tokens is None else formatting.count(tokens)

@@ -16,7 +16,7 @@ from ..messages import ComparisonCancelled, ComparisonRequested, PresetChosen
 from ..state import board_rows
 from ..state.availability import why_not
 from ..state.comparison import Stage, in_progress
-from ..state.measured_rows import columns, devices, listed_presets, rows_of, verdict
+from ..state.measured_rows import columns, devices, listed_presets, rows_of, step_seconds, verdict
 from ..state.run_state import Phase, RunState
 from ..widgets.lines import Lines, set_titles
 from ..widgets.preset_board import PresetBoard
@@ -73,7 +73,8 @@ nothing is measured in it.
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
         set_titles(self.board.table.rows, title, "estimating …" if is_estimating else "per device and step")
         self.query_one(Progress).show([progress_line(state)])
-        shown = columns(state.counted, self.size.width >= board_rows.WIDE_FROM, self.mark, self.status)
+        is_wide = self.size.width >= board_rows.WIDE_FROM
+        shown = columns(state.counted, is_wide, self.mark, self.status, self.seconds)
         self.board.show_rows(shown, rows, state.counted)
         is_measured = any(row.measured for row in rows)
         self.board.hints.show_texts([(f"→ {verdict(rows, devices(state.ready))}", "$success")] if is_measured else [])
@@ -99,10 +100,10 @@ nothing is measured in it.
         comparison = self.state.comparison
         if comparison and comparison.current == row.preset and comparison.stage is Stage.MEASURING:
             return "…"
-        if row.measured:
-            return ""
-        seconds = self.times.of(self.state).get(row.preset)
-        return "left out" if row.preset in self.left_out else formatting.seconds(seconds) if seconds else ""
+        return "left out" if row.preset in self.left_out and not row.measured else ""
+
+    def seconds(self, row: Row) -> float | None:
+        return step_seconds(row) or self.times.of(self.state).get(row.preset)
 
     @property
     def chosen_preset(self) -> str | None:

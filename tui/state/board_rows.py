@@ -28,11 +28,11 @@ def columns(is_wide: bool = True, compiling: Sequence[str] = ()) -> list[Column[
     return [
         Column("preset", (lambda row: row.title) if is_wide else _short_title, style="bold"),
         Column("verdict", lambda row: Text(said(row), STYLES[row.verdict])),
-        figure("peak", used),
+        Column("peak", used, is_figure=True, value=lambda row: row.cost.peak_bytes if row.cost else None),
         Column("sent/step", lambda row: [*most_sent(row), *overlapped(row)], leaves=1),
-        figure("step time", step_time),
-        figure("tokens/s", tokens_rate, 3),
-        figure("MFU", utilisation, 5),
+        figure("step time", step_seconds, formatting.seconds),
+        figure("tokens/s", tokens_per_second, formatting.count, 3),
+        figure("MFU", lambda row: row.timed.flop_utilisation if row.timed else None, formatting.percent, 5),
         Column("bound", bound, leaves=4),
         Column("from", lambda row: "compiling" if row.title in compiling else source(row), style="dim"),
         Column("est. error", estimate_errors, leaves=2),
@@ -193,19 +193,12 @@ def caveats(row: Row) -> list[str]:
     return [f"no estimate: {row.no_estimate}"] if row.no_estimate else []
 
 
-def step_time(row: Row) -> str:
-    cost = row.timed
-    return formatting.seconds(cost.step_seconds) if cost and cost.step_seconds else ""
+def step_seconds(row: Row) -> float | None:
+    return row.timed.step_seconds if row.timed else None
 
 
-def tokens_rate(row: Row) -> str:
-    cost = row.timed
-    return formatting.count(cost.tokens_per_second) if cost and cost.tokens_per_second else ""
-
-
-def utilisation(row: Row) -> str:
-    cost = row.timed
-    return formatting.percent(cost.flop_utilisation) if cost and cost.flop_utilisation is not None else ""
+def tokens_per_second(row: Row) -> float | None:
+    return row.timed.tokens_per_second if row.timed else None
 
 
 def bound(row: Row) -> str:

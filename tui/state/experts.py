@@ -60,13 +60,18 @@ def layer_loads(experts: ExpertNumbers) -> list[LayerLoad]:
 
 
 LOADS: Sequence[Column[LayerLoad]] = (
-    figure("layer", lambda each: str(each.layer)),
-    figure("variation", lambda each: formatting.number(each.variation)),
-    figure("effective", lambda each: formatting.percent(each.used)),
-    figure("dead", lambda each: str(each.dead)),
-    figure("most loaded", lambda each: f"{formatting.number(each.load[each.busiest])} (expert {each.busiest})"),
-    figure("dropped", lambda each: "–" if each.dropped is None else formatting.percent(each.dropped)),
-    figure("max logit", lambda each: formatting.number(each.logits_max)),
+    figure("layer", lambda each: each.layer),
+    figure("variation", lambda each: each.variation, formatting.number),
+    figure("effective", lambda each: each.used, formatting.percent),
+    figure("dead", lambda each: each.dead),
+    Column(
+        "most loaded",
+        lambda each: f"{formatting.number(max(each.load))} (expert {each.busiest})",
+        is_figure=True,
+        value=lambda each: max(each.load),
+    ),
+    figure("dropped", lambda each: each.dropped, formatting.percent, unknown="–"),
+    figure("max logit", lambda each: each.logits_max, formatting.number),
 )
 """Of the load of a layer's experts."""
 

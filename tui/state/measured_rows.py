@@ -1,14 +1,13 @@
 """The board of a run: each preset as estimated, as compiled and as measured on its devices."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 
 from ...engine.base import formatting
 from ...engine.hlo.traffic import flows
 from ...engine.planning.goal import ranked
-from ...engine.planning.ranking import Measured, Row, StepCost
+from ...engine.planning.ranking import Row, StepCost
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady, PresetCompiled
@@ -54,14 +53,24 @@ def listed_presets(state: RunState) -> list[str]:
     return [info.name for info in presets if not is_pitfall(info.name) or info.name == state.preset]
 
 
+def step_seconds(row: Row) -> float | None:
+    return row.measured.step_seconds if row.measured else None
+
+
 def columns(
     counted: str,
     is_wide: bool = True,
     mark: Callable[[Row], str] = lambda row: "",
     status: Callable[[Row], str] = lambda row: "",
+    seconds: Callable[[Row], float | None] = step_seconds,
 ) -> list[Column[Row]]:
     """Returns the columns of the board. `counted`: tokens or examples. `mark`: what stands before a preset's name.
-    `status`: what stands in the place of its step time, if anything."""
+    `status`: what stands in the place of its step time, if anything. `seconds`: that time."""
+
+    def time(row: Row) -> str:
+        found = seconds(row)
+        return status(row) or ("–" if found is None else formatting.seconds(found))
+
     return [
         Column("preset", lambda row: mark(row) + row.preset),
         Column(
@@ -70,36 +79,41 @@ def columns(
                 formatting.axes(row.mesh) if is_wide else "×".join(map(str, row.mesh.values())), row.mesh
             ),
         ),
-        figure(
-            "step time",
-            lambda row: status(row) or _measured(row, lambda it: formatting.seconds(it.step_seconds)) or "–",
-        ),
-        figure(
+        Column("step time", time, is_figure=True, value=seconds),
+        Column(
             "middle 50 %",
-            lambda row: _measured(row, lambda it: span(it.lower_quartile_seconds, it.upper_quartile_seconds)),
-            2,
+            lambda row: span(it.lower_quartile_seconds, it.upper_quartile_seconds) if (it := row.measured) else "",
+            is_figure=True,
+            leaves=2,
+            value=lambda row: row.measured.lower_quartile_seconds if row.measured else None,
         ),
-        figure(f"{counted}/s", lambda row: _measured(row, lambda it: formatting.three_digits(it.tokens_per_second)), 3),
-        figure("in use", lambda row: _measured(row, lambda it: size(it.bytes_in_use))),
-        figure("state + batch", lambda row: predicted(row, "argument_bytes"), 1),
-        figure("peak", lambda row: predicted(row, "peak_bytes")),
-        figure("sent", lambda row: predicted(row, "bytes_sent")),
+        figure(
+            f"{counted}/s",
+            lambda row: row.measured.tokens_per_second if row.measured else None,
+            formatting.three_digits,
+            3,
+        ),
+        figure("in use", lambda row: row.measured.bytes_in_use if row.measured else None, formatting.size),
+        predicted("state + batch", lambda cost: cost.argument_bytes, 1),
+        predicted("peak", lambda cost: cost.peak_bytes),
+        predicted("sent", lambda cost: cost.bytes_sent),
     ]
 
 
-def _measured(row: Row, text: Callable[[Measured], str]) -> str:
-    return text(row.measured) if row.measured else ""
+def predicted(name: str, size: Callable[[StepCost], int | None], leaves: int = 0) -> Column[Row]:
+    """Returns a column of bytes per device as compiled; as traced, `≈ 1.2 MB`, where that is not known."""
 
+    def value(row: Row) -> int | None:
+        costs = (row.compiled, row.estimate)
+        return next((found for cost in costs if cost and (found := size(cost)) is not None), None)
 
-def predicted(row: Row, name: Literal["argument_bytes", "peak_bytes", "bytes_sent"]) -> str:
-    """Returns bytes per device as compiled; as traced, `≈ 1.2 MB`, if that is not known; empty if neither is."""
-    if row.compiled and (found := size(getattr(row.compiled, name))):
-        return found
-    return f"≈ {found}" if row.estimate and (found := size(getattr(row.estimate, name))) else ""
+    def cell(row: Row) -> str:
+        if (found := value(row)) is None:
+            return ""
+        is_compiled = row.compiled and size(row.compiled) is not None
+        return formatting.size(found) if is_compiled else f"≈ {formatting.size(found)}"
 
-
-def size(count: int | None) -> str:
-    return "" if count is None else formatting.size(count)
+    return Column(name, cell, is_figure=True, leaves=leaves, value=value)
 
 
 def span(low: float, high: float) -> str:

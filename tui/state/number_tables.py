@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rich.text import Text
 
@@ -19,18 +20,22 @@ RMS, NONFINITE = "rms", "NaN/∞"
 UNKNOWN = "–"
 
 
+def _count(nonfinite: float) -> Text:
+    return Text(f"{nonfinite:,}", "bold red" if nonfinite else "", justify="right")
+
+
 def numbers_columns() -> list[Column[NumbersRow]]:
     """Returns the columns of arrays: of stacked ones figures of all layers together, and the range over them."""
     return [
         Column("array", lambda row: row.array.name, cut="left"),
-        figure(RMS, lambda row: formatting.number(whole(row.array.rms))),
-        figure(NONFINITE, lambda row: _count(sum(row.array.nonfinite))),
+        figure(RMS, lambda row: whole(row.array.rms), formatting.number),
+        figure(NONFINITE, lambda row: sum(row.array.nonfinite), _count),
         Column("course", lambda row: course_bars(row.course), style="dim", leaves=5),
-        figure("update ratio", lambda row: ratio_words(row.update_ratio) if row.update_ratios else ""),
-        figure("max", lambda row: formatting.number(max(row.array.max)), 4),
+        figure("update ratio", lambda row: row.update_ratio, formatting.number, unknown=UNKNOWN),
+        figure("max", lambda row: max(row.array.max), formatting.number, 4),
         Column("rms by layer", lambda row: layers_words(row.array), leaves=6),
-        figure("mean", lambda row: formatting.number(sum(row.array.mean) / len(row.array.mean), 2), 3),
-        figure("zeros", lambda row: share(sum(row.array.zeros) / len(row.array.zeros) or None), 2),
+        figure("mean", lambda row: sum(row.array.mean) / len(row.array.mean), partial(formatting.number, digits=2), 3),
+        figure("zeros", lambda row: sum(row.array.zeros) / len(row.array.zeros) or None, share, 2),
         Column("kind", lambda row: row.array.kind, style="dim", leaves=1),
     ]
 
@@ -50,23 +55,27 @@ def layer_rows(row: NumbersRow) -> list[LayerRow]:
     return [LayerRow(str(at) if array.is_stacked else "all", at, row) for at in range(len(array.rms))]
 
 
+def ratio_of(each: LayerRow) -> float | None:
+    return each.row.update_ratios[each.at] if each.row.update_ratios else None
+
+
 LAYERS: Sequence[Column[LayerRow]] = (
-    figure("layer", lambda each: each.name),
-    figure(RMS, lambda each: formatting.number(each.row.array.rms[each.at])),
-    figure("max", lambda each: formatting.number(each.row.array.max[each.at])),
-    figure("mean", lambda each: formatting.number(each.row.array.mean[each.at])),
-    figure("zeros", lambda each: share(each.row.array.zeros[each.at] or None)),
-    figure(NONFINITE, lambda each: _count(each.row.array.nonfinite[each.at])),
-    figure("update ratio", lambda each: ratio_words(each.row.update_ratios[each.at]) if each.row.update_ratios else ""),
+    Column("layer", lambda each: each.name, is_figure=True),
+    figure(RMS, lambda each: each.row.array.rms[each.at], formatting.number),
+    figure("max", lambda each: each.row.array.max[each.at], formatting.number),
+    figure("mean", lambda each: each.row.array.mean[each.at], formatting.number),
+    figure("zeros", lambda each: each.row.array.zeros[each.at] or None, share),
+    figure(NONFINITE, lambda each: each.row.array.nonfinite[each.at], _count),
+    figure("update ratio", ratio_of, formatting.number, unknown=UNKNOWN),
 )
 """Of the layers of one array."""
 
 SHARDS: Sequence[Column[ShardNumbers]] = (
-    figure("device", lambda shard: str(shard.device)),
+    figure("device", lambda shard: shard.device),
     Column("holds", lambda shard: ranges_words(shard)),
-    figure(RMS, lambda shard: formatting.number(shard.rms)),
-    figure("max", lambda shard: formatting.number(shard.max)),
-    figure(NONFINITE, lambda shard: _count(shard.nonfinite)),
+    figure(RMS, lambda shard: shard.rms, formatting.number),
+    figure("max", lambda shard: shard.max, formatting.number),
+    figure(NONFINITE, lambda shard: shard.nonfinite, _count),
 )
 """Of shards that stand out."""
 
@@ -101,11 +110,3 @@ def shard_words(shard: ShardNumbers) -> str:
     ratio = f", {formatting.number(shard.rms / shard.usual)} × the others" if shard.usual else ""
     texts.append(f"rms {formatting.number(shard.rms)}{ratio}")
     return f"device {shard.device} {ranges_words(shard)}: {', '.join(texts)}"
-
-
-def _count(nonfinite: int) -> Text:
-    return Text(f"{nonfinite:,}", "bold red" if nonfinite else "", justify="right")
-
-
-def ratio_words(ratio: float | None) -> str:
-    return UNKNOWN if ratio is None else formatting.number(ratio)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from ...engine.base import formatting
 from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import all_runs
-from ..terminal.plain_table import Column, figure
-from .goodput import Goodput, share_words
+from ..terminal.plain_table import Column, column_of, figure
+from .goodput import Goodput
 from .losses import Evaluations, Losses
 from .run_summary import RUNS, RunSummary, recorded, summarise
 
@@ -24,7 +25,10 @@ class RunInfo(RunSummary, frozen=True, kw_only=True):
     """Mean losses of 64 equal parts of its steps, or of each step if it has fewer; null where none was finite."""
 
 
-WITH_GOODPUT: Sequence[Column[RunInfo]] = (*RUNS, figure("goodput", lambda run: share_words(run.goodput), 6))
+WITH_GOODPUT: Sequence[Column[RunInfo]] = (
+    *RUNS,
+    figure("goodput", lambda run: run.goodput.share, formatting.percent, 6, unknown="–"),
+)
 COLUMNS: Sequence[Column[RunInfo]] = (*WITH_GOODPUT, Column("process", lambda run: str(run.pid or "–")))
 
 
@@ -114,15 +118,8 @@ def in_new_trouble(origin: Origin, runs: Iterable[RunInfo]) -> list[RunInfo]:
     return [run for run in runs if run.trouble and run.trouble != before.get(run.run)]
 
 
-def _of_run(column: Column[RunInfo]) -> Column[BoardRow]:
-    def cell(row: BoardRow) -> str:
-        return column.text(row.run).plain if row.run else ""
-
-    return Column(column.name, cell, column.is_figure, leaves=column.leaves)
-
-
 HOST_COLUMNS: Sequence[Column[BoardRow]] = (
     Column("host", lambda row: row.host or "here"),
-    *map(_of_run, WITH_GOODPUT),
+    *(column_of(column, lambda row: row.run) for column in WITH_GOODPUT),
     Column("answer", lambda row: row.problem, leaves=8),
 )

@@ -138,26 +138,20 @@ def newest_first(directories: Iterable[RunDirectory]) -> list[RunDirectory]:
     return sorted(directories, key=active_at, reverse=True)
 
 
-def _age(summary: RunSummary) -> str:
-    return "now" if summary.is_live else formatting.rough_seconds(time.time() - summary.active_at)
+def _age(summary: RunSummary) -> float:
+    return 0.0 if summary.is_live else time.time() - summary.active_at
 
 
 RUNS: Sequence[Column[RunSummary]] = (
     Column("run", lambda summary: summary.run),
-    figure("age", _age),
+    figure("age", _age, lambda seconds: formatting.rough_seconds(seconds) if seconds else "now"),
     Column("model", lambda summary: summary.model, leaves=2),
     Column("preset", lambda summary: name_of(summary.preset), leaves=3),
-    figure("steps", lambda summary: f"{summary.step:,}"),
-    figure("loss", lambda summary: "–" if summary.loss is None else f"{summary.loss:.4g}"),
-    figure(
-        "held-out", lambda summary: "" if summary.best_held_out_loss is None else f"{summary.best_held_out_loss:.4g}", 4
-    ),
-    figure(
-        "tokens/s",
-        lambda summary: "" if summary.tokens_per_second is None else formatting.count(summary.tokens_per_second),
-        5,
-    ),
-    figure("size", lambda summary: formatting.size(summary.bytes), 1),
+    figure("steps", lambda summary: summary.step, "{:,}".format),
+    figure("loss", lambda summary: summary.loss, "{:.4g}".format, unknown="–"),
+    figure("held-out", lambda summary: summary.best_held_out_loss, "{:.4g}".format, 4),
+    figure("tokens/s", lambda summary: summary.tokens_per_second, formatting.count, 5),
+    figure("size", lambda summary: summary.bytes, formatting.size, 1),
     Column("trouble", lambda summary: "" if summary.trouble == summary.state else summary.trouble, leaves=7),
     Column("state", lambda summary: summary.state),
 )

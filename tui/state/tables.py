@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import prod
 
 from rich.text import Text
 
@@ -86,8 +87,11 @@ def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: 
     def of_array(cell: Callable[[ArrayInfo], str | Text]) -> Callable[[ArrayRow], str | Text]:
         return lambda row: "" if row.is_module else cell(row.arrays[0])
 
-    def total(size: Callable[[ArrayInfo, MeshInfo], int]) -> Callable[[ArrayRow], str]:
-        return lambda row: formatting.size(sum(size(array, mesh) for array in row.arrays))
+    def total(name: str, size: Callable[[ArrayInfo, MeshInfo], int], leaves: int = 0) -> Column[ArrayRow]:
+        return figure(name, lambda row: sum(size(array, mesh) for array in row.arrays), formatting.size, leaves)
+
+    def copies(row: ArrayRow) -> int | None:
+        return None if row.is_module else replicas(row.arrays[0].compiled_spec, mesh)
 
     def kind(row: ArrayRow) -> str:
         count = len(row.arrays)
@@ -100,11 +104,16 @@ def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: 
             cut="left",
         ),
         Column(DIMS, of_array(lambda array: axes_text(notation(array), mesh.axes))),
-        figure("per device", total(bytes_per_device)),
-        figure("copies", of_array(lambda array: str(replicas(array.compiled_spec, mesh))), 5),
-        figure(REDUNDANT, total(wasted_bytes), 6),
-        figure("bytes", total(lambda array, _: array.bytes), 3),
-        Column("shape", of_array(lambda array: formatting.shape(array.shape)), leaves=4),
+        total("per device", bytes_per_device),
+        figure("copies", copies, leaves=5),
+        total(REDUNDANT, wasted_bytes, 6),
+        total("bytes", lambda array, _: array.bytes, 3),
+        Column(
+            "shape",
+            of_array(lambda array: formatting.shape(array.shape)),
+            leaves=4,
+            value=lambda row: prod(row.arrays[0].shape),
+        ),
         Column("dtype", of_array(lambda array: array.dtype), style="dim", leaves=2),
         Column("kind", kind, style="dim", leaves=1),
     ]
@@ -131,17 +140,17 @@ def gathered(info: CollectiveInfo) -> str:
 def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> list[Column[CollectiveInfo]]:
     """Returns the columns of compiled collectives. `measured`: their times by name, if a step was profiled."""
 
-    def time(info: CollectiveInfo) -> str:
+    def time(info: CollectiveInfo) -> float | None:
         found = (measured or {}).get(info.name)
-        return formatting.seconds(found.waiting_seconds + found.exposed_seconds) if found else ""
+        return found.waiting_seconds + found.exposed_seconds if found else None
 
     return [
         Column("collective", lambda info: info.kind),
         Column("over", lambda info: axes_text(formatting.over(info.axes, info.network), info.axes)),
-        figure("times", lambda info: formatting.times(info.count)),
-        figure(PAYLOAD, lambda info: formatting.size(info.bytes_each), 3),
-        figure("sent/step", lambda info: formatting.in_step(info.bytes_sent)),
-        *([figure("measured", time)] if measured else []),
+        figure("times", lambda info: info.count, "{:,}".format, unknown="?"),
+        figure(PAYLOAD, lambda info: info.bytes_each, formatting.size, 3),
+        figure("sent/step", lambda info: info.bytes_sent, formatting.size, unknown="?"),
+        *([figure("measured", time, formatting.seconds)] if measured else []),
         Column("gathers", gathered, leaves=4, cut="left"),
         Column("by", lambda info: "user" if info.written else Text("compiler", "dim"), leaves=2),
         Column("source", lambda info: _cut(formatting.short_source(info.source)), cut="left"),
@@ -150,9 +159,9 @@ def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> 
 
 
 BUFFERS: Sequence[Column[PeakBuffer]] = (
-    figure("bytes", lambda buffer: formatting.size(buffer.bytes)),
-    figure("padding", lambda buffer: formatting.size(buffer.padding) if buffer.padding else "", 2),
-    figure("live", lifetime, 4),
+    figure("bytes", lambda buffer: buffer.bytes, formatting.size),
+    figure("padding", lambda buffer: buffer.padding or None, formatting.size, 2),
+    Column("live", lifetime, is_figure=True, leaves=4, value=lambda buffer: buffer.begin),
     Column("is", lambda buffer: buffer.kind, leaves=3),
     Column("source", lambda buffer: formatting.short_source(buffer.source), cut="left"),
     Column("layout", lambda buffer: buffer.layout, style="dim", leaves=1),
@@ -181,20 +190,22 @@ def operation_columns(breakdown: StepBreakdown) -> list[Column[OperationTime]]:
         return axes_text(each.part, waits[each.name].axes if each.name in waits else ())
 
     def wait(name: str, seconds: Callable[[CollectiveTime], float]) -> Column[OperationTime]:
-        return figure(name, lambda each: formatting.seconds(seconds(waits[each.name])) if each.name in waits else "", 2)
+        return figure(
+            name, lambda each: seconds(waits[each.name]) if each.name in waits else None, formatting.seconds, 2
+        )
 
     columns: list[Column[OperationTime]] = [
         Column("part", part),
         Column("module", lambda each: each.module, style="dim", cut="left"),
-        figure("share", lambda each: share(each.seconds / breakdown.step_seconds)),
-        figure("time", lambda each: formatting.seconds(each.seconds)),
-        figure("times", lambda each: f"{each.count:,.3g}", 8),
+        figure("share", lambda each: each.seconds / breakdown.step_seconds, share),
+        figure("time", lambda each: each.seconds, formatting.seconds),
+        figure("times", lambda each: each.count, "{:,.3g}".format, 8),
         Column("source", lambda each: formatting.short_source(each.source), cut="left"),
-        figure("FLOP/s", _known(formatting.rate, lambda each: each.flops_per_second), 4),
-        figure("MFU", lambda each: share(each.flops_share), 6),
-        figure("bytes/s", _known(formatting.size, lambda each: each.bytes_per_second), 3),
-        figure("bandwidth", lambda each: share(each.bandwidth_share), 5),
-        figure("roofline", _known(formatting.seconds, lambda each: each.roofline_seconds), 1),
+        figure("FLOP/s", lambda each: each.flops_per_second, formatting.rate, 4),
+        figure("MFU", lambda each: each.flops_share, share, 6),
+        figure("bytes/s", lambda each: each.bytes_per_second, formatting.size, 3),
+        figure("bandwidth", lambda each: each.bandwidth_share, share, 5),
+        figure("roofline", lambda each: each.roofline_seconds, formatting.seconds, 1),
         wait("waiting", lambda each: each.waiting_seconds),
         wait("exposed", lambda each: each.exposed_seconds),
         wait("hidden", lambda each: each.hidden_seconds),
@@ -205,21 +216,15 @@ def operation_columns(breakdown: StepBreakdown) -> list[Column[OperationTime]]:
     return columns
 
 
-def _known(
-    words: Callable[[float], str], value: Callable[[OperationTime], float | None]
-) -> Callable[[OperationTime], str]:
-    return lambda each: "" if (found := value(each)) is None else words(found)
-
-
-def share(value: float | None) -> str:
-    """Formats a fraction with one digit after the point: `38.2 %`; None as an empty text."""
-    return "" if value is None else f"{100 * value:.1f} %"
+def share(value: float) -> str:
+    """Formats a fraction with one digit after the point: `38.2 %`."""
+    return f"{100 * value:.1f} %"
 
 
 VALUES: Sequence[Column[tuple[str, ValueOrigin]]] = (
     Column("value", lambda each: each[0], cut="left"),
     Column("split over", lambda each: axes_text(each[1].layout if each[1].is_laid_out else "", chain(*each[1].axes))),
-    Column("shape", lambda each: formatting.shape(each[1].shape), leaves=2),
+    Column("shape", lambda each: formatting.shape(each[1].shape), leaves=2, value=lambda each: prod(each[1].shape)),
     Column("dtype", lambda each: each[1].dtype, style="dim", leaves=1),
     Column("source", lambda each: formatting.short_source(each[1].source), cut="left"),
     Column("asked for by", lambda each: ends(each[1].origin), leaves=3),
@@ -230,8 +235,8 @@ UNKNOWN_HERE = f"{UNKNOWN} here: --compile"
 ESTIMATED_COLLECTIVES: Sequence[Column[CollectiveOrigin]] = (
     Column("collective", lambda each: UNKNOWN_HERE if each.kind == UNKNOWN else each.kind),
     Column("over", lambda each: axes_text(formatting.over(each.axes), each.axes)),
-    figure("times", lambda each: formatting.times(each.count)),
-    figure(PAYLOAD, lambda each: formatting.in_step(each.bytes)),
+    figure("times", lambda each: each.count, "{:,}".format, unknown="?"),
+    figure(PAYLOAD, lambda each: each.bytes, formatting.size, unknown="?"),
     Column("source", lambda each: formatting.short_source(each.source), cut="left"),
     Column("because", lambda each: each.because, leaves=1),
 )

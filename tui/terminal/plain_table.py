@@ -16,6 +16,7 @@ from ...engine.base.output import printable
 from .axis_style import ANSI
 
 R = TypeVar("R", contravariant=True)
+S = TypeVar("S")
 UNLIMITED = 10_000
 """A width with room for every column."""
 GAP = 2
@@ -41,6 +42,8 @@ class Column(Generic[R]):
     """Its turn to leave a table that is too narrow for all: 1 leaves first, 0 stays."""
     cut: Literal["right", "left"] = "right"
     """The side at which a text is cut that is too long: the left one if its end says more, as in a path."""
+    value: Callable[[R], float | None] | None = None
+    """Returns what a view sorts a row by, None if unknown; without it by the text of the cell."""
 
     def text(self, row: R, separator: str = "; ") -> Text:
         """Returns the cell of a row. `separator`: what stands between its parts."""
@@ -51,8 +54,32 @@ class Column(Generic[R]):
         return Text(text, self.style, justify="right" if self.is_figure else None)
 
 
-def figure(name: str, cell: Callable[[R], str | Text | Sequence[str]], leaves: int = 0) -> Column[R]:
-    return Column(name, cell, is_figure=True, leaves=leaves)
+def figure(
+    name: str,
+    value: Callable[[R], float | None],
+    words: Callable[[float], str | Text] = str,
+    leaves: int = 0,
+    unknown: str = "",
+) -> Column[R]:
+    """Returns a column of numbers. `words`: formats one; `unknown`: the cell of a row that has none."""
+
+    def cell(row: R) -> str | Text:
+        return unknown if (found := value(row)) is None else words(found)
+
+    return Column(name, cell, is_figure=True, leaves=leaves, value=value)
+
+
+def column_of(column: Column[R], part: Callable[[S], R | None]) -> Column[S]:
+    """Returns the column of rows that it describes a part of, with empty cells where `part` is None."""
+    value = column.value
+
+    def cell(row: S) -> str:
+        return "" if (found := part(row)) is None else printable(column.text(found).plain)
+
+    def part_value(row: S) -> float | None:
+        return None if (found := part(row)) is None or value is None else value(found)
+
+    return Column(column.name, cell, column.is_figure, leaves=column.leaves, value=value and part_value)
 
 
 def fit(columns: Sequence[Column[Any]], needed: Sequence[int], room: int, kept: str | None = None) -> dict[int, int]:

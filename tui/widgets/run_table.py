@@ -1,7 +1,7 @@
 """A table of runs, newest first: what each trained, how far, and whether it is live."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from rich.text import Text
@@ -11,7 +11,7 @@ from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import RunDirectory
 from ..state.run_summary import RUNS, RunSummary, newest_first, summarise
-from ..terminal.plain_table import Column
+from ..terminal.plain_table import Column, column_of
 from .status_bar import PHASE_MARKS
 from .table import Cells, Table
 
@@ -49,7 +49,7 @@ class RunTable(Table):
         name, *figures, state = RUNS
         columns = [
             Column[str](name.name, self.name_of),
-            *(Column[str](each.name, self.known(each), each.is_figure, leaves=each.leaves) for each in figures),
+            *(column_of(each, self.summaries.get) for each in figures),
             Column[str](state.name, self.state_of),
         ]
         self.show_columns(columns, {key: key for key in [*([NEW] if self.new else []), *self.runs]})
@@ -59,9 +59,6 @@ class RunTable(Table):
             return Text(self.new, "bold")
         name = printable(key)
         return Text(name if self.chosen is None else f"{'[x]' if key in self.chosen else '[ ]'} {name}")
-
-    def known(self, column: Column[RunSummary]) -> Callable[[str], str]:
-        return lambda key: printable(column.text(self.summaries[key]).plain) if key in self.summaries else ""
 
     def state_of(self, key: str) -> str:
         if summary := self.summaries.get(key):

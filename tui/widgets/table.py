@@ -19,7 +19,9 @@ from ..bindings import identified
 from ..terminal.plain_table import GAP, Column, R, filled, fit, needed_cells
 from .lines import ELLIPSIS, Texts, cut_point
 from .rows import Rows
-from .sort_values import MARKS, SortValue, sort_value
+
+MARKS = " ●○◌✗▾▸"
+"""Characters beside a name that show its state, or that it can be opened."""
 
 
 class Filter(Input):
@@ -91,6 +93,8 @@ one that sorts it, and cuts long texts, never figures.
         self.sorted_by = sorted_by
         self.is_reversed = False
         self.columns: Sequence[Column[Any]] = ()
+        self.given: Mapping[str, Any] = {}
+        """The rows as the view gave them, by key."""
         self.all_rows: Mapping[str, Cells] = {}
         """Every row by its key, in the view's order; with a cell for each column, shown or not."""
         self.needed: Sequence[int] = ()
@@ -123,7 +127,7 @@ one that sorts it, and cuts long texts, never figures.
         """Shows the rows, by key. Cells that stay the same are not redrawn."""
         cells = {key: cells_of(columns, row) for key, row in rows.items()}
         kept = filled(columns, list(cells.values()))
-        self.columns = [columns[at] for at in kept]
+        self.columns, self.given = [columns[at] for at in kept], rows
         self.all_rows = {key: [row[at] for at in kept] for key, row in cells.items()}
         self.needed = needed_cells(self.names, self.all_rows.values())
         self.refresh_rows()
@@ -177,20 +181,22 @@ one that sorts it, and cuts long texts, never figures.
         return [pattern_of(word) for word in self.query_one(Filter).value.split()]
 
     def matching(self) -> Mapping[str, Cells]:
+        """Returns the rows that match the filter: figures from the largest, names from A, what is unknown last; where
+        it is reversed, the known ones the other way round."""
         patterns = self.patterns()
         found = {key: cells for key, cells in self.all_rows.items() if matches(cells, patterns)}
         if self.sorted_by is None or self.sorted_by not in self.names:
             return found
         at = self.names.index(self.sorted_by)
-        values = {key: sort_value(cells[at].plain) for key, cells in found.items()}
-        return {key: found[key] for key in sorted(found, key=lambda key: self.order_of(values[key]))}
-
-    def order_of(self, value: SortValue) -> tuple[int, float, tuple[int, ...]]:
-        """Returns the sort key of a cell: figures from the largest, names from A; reversed, the other way round."""
-        kind, number, name = value
-        sign = 1 if self.is_reversed else -1
-        letters = tuple(-sign * ord(letter) for letter in name)
-        return (kind, sign * number, letters)
+        value = self.columns[at].value
+        is_falling = self.is_reversed if value is None else not self.is_reversed
+        values = {
+            key: value(self.given[key]) if value else cells[at].plain.strip(MARKS).casefold() or None
+            for key, cells in found.items()
+        }
+        known = {key: each for key, each in values.items() if each is not None and each == each}  # not NaN
+        ordered = sorted(known, key=known.__getitem__, reverse=is_falling)
+        return {key: found[key] for key in [*ordered, *(key for key in found if key not in known)]}
 
     def label(self, column: Column[Any]) -> Text:
         """Returns the heading of a column, aligned like its cells, and marked if the rows are sorted by it."""
