@@ -87,14 +87,15 @@ def test_a_column_that_may_leave_and_is_empty_is_not_shown() -> None:
     assert len(table_of(columns, []).columns) == 3, "an empty table says what it would show"
 
 
+class TableApp(App[None]):
+    def compose(self) -> ComposeResult:
+        yield Table(sorted_by="size")
+
+
 async def test_rows_are_sorted_by_value_or_else_by_text_with_what_is_unknown_last() -> None:
     """The values of two rows differ by less than their cells show."""
     rows = {"a": ("● beta", 1_204_400.0), "b": ("Alpha", 1_203_900.0), "c": ("", math.nan), "d": ("gamma", None)}
     columns = [Column("name", lambda row: row[0]), figure("size", lambda row: row[1], formatting.size)]
-
-    class TableApp(App[None]):
-        def compose(self) -> ComposeResult:
-            yield Table(sorted_by="size")
 
     async with TableApp().run_test() as pilot:
         table = pilot.app.query_one(Table)
@@ -104,3 +105,13 @@ async def test_rows_are_sorted_by_value_or_else_by_text_with_what_is_unknown_las
             action()
             found.append(table.keys)
     assert found == [list("abcd"), list("bacd"), list("abcd"), list("badc"), list("dabc")]
+
+
+async def test_a_table_whose_columns_all_stay_is_not_wider_than_its_room() -> None:
+    columns = [Column("name", str), figure("count", lambda row: row), figure("size", lambda row: row)]
+    async with TableApp().run_test(size=(24, 10)) as pilot:
+        table = pilot.app.query_one(Table)
+        table.show_columns(columns, {str(row): row for row in (10**9, 2 * 10**9)})
+        await pilot.pause()
+        assert [columns[at].name for at in table.shown_widths] == ["name", "size"]
+        assert table.rows.max_scroll_x == 0

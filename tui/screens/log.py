@@ -17,7 +17,7 @@ from ...engine.wire.events import AheadEnded, AnyEvent, Level, PresetCompiled, P
 from ..bindings import identified
 from ..state.run_state import RunState
 from ..widgets.choices import Choices
-from ..widgets.table import Filter, pattern_of
+from ..widgets.filter import Filter, pattern_of
 from .run_screen import RunScreen
 
 MARKS = {

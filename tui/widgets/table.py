@@ -17,37 +17,12 @@ from textual.widgets import DataTable, Input
 
 from ..bindings import identified
 from ..terminal.plain_table import GAP, Column, R, filled, fit, needed_cells
+from .filter import Filter, pattern_of
 from .lines import ELLIPSIS, Texts, cut_point
 from .rows import Rows
 
 MARKS = " ●○◌✗▾▸"
 """Characters beside a name that show its state, or that it can be opened."""
-
-
-class Filter(Input):
-    """A regular expression, ignoring case; hidden until it is opened."""
-
-    DEFAULT_CSS = """
-    Filter { display: none; height: 1; padding: 0 2; }
-    """
-
-    def __init__(self) -> None:
-        super().__init__(placeholder="filter: a regular expression", compact=True)
-
-    def open(self) -> None:
-        self.display = True
-        self.focus()
-
-    def close(self) -> None:
-        self.value, self.display = "", False
-
-
-def pattern_of(text: str) -> re.Pattern[str]:
-    """Returns the pattern that the user has typed; its literal text while it is not a valid one."""
-    try:
-        return re.compile(text, re.IGNORECASE)
-    except re.error:
-        return re.compile(re.escape(text), re.IGNORECASE)
 
 
 Cells = Sequence[Text]
@@ -162,7 +137,10 @@ one that sorts it, and cuts long texts, never figures.
         ]
         bar = self.rows.styles.scrollbar_size_vertical if len(self.all_rows) >= self.rows.size.height else 0
         room = (self.rows.size.width or self.screen.size.width) - bar
-        return {at: cells - GAP for at, cells in fit(self.columns, needed, room, self.sorted_by).items()}
+        found = fit(self.columns, needed, room, self.sorted_by)
+        while len(found) > 1 and sum(found.values()) > room:  # an edge would cut a figure
+            del found[max(at for at in found if self.columns[at].name != self.sorted_by)]
+        return {at: cells - GAP for at, cells in found.items()}
 
     @on(DataTable.RowHighlighted)
     def show_full_text(self) -> None:
