@@ -6,11 +6,11 @@ from textual.binding import Binding, BindingType
 from textual.events import Click
 
 from ..bindings import identified
-from ..state.goodput import Goodput, goodput_words
-from ..state.losses import Evaluations, Losses
+from ..state.goodput import goodput_words
+from ..state.losses import Losses
 from ..state.run_state import RunState
 from .lines import TITLE_MARGIN, Lines, set_titles
-from .loss_plot import LABEL_WIDTH, MIN_STEPS, Curve, Mark, Plot, draw_plot, mean_loss, right_edge
+from .loss_plot import LABEL_WIDTH, MIN_STEPS, Curve, Plot, draw_plot, mean_loss, right_edge
 
 LOSS = "loss"
 NATS = ", nats per token"
@@ -54,11 +54,7 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         self.state = RunState()
         self.chosen = LOSS
         """Name of the curve that is drawn."""
-        self.evaluations = Evaluations()
         self.others: list[Curve] = []
-        self.marks: list[Mark] = []
-        self.goodput: Goodput | None = None
-        self.unit = NATS
         self.is_log = self.is_smooth = self.is_under = False
         self.window: tuple[int, int] | None = None
         self.cursor: int | None = None
@@ -67,16 +63,14 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         self.state = state
         if self.chosen not in state.curves:
             self.chosen = LOSS
-        self.evaluations = state.evaluations
-        self.marks = [(0, state.first_preset), *state.marks]
-        self.unit = "" if state.watched or state.counted == "examples" else NATS
-        self.goodput = state.goodput
         self.draw()
 
     @property
     def title(self) -> str:
         """Name and unit of the drawn curve."""
-        return f"{LOSS}{self.unit}" if self.losses is self.state.losses else self.chosen
+        if self.losses is not self.state.losses:
+            return self.chosen
+        return LOSS if self.state.watched or self.state.counted == "examples" else f"{LOSS}{NATS}"
 
     @property
     def losses(self) -> Losses:
@@ -88,14 +82,16 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         """The curves under the drawn one: of other units, and other losses."""
         if self.losses is not self.state.losses:
             return []
-        held_out = [Curve("eval", self.evaluations, HELD_OUT_LETTER, HELD_OUT_STYLE)] if self.evaluations else []
+        evaluations = self.state.evaluations
+        held_out = [Curve("eval", evaluations, HELD_OUT_LETTER, HELD_OUT_STYLE)] if evaluations else []
         scalar = self.state.curves.get(self.chosen)
         under = [Curve(self.chosen, scalar, UNDER_LETTER, UNDER_STYLE, is_scaled=True)] if scalar else []
         return [*under, *held_out, *self.others]
 
     @property
     def plot(self) -> Plot:
-        return Plot(self.losses, self.curves, self.marks, self.window, self.cursor, self.is_log, self.is_smooth)
+        marks = [(0, self.state.first_preset), *self.state.marks]
+        return Plot(self.losses, self.curves, marks, self.window, self.cursor, self.is_log, self.is_smooth)
 
     def draw(self) -> None:
         how = [*(["log axis"] if self.is_log else []), *(["smoothed"] if self.is_smooth else [])]
@@ -113,15 +109,16 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         curves = [("", self.losses), *((f" · {curve.letter} ", curve.losses) for curve in under)]
         values = ((letter, mean_loss(losses, step, step + 1, reach)) for letter, losses in curves if step < len(losses))
         texts = (f"{letter}{'not finite' if loss is None else f'{loss:.4f}'}" for letter, loss in values)
-        held_out = self.evaluations.latest(step + 1)
+        held_out = self.state.evaluations.latest(step + 1)
         last = f" · eval {held_out[1]:.4f} at {held_out[0]:,}" if held_out else ""
         return f"step {step + 1:,}: {''.join(texts)}{last}"
 
     def goodput_text(self) -> str:
         """Returns where the wall time went, in as many words as fit; empty in the first minute."""
-        if self.goodput is None or self.goodput.wall_seconds < GOODPUT_AFTER_SECONDS:
+        goodput = self.state.goodput
+        if goodput.wall_seconds < GOODPUT_AFTER_SECONDS:
             return ""
-        return goodput_words(self.goodput, self.outer_size.width - TITLE_MARGIN)
+        return goodput_words(goodput, self.outer_size.width - TITLE_MARGIN)
 
     def action_move(self, cells: int) -> None:
         if not self.losses:
