@@ -18,7 +18,7 @@ from ..state.alternative import Alternative, alternative
 from ..state.experts import wait_words
 from ..state.run_state import RunState
 from ..state.tables import operation_columns
-from ..widgets.lines import Lines, set_titles, wrapped
+from ..widgets.lines import StateLines, set_titles, wrapped
 from ..widgets.step_bar import LABEL_WIDTH, PARTS, StepBar, bar, sums_of
 from ..widgets.table import Table
 from ..widgets.timeline import TimelineView
@@ -56,8 +56,6 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
     def __init__(self) -> None:
         super().__init__()
         self.shown: tuple[Profiled, Alternative | None, str] | None = None
-        self.known = -1
-        """Breakdowns in the history."""
 
     def body(self) -> Iterable[Widget]:
         yield StepBar()
@@ -71,22 +69,22 @@ Traffic. **t** changes to the timeline of one step, **h** to the parts in the co
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        if len(state.measured) != self.known:
-            self.known = len(state.measured)
-            self.history.show_history(state.measured, HISTORY_HINT)
-        if state.profiled is None or state.profiled.breakdown is None:
+        self.history.show_state(state)
+        profiled = state.profiled
+        if profiled is None or profiled.breakdown is None:
             self.query_one(StepBar).show_hint(self.hint)
             return
         self.needs_estimates = True  # for the preset to try
-        other = alternative(state, state.profiled.preset)
-        experts = wait_words(state, state.profiled.breakdown, state.profiled.preset)
-        shown = (state.profiled, other, experts)
+        other = alternative(state, profiled.preset)
+        experts = wait_words(state, profiled.breakdown, profiled.preset)
+        shown = (profiled, other, experts)
         if shown != self.shown:
             self.shown = shown
-            self.query_one(StepBar).show_profile(state.profiled, other, experts)
-            hint = f"{key_of(self, 'timeline')}: timeline"
-            show_operations(self.table, state.profiled.breakdown, hint)
-            self.timeline.show_breakdown(state.profiled.breakdown)
+            steps = f"steps {profiled.step - profiled.steps + 1:,} to {profiled.step:,}"
+            more = [(experts, "")] if experts else []
+            self.query_one(StepBar).show_breakdown(profiled.breakdown, profiled.preset, steps, other, more)
+            show_operations(self.table, profiled.breakdown, f"{key_of(self, 'timeline')}: timeline")
+            self.timeline.show_breakdown(profiled.breakdown)
 
     def select(self, name: str) -> None:
         self.show_below(self.table)
@@ -153,7 +151,7 @@ TIME_WIDTH = 9
 """Cells for the step time to the right of a bar."""
 
 
-class PartsHistory(Lines, can_focus=True):
+class PartsHistory(StateLines, can_focus=True):
     """A bar cut into the parts of the step for each breakdown; means of neighbours if there are more than lines."""
 
     HELP = """\
@@ -164,23 +162,12 @@ The parts of the step in the course of the run, with the signs of the bars above
 there are more than lines, a bar is the mean of neighbours under the same preset.
 """
 
-    def on_mount(self) -> None:
-        self.measured: Sequence[PartsMeasured] = ()
-        self.hint = ""
-
-    def show_history(self, measured: Sequence[PartsMeasured], hint: str) -> None:
-        self.measured, self.hint = measured, hint
-        self.draw()
-
-    def draw(self) -> None:
-        count = len(self.measured)
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
+        count = len(state.measured)
         set_titles(
             self, "the parts of the step over the run", f"{count} breakdown{'s' * (count != 1)}" if count else ""
         )
-        if self.measured:
-            self.show(history_lines(self.measured, self.size.width, self.size.height))
-        else:
-            self.show(wrapped([(self.hint, "")], self.size.width))
+        return history_lines(state.measured, width, self.size.height) if count else wrapped([(HISTORY_HINT, "")], width)
 
 
 def history_lines(measured: Sequence[PartsMeasured], width: int, rows: int) -> list[Content]:
@@ -191,10 +178,12 @@ def history_lines(measured: Sequence[PartsMeasured], width: int, rows: int) -> l
 
 def folded(measured: Sequence[PartsMeasured], rows: int) -> list[Sequence[PartsMeasured]]:
     """Returns groups of neighbours under the same preset, as small as fit into so many rows; the latest if none fit."""
+    if rows <= 0:
+        return []
     size = 1
     while len(groups := _groups(measured, size)) > rows and size < len(measured):
         size += 1
-    return groups[-rows:] if rows > 0 else []
+    return groups[-rows:]
 
 
 def _groups(measured: Sequence[PartsMeasured], size: int) -> list[Sequence[PartsMeasured]]:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from textual.content import Content
 
 from ...engine.base import formatting
-from ...engine.wire.events import Profiled
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.alternative import Alternative
 from ..state.bottleneck import suggestion
@@ -40,13 +39,6 @@ class StepBar(Lines):
         self.titles = ("where the time of a step goes", "")
         self.hint = ""
         self.texts: list[StyledText] = []
-
-    def show_profile(self, profiled: Profiled, alternative: Alternative | None, experts: str) -> None:
-        """`experts`: what is to be said of them; empty for nothing."""
-        assert profiled.breakdown is not None
-        first, texts = profiled.step - profiled.steps + 1, [(experts, "")] if experts else []
-        steps = f"steps {first:,} to {profiled.step:,}"
-        self.show_breakdown(profiled.breakdown, profiled.preset, steps, alternative, texts)
 
     def show_breakdown(
         self,
