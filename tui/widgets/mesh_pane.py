@@ -26,15 +26,6 @@ class MeshPane(ShardingPane):
     The slices along a third axis are drawn side by side, if there is room.
     """
 
-    held = ""
-    """Bytes of state and batch that each device holds, for padded dims the largest shard's."""
-
-    wrong: frozenset[int] = frozenset()
-    """Devices that were found to differ from their replicas."""
-
-    notes: Mapping[int, str] = {}
-    """A third line for each device."""
-
     def show_mesh(
         self,
         layout: PresetCompiled,
@@ -43,13 +34,11 @@ class MeshPane(ShardingPane):
         wrong: frozenset[int] = frozenset(),
         notes: Mapping[int, str] = {},
     ) -> None:
-        self.wrong, self.notes = wrong, notes
-        self.held = formatting.size(sum(bytes_per_device(array, layout.mesh) for array in layout.arrays))
-        self.show_array(mesh_as_array(layout.mesh), layout.mesh, platform, followed)
-
-    def set_subject(self, subject: Subject) -> None:
-        marks = {"detail": self.held, "wrong": self.wrong, "notes": self.notes}
-        super().set_subject(msgspec.structs.replace(subject, tints_by_row=True, **marks))
+        """Shows the bytes of state and batch that a device holds, for padded dims the largest shard's. `wrong`: devices
+        that were found to differ from their replicas; `notes`: a third line for each device."""
+        held = formatting.size(sum(bytes_per_device(array, layout.mesh) for array in layout.arrays))
+        marks = {"detail": held, "wrong": wrong, "notes": notes, "tints_by_row": True}
+        self.show_array(mesh_as_array(layout.mesh), layout.mesh, platform, followed, marks)
 
     def show_title(self, subject: Subject) -> None:
         set_titles(self, "mesh", formatting.axes(subject.mesh.axes))

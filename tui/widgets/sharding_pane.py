@@ -1,6 +1,7 @@
 """The pane that draws an array's sharding; keys choose the dims that are drawn and move the cursor."""
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import msgspec
 from textual.binding import Binding, BindingType
@@ -48,16 +49,19 @@ device through every array (`◆`).
         self.border_title = "sharding"
         self.subject: Subject | None = None
 
-    def show_array(self, array: ArrayInfo, mesh: MeshInfo, platform: str, followed: int | None) -> None:
-        """Shows an array. For the same array as before, the dims and the cursor that the user chose are kept."""
+    def show_array(
+        self, array: ArrayInfo, mesh: MeshInfo, platform: str, followed: int | None, marks: Mapping[str, Any] = {}
+    ) -> None:
+        """Shows an array. For the same array as before, the dims and the cursor that the user chose are kept. `marks`:
+        other fields of the subject."""
         old = self.subject
         if old and old.array.name == array.name and len(old.array.shape) == len(array.shape):
             counts = parts(array.compiled_spec, mesh)
             cursor = tuple(min(at, count - 1) for at, count in zip(old.cursor, counts, strict=True))
             changed = {"array": array, "mesh": mesh, "platform": platform, "cursor": cursor, "followed": followed}
-            self.set_subject(msgspec.structs.replace(old, **changed))
+            self.set_subject(msgspec.structs.replace(old, **changed, **marks))
         else:
-            self.set_subject(initial_subject(array, mesh, platform, followed))
+            self.set_subject(msgspec.structs.replace(initial_subject(array, mesh, platform, followed), **marks))
 
     def set_subject(self, subject: Subject) -> None:
         self.subject = subject
