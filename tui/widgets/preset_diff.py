@@ -1,6 +1,6 @@
 """A draft's changes: the costs of a step before and after, and the arrays; or why the draft is invalid."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from textual.app import ComposeResult
@@ -42,33 +42,25 @@ class Costs(Lines):
 class Changes(Choices):
     """The arrays that change, largest difference first, or the problems of the draft."""
 
-    def on_mount(self) -> None:
-        self.contents: Sequence[Content] = ()
-
     def show_changes(self, previewed: PresetPreviewed) -> None:
         width = self.scrollable_content_region.width - 1
         found = changes(previewed)
         count = sum(1 + change.moments for change in found)
         known = len(previewed.after.arrays)
         title = f"{count} of {known} arrays change" if count else f"none of {known} arrays changes"
-        self.show_contents(title, [change_content(change, previewed, width) for change in found])
+        self.show_contents(title, {each.after.name: change_content(each, previewed, width) for each in found})
 
     def show_problems(self, name: str, problems: Sequence[str]) -> None:
         width = self.scrollable_content_region.width - 1
         problems = [problem.removeprefix(name).removeprefix(".toml").removeprefix(": ") for problem in problems]
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
-        contents = [Content("\n").join(wrapped([(problem, "$error")], width)) for problem in problems]
+        contents = {problem: Content("\n").join(wrapped([(problem, "$error")], width)) for problem in problems}
         self.show_contents(f"invalid: {count}", contents)
 
-    def show_contents(self, title: str, contents: Sequence[Content]) -> None:
-        """Replaces the list and its title; the same contents keep the cursor."""
+    def show_contents(self, title: str, contents: Mapping[str, Content]) -> None:
+        """Replaces the title and the list, by id: the same ids keep the cursor."""
         set_titles(self, title)
-        if not (
-            len(contents) == len(self.contents)
-            and all(a.is_same(b) for a, b in zip(contents, self.contents, strict=True))
-        ):
-            self.contents = contents
-            self.set_options(map(Option, contents))
+        self.show_rows(contents, lambda: self.set_options(Option(each, id=id) for id, each in contents.items()))
 
 
 def cost_lines(rows: Sequence[Cost], limit: int | None, width: int) -> list[Content]:
@@ -172,4 +164,4 @@ class DraftPreview(Vertical):
         if problems:
             self.query_one(Changes).show_problems(name, problems)
         else:
-            self.query_one(Changes).show_contents("no preview", [Content(NO_ENGINE)])
+            self.query_one(Changes).show_contents("no preview", {NO_ENGINE: Content(NO_ENGINE)})
