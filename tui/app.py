@@ -35,7 +35,7 @@ from .notices import Notices, Window
 from .palette import OF_TEXTUAL, palette_commands
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
-from .state.availability import OPTIONAL_ACTIONS, RUN_ACTIONS, why_not
+from .state.availability import why_not
 from .state.interpreter import apply_all
 from .state.run_state import Phase, RunState
 from .terminal.driver import Redraws
@@ -76,7 +76,6 @@ class ShardtuiApp(BaseApp[None]):
         self.comparison_runner = ComparisonRunner(self, client, state, self.notices, self.redraws, self.lookups)
         self.lifecycle = Lifecycle(self, client, state, starts, restart, new_run)
         self.window = Window()
-        self.enabled_actions: set[str] = set()
 
     def on_mount(self) -> None:
         self.call_after_refresh(self.lifecycle.begin)  # once the first frame is drawn
@@ -100,7 +99,6 @@ class ShardtuiApp(BaseApp[None]):
                 self.lifecycle.leave_refused()
             else:
                 self.notices.announce(event)
-        self.show_keys()
         only_steps = message.events and all(isinstance(event, MemoryMeasured) for event in others)
         if not message.events:
             gc.freeze()  # scanning the history would double the time that reading it takes
@@ -109,12 +107,6 @@ class ShardtuiApp(BaseApp[None]):
             self.redraws.soon()
         else:
             self.redraws.now()
-
-    def show_keys(self) -> None:
-        enabled_actions = {action for action in (*RUN_ACTIONS, *OPTIONAL_ACTIONS) if not why_not(action, self.state)}
-        if enabled_actions != self.enabled_actions:
-            self.enabled_actions = enabled_actions
-            self.screen.refresh_bindings()
 
     @on(ViewShown)
     def show_state(self) -> None:
@@ -126,6 +118,7 @@ class ShardtuiApp(BaseApp[None]):
         screen = self.screen  # what it is shown may open a dialog over it
         if isinstance(screen, RunScreen) and screen.is_mounted:
             screen.show_state(self.state)
+            screen.refresh_bindings()
             if screen.needs_inspection:
                 self.lookups.inspect()
             if screen.needs_estimates:
@@ -173,7 +166,6 @@ class ShardtuiApp(BaseApp[None]):
     def show_request(self, preset: str) -> None:
         """Shows at once which preset is requested."""
         self.state.requested = preset
-        self.show_keys()
         self.redraws.now()
 
     @on(CommandRequested)

@@ -2,17 +2,20 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from shardtui.tui.terminal import driver as redraws_module
 from shardtui.tui.terminal.driver import Driver, Redraws
+from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.lines import Lines, set_titles
 from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.geometry import Region
 
-from .test_app import until
+from .recordings import recorded
+from .test_app import finished, until
 
 SHORT, LONG = 0.1, 0.8
 """Seconds between frames."""
@@ -101,3 +104,17 @@ def test_an_unchanged_title_does_not_redraw_the_widget() -> None:
     assert first == [(), ()]
     assert same == []
     assert other == [()]
+
+
+async def test_keys_are_drawn_again_only_where_they_change(home: Path) -> None:
+    async with finished(recorded()) as (app, pilot):
+        await until(lambda: app.screen.query("FooterKey"), "the keys")
+        keys = list(app.screen.query("FooterKey"))
+        app.redraws.now()
+        await pilot.pause()
+        await pilot.pause()
+        assert list(app.screen.query("FooterKey")) == keys
+        app.state.host = "tpu-vm"
+        app.redraws.now()
+        await until(lambda: "Resume" not in screen_text(app), "the keys of a run on another host")
+        assert not set(app.screen.query("FooterKey")) & set(keys)

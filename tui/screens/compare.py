@@ -55,8 +55,6 @@ nothing is measured in it.
         self.times = StepTimes()
         self.left_out: set[str] = set()
         """Presets that are not to be measured."""
-        self.enabled_actions: set[str] = {"measure"}
-        """Actions whose keys the footer shows as enabled."""
 
     def body(self) -> Iterable[Widget]:
         yield Progress()
@@ -78,13 +76,6 @@ nothing is measured in it.
         self.board.show_rows(shown, rows, state.counted)
         is_measured = any(row.measured for row in rows)
         self.board.hints.show_texts([(f"→ {verdict(rows, devices(state.ready))}", "$success")] if is_measured else [])
-        self.show_keys()
-
-    def show_keys(self) -> None:
-        actions = {action for action in ("measure", "cancel") if self.check_action(action, ())}
-        if actions != self.enabled_actions:
-            self.enabled_actions = actions
-            self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "cancel":

@@ -73,8 +73,6 @@ again.
         self.plans: list[Planner] = []
         """The plan that was requested, then the searches for what makes a preset of the one before fit."""
         self.worker: Worker[None] | None = None
-        self.can_cancel = False
-        """Whether the footer enables the keys that cancel: a preset was being compiled when it was last drawn."""
         self.status = f"press t to choose a slice, e.g. {EXAMPLE_SLICES[0]}"
 
     @property
@@ -100,7 +98,6 @@ again.
             self.request.suggest_batch(state.config.training.batch_size)
         if state.watched and not self.request.disabled:
             self.request.disabled = True
-            self.refresh_bindings()
             self.show_problems([f"{state.watched.refusal}; its model is not known here"])
         self.show_progress()
         self.estimate()
@@ -200,10 +197,7 @@ again.
     def show_progress(self) -> None:
         """Shows what is being compiled, or the status of the plan, and enables the cancel keys accordingly."""
         self.request.show_progress(self.planner, self.status)
-        can_cancel = bool(self.planner and self.planner.compiling)
-        if can_cancel != self.can_cancel:
-            self.can_cancel = can_cancel
-            self.refresh_bindings()
+        self.refresh_bindings()
 
     def show_problems(self, problems: Sequence[str]) -> None:
         self.status = "not planned"
@@ -213,7 +207,7 @@ again.
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disables the cancel keys while nothing compiles, and planning in a watched run, whose model is not known."""
         if action in ("skip", "skip_all"):
-            return self.is_mounted and self.can_cancel
+            return bool(self.planner and self.planner.compiling)
         if action in ("slice", "find"):
             return not (self.is_mounted and self.state.watched)
         return True

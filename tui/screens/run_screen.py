@@ -1,10 +1,10 @@
 """The frame of all views: tabs and status at the top, the keys at the bottom, and `show_state`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingsMap, BindingType
+from textual.binding import Binding, BindingsMap, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
@@ -159,13 +159,19 @@ class Keys(Horizontal):
 
 
 class WholeKeys(Footer):
-    """The keys of the view, without those that would be cut at the right."""
+    """The keys of the view, without those that would be cut at the right; redrawn only where they change."""
 
     DEFAULT_CSS = "WholeKeys FooterKey.-cut { visibility: hidden; }"
+    drawn: Sequence[tuple[Binding, bool]] = ()
+    """The bindings that were drawn last, and whether each was enabled."""
 
     async def recompose(self) -> None:
-        await super().recompose()
-        self._hide_cut()
+        active = self.screen.active_bindings.values()
+        bindings = [(each.binding, each.enabled) for each in active if each.binding.show]
+        if bindings != self.drawn:
+            self.drawn = bindings
+            await super().recompose()
+            self._hide_cut()
 
     def on_resize(self) -> None:
         self._hide_cut()

@@ -5,8 +5,6 @@ from .run_state import Phase, RunState
 ENGINE_ACTIONS = ("pause", "step", "save", "profile", "stop", "switch", "measure", "measure_numbers", "apply")
 """Actions that need a live engine."""
 RUN_ACTIONS = (*ENGINE_ACTIONS, "checkpoints", "restart", "resume", "edit_rules")
-OPTIONAL_ACTIONS = ("experts", "nonfinite", "cancel_switch")
-"""Actions that only some runs have, live or ended, or at some times."""
 
 
 def why_not(action: str, state: RunState) -> str:
