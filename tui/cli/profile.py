@@ -11,7 +11,6 @@ from ...engine.base.output import note, show
 from ...engine.base.user_error import UserError
 from ...engine.wire import run_directory
 from ...engine.wire.commands import ProfileSteps
-from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import Profiled, ProfileFailed, ProfileWriting, Profiling
 from ...engine.wire.run_directory import RunDirectory
 from ...engine.wire.step_breakdown import StepBreakdown
@@ -19,6 +18,7 @@ from ..client.engine_client import EngineClient, ask_engine
 from ..state.alternative import Alternative, alternative
 from ..state.interpreter import apply_all
 from ..state.run_state import Phase, RunState
+from ..state.run_summary import recorded
 from ..terminal import FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import table_console
@@ -85,28 +85,18 @@ def _breakdown(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown
         raise UserError(f"{given}: only for files, but {subject} is a run, which knows its own program")
     if watched := directory.watched:
         raise UserError(watched.refusal)
-    state = RunState()
-    event = (
-        asyncio.run(_requested(directory, options.profiled, state)) if directory.is_alive else _newest(directory, state)
-    )
-    if event.breakdown is None:
-        raise UserError(f"run {subject}: no breakdown of its profile: {event.problem}")
-    tried = alternative(state, event.preset)
-    return event.breakdown, tried and clean(tried)
-
-
-def _newest(directory: RunDirectory, state: RunState) -> Profiled:
-    """The last profile of an ended run, whose history is applied to `state`. Raises UserError if it has none."""
-    found: Profiled | None = None
-    for events in LogReader(directory.events).read():
-        apply_all(state, events)
-        found = next((event for event in reversed(events) if isinstance(event, Profiled)), found)
-    if found is None:
+    is_alive = directory.is_alive
+    state = RunState() if is_alive else recorded(directory)
+    event = asyncio.run(_requested(directory, options.profiled, state)) if is_alive else state.profiled
+    if event is None:
         raise UserError(
             f"run {directory.name} has ended, and was never profiled: `shardtui train --resume {directory.name} "
             "--profile 5` trains on and does"
         )
-    return found
+    if event.breakdown is None:
+        raise UserError(f"run {subject}: no breakdown of its profile: {event.problem}")
+    tried = alternative(state, event.preset)
+    return event.breakdown, tried and clean(tried)
 
 
 async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Profiled:

@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from ...engine.base.user_error import UserError
-from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory
-from ..state.interpreter import apply_all
 from ..state.losses import Losses
-from ..state.run_state import RunState
+from ..state.run_summary import recorded
 from .loss_plot import Curve
 
 STYLES = {"A": "$warning", "B": "$success", "C": "$error", "D": "$secondary", "E": "$foreground", "F": "$accent"}
@@ -30,17 +28,8 @@ async def curves_of(runs: Sequence[RunDirectory], drawn: Sequence[Curve]) -> Asy
 
 
 async def _losses_of(run: RunDirectory) -> Losses:
-    """Returns a run's losses; none if it has recorded nothing, or cannot be read: the legend then has no loss."""
+    """Returns the losses of a run's steps; none if they cannot be read: the legend then has no loss."""
     try:
-        return await recorded_losses(run)
-    except (FileNotFoundError, UserError):
+        return (await asyncio.to_thread(recorded, run)).losses
+    except UserError:
         return Losses()
-
-
-async def recorded_losses(run: RunDirectory) -> Losses:
-    """Returns the losses of all steps. Raises FileNotFoundError, and UserError if the events cannot be read."""
-    state = RunState()
-    for events in LogReader(run.events).read():
-        apply_all(state, events)
-        await asyncio.sleep(0)  # lets the UI handle keys and draw
-    return state.losses
