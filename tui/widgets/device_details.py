@@ -12,10 +12,9 @@ from ...engine.wire.events import DevicesDiffer
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.run_state import RunState
 from .lines import StateLines, axes_content, bar, set_titles
+from .step_bar import sums_of
 
 LABEL_WIDTH = 19
-WAITING = ": waiting"
-"""The end of the names of parts in which a device waits for others."""
 MOST_PEERS = 16
 """Devices of a group that are all listed."""
 KINDS = {"parameters": "parameter", "moments": "moment", "variables": "variable", "batch": "batch"}
@@ -53,11 +52,8 @@ def waits(state: RunState) -> dict[int, float]:
     breakdown = _breakdown(state)
     if breakdown is None:
         return {}
-    waiting = [part.name.endswith(WAITING) for part in breakdown.parts]
-    return {
-        each.device: sum(seconds for seconds, is_wait in zip(each.seconds, waiting, strict=True) if is_wait)
-        for each in breakdown.devices
-    }
+    names = [part.name for part in breakdown.parts]
+    return {each.device: sums_of(names, each.seconds)["waiting"] for each in breakdown.devices}
 
 
 def _breakdown(state: RunState) -> StepBreakdown | None:

@@ -3,7 +3,6 @@
 from textual.content import Content
 
 from ...engine.base import formatting
-from ...engine.spec.config import RunConfig
 from ...engine.spec.training_words import training_words
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
 from ..state.goodput import share_words
@@ -115,12 +114,11 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
 
 def _left_words(state: RunState) -> str:
     """Returns `of 2,000, 12 min left` for a run that ends by itself, at the pace of the last steps."""
-    last = state.about.steps if isinstance(state.about, RunConfig) else None
+    last = state.config.steps if state.config else None
     if not last or state.is_over:
         return ""
-    seconds = state.seconds_per_step
-    left = f", {formatting.rough_seconds((last - state.step) * seconds)} left" if seconds and last > state.step else ""
-    return f" of {last:,}{left}"
+    left = state.seconds_left or 0.0
+    return f" of {last:,}, {formatting.rough_seconds(left)} left" if left > 0 else f" of {last:,}"
 
 
 def _tracing(event: Profiling | ProfileWriting, now: float) -> str:
