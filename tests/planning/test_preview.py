@@ -19,7 +19,7 @@ from shardtui.engine.wire.commands import AnyCommand, Hello, Pause, PreviewPrese
 from shardtui.engine.wire.events import CommandRefused, Paused, PresetPreviewed, Welcome
 from shardtui.engine.wire.framing import frame, read_event
 from shardtui.engine.wire.server import Server
-from shardtui.tui.state.preset_diff import changes, costs
+from shardtui.tui.widgets.preset_diff import changes, costs
 
 BAD = '[mesh]\ndata = -1\n[rules]\nlayers = "data"\nmlp = "modle"\n'
 

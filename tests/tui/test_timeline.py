@@ -13,9 +13,8 @@ from shardtui.tui.screens.time import folded, history_lines
 from shardtui.tui.screens.traffic import TrafficScreen
 from shardtui.tui.state.interpreter import apply
 from shardtui.tui.state.run_state import RunState
-from shardtui.tui.state.timeline_spans import device_lanes, in_words, widest
 from shardtui.tui.terminal.export import screen_text
-from shardtui.tui.widgets.timeline import LABEL_WIDTH, lane_line
+from shardtui.tui.widgets.timeline import LABEL_WIDTH, device_lanes, in_words, lane_line, widest
 from textual.pilot import Pilot
 
 from ..recorded import recorded_run
