@@ -2,7 +2,7 @@
 
 import math
 
-from .config import EvaluationConfig, RunConfig, TrainingConfig
+from .config import MOST_PROMPTED, EvaluationConfig, RunConfig, Sampling, TrainingConfig
 from .model_config import CUDNN_HEADS, CUDNN_WIDEST, SPLASH_BLOCKS, ModelConfig, Rope
 
 
@@ -15,6 +15,7 @@ def problems_of(config: RunConfig) -> list[str]:
     checks += [*_number_checks(training), *_schedule_checks(training)]
     checks += _combination_checks(training, is_built_in=isinstance(model, ModelConfig))
     checks += _evaluation_checks(config.evaluation) if config.evaluation else []
+    checks += _sampling_checks(config.sampling) if config.sampling else []
     checks += [
         (0 <= config.seed < 2**32, f"--seed {config.seed}: must be from 0 to {2**32 - 1}"),
         (config.devices is None or config.devices >= 1, f"--devices {config.devices}: must be at least 1"),
@@ -64,6 +65,15 @@ def _evaluation_checks(evaluation: EvaluationConfig) -> list[tuple[bool, str]]:
         (share is None or 0 < share < 1, f"--eval-share {share}: must be above 0 and below 1, such as 0.01"),
         (evaluation.every_steps >= 1, f"--eval-every {evaluation.every_steps}: must be at least 1"),
         (evaluation.batches >= 1, f"--eval-batches {evaluation.batches}: must be at least 1"),
+    ]
+
+
+def _sampling_checks(sampling: Sampling) -> list[tuple[bool, str]]:
+    every, prompt = sampling.every_steps, sampling.prompt
+    return [
+        (every is not None, f"--sample-prompt {prompt}: add --sample-every N, the steps between samples"),
+        (every is None or every >= 1, f"--sample-every {every}: must be at least 1"),
+        (len(prompt) <= MOST_PROMPTED, f"--sample-prompt: {len(prompt):,} characters: at most {MOST_PROMPTED:,}"),
     ]
 
 

@@ -19,6 +19,15 @@ LINE = """
     --batch-size 16 --seq-len 32 --eval-share 0.05 --low-memory --device-memory 16e9 --on-spike pause --data texts.txt
     --checkpoint-dir kept --checkpoint-minutes 2.5 --seed 3 --keep 2 --sample-every 5 --sample-prompt def --to csv:a.csv
 """.split()  # noqa: SIM905 # as one types it
+EVERY = """
+    --preset mine.toml --data texts.txt --tokenizer tokens.json --text-field body --end-of-text <end> --seed 0
+    --eval-data held --eval-share 0.05 --eval-every 7 --eval-batches 3 --on-nonfinite skip --on-spike pause
+    --numbers-every 0 --devices 8 --platform cpu --device-memory 16e9 --batch-size 16 --seq-len 32 --set layers=2
+    --checkpoint-every 4 --checkpoint-minutes 0 --checkpoint-dir kept --keep 2 --profile 3 --profile-every 2.5
+    --check-devices 9 --low-memory --keep-programs 1e9 --stop-timeout 0 --sample-every 5 --sample-prompt def
+    --processes 2 --to csv:a.csv --to tensorboard:logs --supervise --restarts 0 --min-processes 1
+    --fallback fsdp,other.toml --steps 9 --switch 3:dp --switch 5:other.toml
+""".split()  # noqa: SIM905
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +64,30 @@ def test_a_run_writes_the_file_that_starts_it_again_from_anywhere(
         assert nameless(again) == nameless(config)
         assert written.splitlines() == text.splitlines()
     assert str(place / "texts.txt") in text and f"csv:{place / 'a.csv'}" in text
+
+
+@pytest.mark.parametrize("model", ["gpt2", "mine.py:build", "package.pymodel:build", "hf:weights", "hf:~/weights"])
+def test_every_option_is_read_back_from_another_directory(
+    place: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    given = options(*EVERY, f"--model={model}", "--json", "--run=mine")
+    known = known_options()
+    assert known.keys() == {word[2:] for word in EVERY if word.startswith("--")} | {"model"}
+    assert known.keys() == tomllib.loads(given.run_file).keys() and takes("run-file", given.run_file)
+    (place / "every.toml").write_text(given.run_file)
+    (place / "elsewhere").mkdir()
+    monkeypatch.chdir(place / "elsewhere")
+    again = options("../every.toml")
+    assert {name: getattr(again, action.dest) for name, action in known.items()} == {
+        name: getattr(given, action.dest) for name, action in known.items()
+    }
+    assert again.run_file == given.run_file
+
+
+def test_none_ends_the_destinations_of_a_run_file(place: Path) -> None:
+    (place / "a.toml").write_text('to = "csv:a.csv"\n')
+    assert "to" not in tomllib.loads(options("a.toml", "--to=none").run_file)
+    assert tomllib.loads(options("a.toml", "--to=none", "--to=wandb:p").run_file)["to"] == ["wandb:p"]
 
 
 def test_options_on_the_command_line_win_and_run_passes_over_what_only_train_has(place: Path) -> None:

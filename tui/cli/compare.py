@@ -41,6 +41,7 @@ from ..state.run_state import Phase, RunState
 from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import Column, figure, table_console, table_of
+from . import values
 from .headless import Audience, Interrupts, Throttle
 from .options import add_data_options, add_device_options, add_json_option, add_model_options
 from .run_config import compared
@@ -87,7 +88,7 @@ def compare_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     add, presets = parser.add_argument, "names or .toml files; default: all that fit except the pitfalls"
     steps = "steps to measure under each preset, after the warm-up; default 20"
-    add("presets", nargs="*", metavar="PRESET", help=f"{presets}; see `shardtui presets`")
+    add("presets", nargs="*", type=values.preset, metavar="PRESET", help=f"{presets}; see `shardtui presets`")
     add("--steps", type=int, dest="measured", default=20, metavar="N", help=steps)
     add_json_option(parser)
 

@@ -20,6 +20,7 @@ from ...engine.spec.prepared import (
 )
 from ..terminal import FAILED, FINE
 from ..terminal.clean import json_line
+from . import values
 from .options import add_json_option, add_text_options
 
 MOST_NAMED = 20
@@ -30,14 +31,14 @@ def data_options(parser: argparse.ArgumentParser) -> None:
     add("action", choices=["prepare"], help="tokenize documents; a preparation that was killed goes on")
     add("source", metavar="SRC", help="a file or a directory of text, .json, .jsonl, .csv, .parquet or ArrayRecord")
     add("out", metavar="OUT", help="the directory to write, which --data takes")
-    add("--tokenizer", metavar="FILE", help="a tokenizer.json; default: bytes")
+    add("--tokenizer", type=values.path, metavar="FILE", help="a tokenizer.json; default: bytes")
     add_text_options(parser)
     add_json_option(parser)
 
 
 def data_command(options: argparse.Namespace) -> int:
     """Prepares data and prints what was written. Raises SystemExit if it fails."""
-    found = _prepared(options, options.source, str(Path(options.out).expanduser().absolute())).data
+    found = _prepared(options, values.path(options.source), values.path(options.out)).data
     status = FAILED if found.skipped_share > MOST_SKIPPED else FINE
     if options.json:
         show(json_line(found))
@@ -82,7 +83,7 @@ def tokenized(config: RunConfig, options: argparse.Namespace) -> RunConfig:
 def _has_documents(data: str) -> bool:
     """Whether it is a file of documents, or a directory with files of Parquet or ArrayRecord, with compressed files, or
     of JSON and CSV alone."""
-    path = Path(data).expanduser()
+    path = Path(data)
     files = [path]
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file() and is_document(file.relative_to(path))]
@@ -104,9 +105,9 @@ def _prepared(options: argparse.Namespace, source: str, out: str | None = None) 
     from ..client.engine_client import ask_engine
 
     request = PrepareRequest(
-        source=str(Path(source).expanduser().absolute()),
+        source=source,
         out=out,
-        tokenizer=options.tokenizer and str(Path(options.tokenizer).expanduser().absolute()),
+        tokenizer=options.tokenizer,
         text_field=options.text_field,
         end_of_text=options.end_of_text,
     )

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from pathlib import Path
 
 import msgspec
 
@@ -12,6 +11,7 @@ from ...engine.spec.config import Membership, Restart, RunConfig
 from ...engine.wire import engine_command as process
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import state_home
+from . import values
 from .options import add_schedule_options, add_supervision_options, add_training_options
 from .run_config import new_config, restart_of, resumed, supervision
 
@@ -24,6 +24,7 @@ def engine_options(parser: argparse.ArgumentParser) -> None:
     add("--process-id", type=int, metavar="I", help="number of this process, from 0")
     add(
         "--secret-file",
+        type=values.path,
         metavar="FILE",
         help="the run's secret, the same on every host; default: $SHARDTUI_SECRET, or created next to the checkpoints",
     )
@@ -45,7 +46,7 @@ def engine_command(options: argparse.Namespace) -> int:
         coordinator=options.coordinator,
         processes=options.num_processes,
         process=options.process_id,
-        secret_file=options.secret_file and str(Path(options.secret_file).absolute()),
+        secret_file=options.secret_file,
         insecure=options.insecure,
     )
     problems = _membership_problems(membership)

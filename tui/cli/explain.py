@@ -27,9 +27,10 @@ from ..state.tried_rules import EXAMPLES, read_rule
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import plain_table, right, table_console, table_of
-from .options import add_json_option, add_step_options, mesh
+from .options import add_json_option, add_step_options
 from .run import has_terminal, run_app, user_keymap
 from .run_config import new_config
+from .values import mesh
 
 ESTIMATE = "an estimate by Shardy's passes, not compiled: the compiler may choose other collectives"
 

@@ -35,6 +35,7 @@ from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.export import without_fonts
 from ..terminal.plain_table import PIPE_WIDTH, plain_console, plain_table, right, table_console, table_of
+from . import values
 from .arrays_table import arrays_table
 from .inspect_checkpoint import checkpoint_answer
 from .inspect_report import (
@@ -47,7 +48,7 @@ from .inspect_report import (
     inspect_report,
     lint_report,
 )
-from .options import add_json_option, add_step_options, mesh
+from .options import add_json_option, add_step_options
 from .profile_report import peak_table
 from .run_config import new_config
 
@@ -62,12 +63,13 @@ def inspect_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--diff", metavar="OTHER", help="show what differs from this other preset, or checkpoint")
     parser.add_argument(
         "--checkpoint",
+        type=values.path,
         metavar="DIR",
         help="list the arrays of any Orbax checkpoint, gs://… included; no values are read",
     )
     parser.add_argument("--svg", metavar="FILE", help="write the answer as a picture")
     parser.add_argument("--hlo", metavar="FILE", help="list the collectives of any compiled program, from its HLO text")
-    parser.add_argument("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh of that program")
+    parser.add_argument("--mesh", type=values.mesh, metavar="AXIS=SIZE,…", help="with --hlo: the mesh of that program")
     add_json_option(parser)
 
 

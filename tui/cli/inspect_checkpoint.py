@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -16,6 +15,7 @@ from ...engine.wire.descriptions import MeshInfo
 from ..client.engine_client import ask_engine
 from ..terminal.clean import clean
 from ..terminal.plain_table import plain_table
+from . import values
 from .arrays_table import arrays_table
 from .run_config import new_config
 
@@ -71,19 +71,15 @@ def checkpoint_answer(options: argparse.Namespace) -> tuple[Struct, list[Rendera
     """Returns the answer, its tables, and whether anything is damaged or incomplete. Raises UserError."""
     if options.hlo or options.mesh or (options.preset and options.diff):
         raise UserError("--checkpoint takes either --preset or --diff OTHER, and no --hlo and --mesh")
-    directory = _absolute(options.checkpoint)
+    directory = options.checkpoint
     if options.diff:
-        difference = diff(*ask_engine(StoredCheckpoint, "checkpoints", directory, _absolute(options.diff)))
+        difference = diff(*ask_engine(StoredCheckpoint, "checkpoints", directory, values.path(options.diff)))
         return difference, _diff_tables(clean(difference)), bool(difference.problems)
     if options.preset:
         (found,) = ask_engine(StoredCheckpoint, "place-checkpoint", new_config(options), directory)
     else:
         (found,) = ask_engine(StoredCheckpoint, "checkpoints", directory)
     return found, _tables(clean(found)), bool(found.problems)
-
-
-def _absolute(directory: str) -> str:
-    return directory if "://" in directory else str(Path(directory).absolute())
 
 
 def _tables(found: StoredCheckpoint) -> list[RenderableType]:

@@ -1,19 +1,12 @@
-"""Options that several commands share: functions that add them to a command's parser, and the types of their values."""
+"""Options that several commands share: functions that add them to a command's parser."""
 
 import argparse
-import contextlib
-import math
-from pathlib import Path
 
 from ...engine.spec.attempt import RESTARTS
-from ...engine.spec.config import KEEP_PROGRAMS, MOST_PROFILED, STOP_SECONDS, AnomalyConfig, ScheduledSwitch
-from ...engine.spec.preset import AXIS_NAME
+from ...engine.spec.config import KEEP_PROGRAMS, STOP_SECONDS, AnomalyConfig
 from ...engine.spec.preset_files import preset_files
-from ...engine.spec.preset_reader import is_file
 from .destinations import add_to_option
-
-MAX_DEVICES = 10**6
-"""Largest product of the sizes in `--mesh`."""
+from .values import byte_count, minutes, model, path, preset, presets, steps_to_trace, switch
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +19,9 @@ def add_run_argument(parser: argparse.ArgumentParser, is_optional: bool = False)
 
 
 def add_preset_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", metavar="P", help="name or .toml file; default dp; see `shardtui presets`")
+    parser.add_argument(
+        "--preset", type=preset, metavar="P", help="name or .toml file; default dp; see `shardtui presets`"
+    )
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
@@ -65,15 +60,20 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("data").add_argument
-    add("--data", metavar="PATH", help="text, documents or tokens; default: the sources of Python's library")
-    add("--tokenizer", metavar="FILE", help="tokenize the data first with this tokenizer.json, once; default: bytes")
+    add("--data", type=path, metavar="PATH", help="text, documents or tokens; default: the sources of Python's library")
+    add(
+        "--tokenizer",
+        type=path,
+        metavar="FILE",
+        help="tokenize the data first with this tokenizer.json, once; default: bytes",
+    )
     add_text_options(parser)
     add("--seed", type=int, metavar="N", help="seed of parameters, data order and dropout; default 0")
 
 
 def _add_evaluation_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("held-out data").add_argument
-    add("--eval-data", metavar="PATH", help="held-out data, whose loss is computed every so often")
+    add("--eval-data", type=path, metavar="PATH", help="held-out data, whose loss is computed every so often")
     add("--eval-share", type=float, metavar="F", help="hold out this fraction of the data, at its end, such as 0.01")
     add("--eval-every", type=int, metavar="N", help="steps between evaluations of the held-out data; default 100")
     add(
@@ -113,7 +113,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("model and training").add_argument
     known = ", ".join(preset_files("models"))
     own = "hf:DIR with a config.json of transformers, or your own MODULE:FUNCTION or FILE.py:FUNCTION"
-    add("--model", metavar="M", help=f"one of {known} (default nano), {own}")
+    add("--model", type=model, metavar="M", help=f"one of {known} (default nano), {own}")
     add("--batch-size", type=int, metavar="N", help="sequences (or examples) in the global batch")
     add("--seq-len", type=int, metavar="N", help="tokens per sequence")
     add(
@@ -139,6 +139,7 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint-minutes", type=float, metavar="M", help="save every M minutes; default 10, 0 turns this off")
     add(
         "--checkpoint-dir",
+        type=path,
         metavar="PATH",
         help="store checkpoints in PATH/RUN, gs://… included; default: the run directory",
     )
@@ -181,6 +182,7 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--stop-timeout",
         type=float,
+        dest="stop_seconds",
         metavar="S",
         help=f"after a request to stop, exit within S seconds, saved or not; default {STOP_SECONDS:g}, 0 for no limit",
     )
@@ -202,7 +204,7 @@ def add_supervision_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--fallback",
-        type=_listed_presets,
+        type=presets,
         default=(),
         metavar="P,Q",
         help="with --supervise: presets to try in this order where the run's does not fit fewer devices; then any",
@@ -217,7 +219,8 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
         "--switch",
         action="append",
         default=[],
-        type=_scheduled_switch,
+        type=switch,
+        dest="switches",
         metavar="STEP:PRESET",
         help="switch to PRESET after STEP steps; repeatable",
     )
@@ -233,68 +236,6 @@ def add_step_options(parser: argparse.ArgumentParser) -> None:
 def accept_training_options(parser: argparse.ArgumentParser) -> None:
     """Accepts options without effect here, so that a `train` command works with `inspect` in place of `train`."""
     add = parser.add_argument
-    add("--data", help=argparse.SUPPRESS)
+    add("--data", type=path, help=argparse.SUPPRESS)
     add("--seed", type=int, help=argparse.SUPPRESS)
     add("--run", dest="run_name", help=argparse.SUPPRESS)
-
-
-def byte_count(text: str) -> int:
-    try:
-        return int(float(text))
-    except (ValueError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 16e9") from error
-
-
-def steps_to_trace(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_PROFILED:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps from 1 to {MOST_PROFILED:,}")
-    return int(text)
-
-
-def number(text: str) -> float:
-    """Returns a number; NaN if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def minutes(text: str) -> float:
-    found = number(text)
-    if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes, such as 10")
-    return found
-
-
-def sizes(text: str) -> dict[str, int]:
-    """Reads sizes of mesh axes, `fsdp=-1,tensor=4`. Raises ArgumentTypeError."""
-    try:
-        return {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2") from error
-
-
-def mesh(text: str) -> dict[str, int]:
-    """Reads the axes of a mesh, `data=4,model=2`. Raises ArgumentTypeError."""
-    found = sizes(text)
-    if not all(map(AXIS_NAME.fullmatch, found)) or min(found.values()) < 1 or math.prod(found.values()) > MAX_DEVICES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2")
-    return found
-
-
-def _scheduled_switch(text: str) -> ScheduledSwitch:
-    step, colon, preset = text.partition(":")
-    if not colon or not step.isdecimal() or not preset:
-        raise argparse.ArgumentTypeError(f"{text!r} is not STEP:PRESET, such as 10:fsdp")
-    return ScheduledSwitch(int(step), absolute(preset))
-
-
-def _listed_presets(text: str) -> tuple[str, ...]:
-    return tuple(absolute(name.strip()) for name in text.split(","))
-
-
-def absolute(preset: str) -> str:
-    """Returns a preset file's absolute path, so that a run can resume from another directory; a name is unchanged."""
-    with contextlib.suppress(RuntimeError):  # an unknown ~user is reported when the file is read
-        return str(Path(preset).expanduser().absolute()) if is_file(preset) else preset
-    return preset

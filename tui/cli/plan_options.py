@@ -14,7 +14,8 @@ from ...engine.spec.preset_files import FILE_NAME, user_presets
 from ...engine.spec.preset_reader import is_file, load_preset
 from ...engine.spec.search import CHOSEN, Goal, SearchRequest
 from ...engine.spec.topology import load_topology, spans
-from .options import absolute, add_json_option, add_model_options, minutes, number
+from . import values
+from .options import add_json_option, add_model_options
 from .plan import Asked, plan
 from .run_config import load_or_note, set_words, settings_of_options
 
@@ -32,6 +33,7 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
     add("--price", type=_price, action="append", default=[], metavar="CHIP=USD", help="of a chip-hour; repeatable")
     add(
         "--preset",
+        type=values.preset,
         action="append",
         default=[],
         metavar="P",
@@ -44,7 +46,7 @@ def plan_options(parser: argparse.ArgumentParser) -> None:
         "given are kept",
     )
     add("--goal", choices=get_args(Goal), help="of a search; default tokens-per-second")
-    add("--minutes", type=minutes, metavar="M", help="of a search: end with the best so far; default 10")
+    add("--minutes", type=values.minutes, metavar="M", help="of a search: end with the best so far; default 10")
     add("--save", metavar="NAME|FILE", help="of a search: save the preset that it chose, also as one of yours by NAME")
     add("--estimate", action="store_true", help="compile nothing: trace each preset, about a second each")
     add("--memory", action="store_true", dest="shows_memory", help="also show what fills the memory at the peak")
@@ -71,7 +73,7 @@ def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[st
 
     Raises UserError with every problem, but if the model cannot be laid out: the board says so."""
     problems: list[str] = []
-    name, presets = options.model or "nano", list(dict.fromkeys(map(absolute, options.preset)))
+    name, presets = options.model or "nano", list(dict.fromkeys(options.preset))
     model = load_or_note(problems, choose_model, name, settings_of_options(options))
     slices = 1 if options.slices is None else options.slices
     problems += [] if slices >= 1 else [f"--slices {slices}: must be at least 1"]
@@ -145,7 +147,7 @@ def _place_of(name: str) -> Path:
 
 def _price(text: str) -> tuple[str, float]:
     chip, _, dollars = text.partition("=")
-    found = number(dollars)
+    found = values.number(dollars)
     if not chip or not 0 < found < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not CHIP=USD, the price of an hour, such as v5p=4.20")
     return chip, found

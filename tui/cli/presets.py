@@ -18,7 +18,8 @@ from ..state.step_words import pipeline_words
 from ..terminal import FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import plain_table, table_console
-from .options import accept_training_options, add_device_options, add_json_option, add_model_options, sizes
+from . import values
+from .options import accept_training_options, add_device_options, add_json_option, add_model_options
 from .run_config import new_config
 
 
@@ -35,13 +36,13 @@ def presets_options(parser: argparse.ArgumentParser) -> None:
     add("--name", metavar="NAME", help="with import: name of the preset; default: the file's")
     add(
         "--mesh",
-        type=sizes,
+        type=values.sizes,
         dest="sizes",
         metavar="AXIS=SIZE,…",
         help="with import: sizes of mesh axes in place of the file's; -1 for the remaining devices",
     )
     accept_training_options(parser)
-    add("--preset", help=argparse.SUPPRESS)
+    add("--preset", type=values.preset, help=argparse.SUPPRESS)
     add_device_options(parser)
     add_model_options(parser)
     add_json_option(parser)

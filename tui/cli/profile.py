@@ -22,8 +22,9 @@ from ..state.run_summary import recorded
 from ..terminal import FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import table_console
-from .options import add_json_option, mesh, steps_to_trace
+from .options import add_json_option
 from .profile_report import ProfileReport, diff_tables, profile_diff, profile_tables
+from .values import mesh, steps_to_trace
 
 
 def profile_options(parser: argparse.ArgumentParser) -> None:

@@ -22,8 +22,9 @@ from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal import FINE
 from . import run_file
-from .options import add_local_options, add_training_options, number
+from .options import add_local_options, add_training_options
 from .run_config import new_config, resumed, supervision
+from .values import number
 
 if TYPE_CHECKING:
     from textual.app import App

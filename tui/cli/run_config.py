@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -11,7 +10,6 @@ from ...engine.base.user_error import UserError, noting, refuse, together
 from ...engine.spec.attempt import RESTARTS, Supervision
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import (
-    MOST_PROMPTED,
     AnomalyConfig,
     CheckpointConfig,
     EvaluationConfig,
@@ -26,15 +24,33 @@ from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from .data import tokenized
 from .destinations import chosen, problems_of_destinations
-from .options import absolute
 
 T = TypeVar("T")
+
+PARTS: dict[str, tuple[msgspec.Struct, dict[str, str]]] = {
+    "sampling": (Sampling(), {"sample_every": "every_steps", "sample_prompt": "prompt"}),
+    "evaluation": (
+        EvaluationConfig(),
+        {"eval_data": "data", "eval_share": "share", "eval_every": "every_steps", "eval_batches": "batches"},
+    ),
+    "anomalies": (AnomalyConfig(), {name: name for name in AnomalyConfig.__struct_fields__}),
+    "checkpoints": (
+        CheckpointConfig(),
+        {
+            "checkpoint_every": "every_steps",
+            "checkpoint_minutes": "every_minutes",
+            "checkpoint_dir": "directory",
+            "keep": "keep",
+        },
+    ),
+}
+"""Parts of a `RunConfig`: their defaults, and the field that each option sets."""
 
 
 def new_config(options: argparse.Namespace) -> RunConfig:
     """Returns the configuration of a new run. Raises UserError with every problem that is found without jax."""
     name = options.model or "nano"
-    preset = absolute(options.preset or "dp")
+    preset = options.preset or "dp"
     problems = _preset_problems(preset, options)
     with together(problems):
         model = choose_model(name, settings_of_options(options))
@@ -72,8 +88,7 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
         for flag, value in given.items()
         if value is not None
     ]
-    preset = absolute(options.preset) if options.preset else None
-    problems += _preset_problems(preset, options)
+    problems += _preset_problems(options.preset, options)
     with together(problems):
         model, training = with_settings(config.model, config.training, settings_of_options(options))
         config = msgspec.structs.replace(config, model=model, training=training, **run_settings(options, config))
@@ -83,10 +98,9 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
 
 
 def restart_of(options: argparse.Namespace, config: RunConfig) -> Restart:
-    preset = absolute(options.preset) if options.preset else None
     return Restart(
         step=options.from_step,
-        preset=preset,
+        preset=options.preset,
         other_data=options.other_data,
         profile=options.profile,
         profile_every=options.profile_every,
@@ -127,7 +141,7 @@ def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
     options.preset, options.run_name = None, None
     named = list(map(name_of, options.presets))
     problems = [] if options.measured >= 1 else [f"--steps {options.measured}: must be at least 1"]
-    files = tuple(absolute(name) for name in options.presets if is_file(name))
+    files = tuple(filter(is_file, options.presets))
     problems += _name_collisions(options.presets)
     with together(problems):
         config = new_config(options)
@@ -154,7 +168,7 @@ def load_or_note(problems: list[str], load: Callable[..., T], *arguments: object
 
 
 def _preset_problems(preset: str | None, options: argparse.Namespace) -> list[str]:
-    switches: list[ScheduledSwitch] = getattr(options, "switch", [])
+    switches: list[ScheduledSwitch] = getattr(options, "switches", [])
     others: list[str] = getattr(options, "presets", [])
     named = dict.fromkeys((*filter(None, [preset]), *others), "")
     for switch in switches:
@@ -174,75 +188,24 @@ def settings_of_options(options: argparse.Namespace) -> tuple[str, ...]:
     return (*(f"{key}={value}" for key, value in given.items() if value is not None), *options.set)
 
 
-def _given(**values: object) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
 def set_words(settings: Iterable[str]) -> list[str]:
     return [word for setting in settings for word in ("--set", setting)]
 
 
 def run_settings(options: argparse.Namespace, before: RunConfig | None = None) -> dict[str, Any]:
     """Returns the fields that a resumed run may change; those not given keep their values of `before`."""
-    option = vars(options).get
-    same = set(RunConfig.__struct_fields__) - {"model", "preset", "seed", "data", "metrics_to"}
-    changes = _given(
-        data=options.data and str(Path(options.data).absolute()),
-        sampling=_sampling(options, before.sampling if before else None),
-        switches=tuple(option("switch", ())) or None,
-        metrics_to=chosen(option("metrics_to")),
-        evaluation=_evaluation(options, before.evaluation if before else None),
-        anomalies=_anomalies(options, before.anomalies if before else AnomalyConfig()),
-        checkpoints=_checkpoints(options, before.checkpoints if before else CheckpointConfig()),
-        **{name: option(name) for name in same & vars(options).keys()},
-    )
-    stop = option("stop_timeout")
-    return changes if stop is None else changes | {"stop_seconds": stop or None}
-
-
-def _sampling(options: argparse.Namespace, before: Sampling | None) -> Sampling | None:
-    """Returns what a run samples every so many steps. Raises UserError."""
-    every, prompt = getattr(options, "sample_every", None), getattr(options, "sample_prompt", None)
-    if every is None and prompt is None:
-        return before
-    if every is None and before is None:
-        raise UserError(f"--sample-prompt {prompt}: add --sample-every N, the steps between samples")
-    problems = [] if every is None or every >= 1 else [f"--sample-every {every}: must be at least 1"]
-    if prompt and len(prompt) > MOST_PROMPTED:
-        problems.append(f"--sample-prompt: {len(prompt):,} characters: at most {MOST_PROMPTED:,}")
-    refuse(problems)
-    return msgspec.structs.replace(before or Sampling(), **_given(every_steps=every, prompt=prompt))
-
-
-def _evaluation(options: argparse.Namespace, before: EvaluationConfig | None) -> EvaluationConfig | None:
-    """Returns what is held out; None if nothing is and no option about it is given."""
-    data: str | None = getattr(options, "eval_data", None)
-    changes = _given(
-        data=data and str(Path(data).absolute()),
-        share=getattr(options, "eval_share", None),
-        every_steps=getattr(options, "eval_every", None),
-        batches=getattr(options, "eval_batches", None),
-    )
-    if {"data", "share"} & changes.keys():  # they replace what was held out before
-        changes = {"data": None, "share": None, **changes}
-    return msgspec.structs.replace(before or EvaluationConfig(), **changes) if changes else before
-
-
-def _anomalies(options: argparse.Namespace, before: AnomalyConfig) -> AnomalyConfig:
-    given = {name: getattr(options, name, None) for name in AnomalyConfig.__struct_fields__}
-    return msgspec.structs.replace(before, **_given(**given))
-
-
-def _checkpoints(options: argparse.Namespace, before: CheckpointConfig) -> CheckpointConfig:
-    if "resume" not in options:  # a command that does not train
-        return before
-    directory = options.checkpoint_dir
-    changes = _given(
-        every_steps=options.checkpoint_every,
-        every_minutes=options.checkpoint_minutes,
-        keep=options.keep,
-        directory=directory and (directory if "://" in directory else str(Path(directory).absolute())),
-    )
-    if options.checkpoint_minutes == 0:
-        changes["every_minutes"] = None
-    return msgspec.structs.replace(before, **changes)
+    given = {name: value for name, value in vars(options).items() if value not in (None, [])}
+    given |= {name: None for name in ("checkpoint_minutes", "stop_seconds") if given.get(name) == 0}
+    same = set(RunConfig.__struct_fields__) - {"model", "preset", "seed"}
+    changes = {name: given[name] for name in same & given.keys()}
+    if "switches" in changes:
+        changes["switches"] = tuple(changes["switches"])
+    if "metrics_to" in changes:
+        changes["metrics_to"] = chosen(changes["metrics_to"])
+    for part, (default, fields) in PARTS.items():
+        values = {field: given[name] for name, field in fields.items() if name in given}
+        if part == "evaluation" and {"data", "share"} & values.keys():  # they replace what was held out before
+            values = {"data": None, "share": None, **values}
+        if values:
+            changes[part] = msgspec.structs.replace((before and getattr(before, part)) or default, **values)
+    return changes

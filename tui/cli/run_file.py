@@ -1,7 +1,7 @@
 """Run files: the options of `run` and `train` as TOML. Every run writes the one that starts it again."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,16 +12,14 @@ from ...engine.spec.preset_files import read_toml
 from ...engine.spec.preset_writer import toml_key, toml_value
 from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
-from .options import absolute, add_local_options, add_schedule_options, add_training_options
+from .destinations import chosen
+from .options import add_local_options, add_schedule_options, add_training_options
 from .parser import Parser, actions
 
 OF_ONE_START = ("run", "like", "resume", "from-step", "other-data", "help")
 """Options that no file has: a file starts a new run, under a name of its own."""
 SETTINGS = "set"
 """The table with what `--set` changes."""
-
-Given = dict[str, Any]
-"""Values by option, without its dashes."""
 
 
 def add_file_options(parser: argparse.ArgumentParser) -> None:
@@ -31,18 +29,10 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
 
 def parse(parser: argparse.ArgumentParser, arguments: list[str], options: argparse.Namespace) -> argparse.Namespace:
     """Parses the arguments of `run` or `train`, with the options of a run file before them. Raises UserError."""
-    given: Given = {}
-    for action in actions(parser):
-        if action.option_strings and action.nargs is None:
-            action.type = _noting(given, action)
     found = parser.parse_args(arguments, argparse.Namespace(**vars(options)))
     if path := _path(found):
-        given.clear()
         found = parser.parse_args([arguments[0], *_words(path, parser), *arguments[1:]], options)
-    for action in actions(parser):
-        if action.option_strings and action.nargs == 0 and getattr(found, action.dest, None) is True:
-            given[_name(action)] = True
-    found.run_file = _text(given)
+    found.run_file = _text(found)
     return found
 
 
@@ -82,7 +72,7 @@ def _path(options: argparse.Namespace) -> Path | None:
 
 def _words(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     """Returns what a run file has as arguments; without what `run` has no use for. Raises UserError."""
-    values, known = read_toml(path), known_options()
+    values, known = readtoml_value(path), known_options()
     refuse(
         [
             f"{path}: {name}: a file starts a new run: give --{name} on the command line"
@@ -99,7 +89,7 @@ def _words(path: Path, parser: argparse.ArgumentParser) -> list[str]:
 def _option(path: Path, action: argparse.Action, value: object) -> Iterator[str]:
     name = _name(action)
     if name == SETTINGS and isinstance(value, dict):
-        yield from (f"--set={key}={toml_value(each)}" for key, each in cast(Given, value).items())
+        yield from (f"--set={key}={toml_value(each)}" for key, each in cast(dict[str, object], value).items())
         return
     is_switch, is_plain = action.nargs == 0, isinstance(value, str | int | float | list)
     if isinstance(value, bool) is not is_switch or not is_plain or name == SETTINGS:
@@ -110,61 +100,40 @@ def _option(path: Path, action: argparse.Action, value: object) -> Iterator[str]
             yield f"--{name}" if each is True else f"--{name}={each}"
 
 
-def _noting(given: Given, action: argparse.Action) -> Callable[[str], Any]:
-    """Returns the type of an option, which notes the values that it converts, too."""
-    convert = cast(Callable[[str], Any], action.type or str)
-    name = _name(action)
-
-    def note(text: str) -> Any:
-        value = convert(text)
-        if text == action.default or name in OF_ONE_START:
-            return value
-        if value is None:  # `--to none`
-            given.pop(name, None)
-            return value
-        if name == SETTINGS:
-            key, _, setting = text.partition("=")
-            given.setdefault(SETTINGS, {})[key] = _setting(setting)
-        elif is_repeatable(action):
-            given.setdefault(name, []).append(_portable(action, text, value))
-        else:
-            given[name] = _portable(action, text, value)
-        return value
-
-    note.__name__ = convert.__name__  # argparse quotes it
-    return note
+def _text(options: argparse.Namespace) -> str:
+    """Returns the run file of these options."""
+    known = known_options()
+    del known[SETTINGS]
+    given: dict[str, Any] = {name: getattr(options, action.dest, None) for name, action in known.items()}
+    given["to"] = list(chosen(given["to"]) or [])
+    lines = [
+        f"{name} = {toml_value(_portable(value))}"
+        for name, value in given.items()
+        if value not in (None, [], known[name].default)
+    ]
+    if settings := {key: _setting(text) for key, _, text in (each.partition("=") for each in options.set)}:
+        lines += ["", f"[{SETTINGS}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in settings.items())]
+    return "\n".join(["# The options of this run: `shardtui run` or `train` starts one like it.", *lines, ""])
 
 
-def _portable(action: argparse.Action, text: str, value: object) -> object:
-    """Returns a value as a file has it, with absolute paths: a run starts again from any directory."""
+def _portable(value: object) -> object:
+    """Returns a value of an option as a file has it."""
     match value:
         case Destination():
             return value.words
         case ScheduledSwitch():
             return f"{value.step}:{value.preset}"
-        case int() | float():
-            return value
-        case _ if action.dest == "preset":
-            return absolute(text)
-        case _ if action.dest == "model" and (text.startswith("hf:") or ".py" in text):
-            kind, place = ("hf:", text[3:]) if text.startswith("hf:") else ("", text)
-            return f"{kind}{Path(place).expanduser().absolute()}"
-        case _ if action.metavar in ("PATH", "FILE") and "://" not in text:
-            return str(Path(text).expanduser().absolute())
+        case tuple():
+            return ",".join(cast(tuple[str, ...], value))
+        case list():
+            return list(map(_portable, cast(list[object], value)))
         case _:
-            return text
+            return value
 
 
 def _setting(text: str) -> object:
     value = setting_value(text)
     return value if isinstance(value, str | int | float | list) else text
-
-
-def _text(given: Mapping[str, Any]) -> str:
-    lines = [f"{name} = {toml_value(value)}" for name, value in given.items() if name != SETTINGS]
-    if settings := given.get(SETTINGS):
-        lines += ["", f"[{SETTINGS}]", *(f"{toml_key(key)} = {toml_value(value)}" for key, value in settings.items())]
-    return "\n".join(["# The options of this run: `shardtui run` or `train` starts one like it.", *lines, ""])
 
 
 def _name(action: argparse.Action) -> str:
