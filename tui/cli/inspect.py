@@ -36,8 +36,7 @@ from ..terminal.clean import clean, json_line
 from ..terminal.export import without_fonts
 from ..terminal.plain_table import PIPE_WIDTH, plain_console, plain_table, right, table_console, table_of
 from . import values
-from .arrays_table import arrays_table
-from .inspect_checkpoint import checkpoint_answer
+from .inspect_checkpoint import arrays_table, checkpoint_answer
 from .inspect_report import (
     DiffReport,
     FindingReport,

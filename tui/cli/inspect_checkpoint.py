@@ -6,21 +6,24 @@ from typing import Literal
 
 from msgspec import Struct
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from ...engine.base import formatting
 from ...engine.base.user_error import UserError
+from ...engine.hlo.layout import notation, wasted_bytes
 from ...engine.wire.checkpoints import Placed, StoredArray, StoredCheckpoint
-from ...engine.wire.descriptions import MeshInfo
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..client.engine_client import ask_engine
+from ..state.tables import DIMS, ArrayRow, array_columns
 from ..terminal.clean import clean
-from ..terminal.plain_table import plain_table
+from ..terminal.plain_table import plain_table, table_of
 from . import values
-from .arrays_table import arrays_table
 from .run_config import new_config
 
 MAX_LINES = 20
 """Lines of problems and names in a table; JSON has them all."""
+TITLE = "arrays, dims@axes"
 ONE_DEVICE = MeshInfo({"device": 1}, [0])
 
 Difference = Literal["gone", "new", "shape", "dtype", "spec", "mesh"]
@@ -115,6 +118,14 @@ def _problem_lines(problems: Sequence[str]) -> list[RenderableType]:
     hidden = len(problems) - MAX_LINES
     lines: list[RenderableType] = [Text(problem, "red") for problem in problems[:MAX_LINES]]
     return [*lines, Text(f"and {hidden:,} more: --json lists all", "red")] if hidden > 0 else lines
+
+
+def arrays_table(arrays: Sequence[ArrayInfo], mesh: MeshInfo, title: str = TITLE) -> Table:
+    """Returns a table of the arrays, most redundant bytes first. A name and its dims share a cell, which wraps well."""
+    found = sorted(arrays, key=lambda array: -wasted_bytes(array, mesh))
+    rows = [ArrayRow(array.name, array.name + notation(array), 0, (array,)) for array in found]
+    columns = [column for column in array_columns(mesh) if column.name != DIMS]
+    return table_of(columns, rows, title=title)
 
 
 def diff(one: StoredCheckpoint, other: StoredCheckpoint) -> CheckpointDiff:

@@ -18,6 +18,16 @@ def add_run_argument(parser: argparse.ArgumentParser, is_optional: bool = False)
     parser.add_argument("run", nargs=nargs, metavar="RUN", help=help_)
 
 
+def add_program_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--command",
+        default="shardtui",
+        dest="program",
+        metavar="C",
+        help="the command on HOST, such as venv/bin/shardtui; default shardtui",
+    )
+
+
 def add_preset_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset", type=preset, metavar="P", help="name or .toml file; default dp; see `shardtui presets`"

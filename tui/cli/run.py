@@ -22,7 +22,7 @@ from ...engine.wire.event_log import LogReader
 from ...engine.wire.run_directory import RunDirectory
 from ..terminal import FINE
 from . import run_file
-from .options import add_local_options, add_training_options
+from .options import add_local_options, add_program_option, add_training_options
 from .run_config import new_config, resumed, supervision
 from .values import number
 
@@ -58,16 +58,6 @@ def attach_options(parser: argparse.ArgumentParser) -> None:
     help_ = "name of the run; see `shardtui ls`; HOST:RUN for one on another host, through ssh"
     parser.add_argument("run", nargs="?", metavar="[HOST:]RUN", help=help_)
     add_program_option(parser)
-
-
-def add_program_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--command",
-        default="shardtui",
-        dest="program",
-        metavar="C",
-        help="the command on HOST, such as venv/bin/shardtui; default shardtui",
-    )
 
 
 def attach_command(options: argparse.Namespace) -> int:

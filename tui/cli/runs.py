@@ -1,19 +1,21 @@
-"""`shardtui runs`: the runs of this host and of others, as they are now; one of them is opened, and left, in the UI."""
+"""`shardtui runs`, `ls`, `rm` and `rename`: the runs of this host and of others, as they are now."""
 
 import argparse
 import asyncio
 
 import msgspec
 
+from ...engine.base import formatting
 from ...engine.base.directories import config_directory
-from ...engine.base.user_error import UserError
+from ...engine.base.output import say, show
+from ...engine.base.user_error import UserError, together
 from ...engine.spec.preset_files import read_toml
-from ...engine.wire.run_directory import checked_name
-from ..client.remote_client import RemoteClient
-from ..runs_app import RunsApp
-from ..state.run_listing import Origin
+from ...engine.wire import run_directory
+from ..state.run_listing import COLUMNS, Origin, listed
 from ..terminal import FINE
-from .run import add_program_option, attachable, checked_host, require_terminal, run_app, show, user_keymap
+from ..terminal.clean import clean, json_line
+from ..terminal.plain_table import table_console, table_of
+from .options import add_json_option, add_program_option
 
 FILE = "hosts.toml"
 
@@ -31,16 +33,24 @@ def runs_options(parser: argparse.ArgumentParser) -> None:
 
 
 def runs_command(options: argparse.Namespace) -> int:
-    require_terminal("shardtui ls")
-    keymap, hosts = user_keymap(), [checked_host(host) for host in options.hosts or configured_hosts()]
+    """Shows the runs until one is chosen, and that one in the UI until it is left; again and again."""
+    from ..client.remote_client import RemoteClient
+    from ..runs_app import RunsApp
+    from . import run as ui  # the other commands start without these
+
+    ui.require_terminal("shardtui ls")
+    keymap, hosts = ui.user_keymap(), [ui.checked_host(host) for host in options.hosts or configured_hosts()]
     chosen, problem = None, ""
     while True:
         app = RunsApp([*map(Origin, ["", *hosts])], options.program, keymap, options.notify, chosen, problem)
-        if not (chosen := asyncio.run(run_app(app))):
+        if not (chosen := asyncio.run(ui.run_app(app))):
             return FINE
         host, run = chosen
         try:
-            show(RemoteClient(host, checked_name(run), options.program) if host else attachable(run), keymap)
+            client = (
+                RemoteClient(host, run_directory.checked_name(run), options.program) if host else ui.attachable(run)
+            )
+            ui.show(client, keymap)
             problem = ""
         except UserError as error:
             problem = "; ".join(error.problems)
@@ -55,3 +65,56 @@ def configured_hosts() -> list[str]:
         return msgspec.convert(read_toml(path), dict[str, list[str]]).get("hosts", [])
     except msgspec.ValidationError as error:
         raise UserError(f'{path}: {error}: write hosts = ["tpu-vm-1", "tpu-vm-2"]') from error
+
+
+def ls_options(parser: argparse.ArgumentParser) -> None:
+    add_json_option(parser)
+
+
+def ls_command(options: argparse.Namespace) -> int:
+    listing = listed()
+    say(*listing.problems)
+    runs = listing.runs
+    if options.json:
+        show(json_line(listing))
+    elif not runs:
+        show(f"no runs in {run_directory.state_home()}: start one with `shardtui`")
+    else:
+        table_console().print(table_of(COLUMNS, map(clean, runs)))
+    return FINE
+
+
+def rm_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="name of a run that has ended; see `shardtui ls`")
+
+
+def rm_command(options: argparse.Namespace) -> int:
+    """Deletes runs with their checkpoints, those in a --checkpoint-dir aside. Raises UserError, after the others are
+    deleted, for a run that trains or cannot be found."""
+    problems: list[str] = []
+    with together(problems):
+        for name in dict.fromkeys(options.runs):
+            try:
+                directory = run_directory.find(name)
+                with directory.hold_ended():
+                    size = directory.bytes
+                    directory.discard()
+            except UserError as error:
+                problems += error.problems
+            except OSError as error:
+                problems.append(f"run {name}: {error.filename}: cannot be deleted: {error.strerror}")
+            else:
+                show(f"deleted run {name}: {formatting.size(size)}")
+    return FINE
+
+
+def rename_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="name of a run that has ended; see `shardtui ls`")
+    parser.add_argument("name", metavar="NAME", help="its new name")
+
+
+def rename_command(options: argparse.Namespace) -> int:
+    """Raises UserError for a run that trains or cannot be found, and for a name that is taken or not valid."""
+    run_directory.find(options.run).rename(options.name)
+    show(f"renamed run {options.run} to {options.name}")
+    return FINE
