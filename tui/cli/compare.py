@@ -97,7 +97,7 @@ def compare_command(options: argparse.Namespace) -> int:
     """Measures the presets and prints the board; returns 1 if one was not fully measured. Raises UserError."""
     run_directory.runtime_directory()  # an unusable one is refused before anything is created
     config, named = compared(options)
-    _print_progress("looking for devices")
+    note("looking for devices")
     (listing,) = ask_engine(PresetListing, "presets", config)
     say(*listing.problems)
     infos = {info.name: info for info in listing.presets}
@@ -196,16 +196,14 @@ class _Session:
                 apply(self._state, event)
                 if isinstance(event, EngineReady):
                     self.ready = event
-                    with audience.reads():
-                        say(*event.warnings)
+                    say(*event.warnings)
                     estimating = asyncio.create_task(self._estimate(event))
                 command = self._next(event, estimating is not None and estimating.done())
                 if interrupts.count or audience.is_gone:
                     command = Stop()  # again: it may not have been listening before
                 if command:
                     await client.send(command)
-                with audience.reads():
-                    self._progress.report(event, self._state)
+                self._progress.report(event, self._state)
         if estimating:
             estimating.cancel()
             with suppress(asyncio.CancelledError):
@@ -265,20 +263,16 @@ class _Progress:
     def report(self, event: AnyEvent, state: RunState) -> None:
         compiles = isinstance(event, PresetCompiling) and event.phase == "compile"
         if compiles or (isinstance(event, REPORTED) and state.ready):  # earlier failures are reported as a refusal
-            _print_progress(event.line)
+            note(event.line)
         comparison = state.comparison
         if comparison is None:
             return
         has_left = self._at != comparison.current or comparison.is_over
         if self._at and has_left and state.ready and (found := comparison.measured(self._at, 1)):
-            _print_progress(f"{self._at}: {formatting.seconds(found.step_seconds)} a step, {found.steps} steps")
+            note(f"{self._at}: {formatting.seconds(found.step_seconds)} a step, {found.steps} steps")
         self._at = None if comparison.is_over else comparison.current
         if isinstance(event, StepsDone) and comparison.done and self._throttle.is_due():
-            _print_progress(in_progress(comparison))
-
-
-def _print_progress(text: str) -> None:
-    note(text)
+            note(in_progress(comparison))
 
 
 def _print_board(session: _Session) -> None:

@@ -2,12 +2,11 @@
 
 import asyncio
 import os
-import select
 import signal
 import stat
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from ...engine.base.output import say
 from ..client.engine_client import EngineClient
@@ -28,12 +27,11 @@ class Audience:
 
     @contextmanager
     def reads(self) -> Generator[None]:
-        """Drops output in this context that cannot be written."""
+        """Drops output in this context that cannot be written: what goes to stderr never raises."""
         try:
             yield
         except OSError:
-            for descriptor in list(filter(_is_closed, STREAMS)) or [1]:
-                self._on_closed(descriptor)
+            self._on_closed(1)
 
     def _on_closed(self, descriptor: int) -> None:
         """Redirects the descriptor to /dev/null and requests the stop, once."""
@@ -45,8 +43,7 @@ class Audience:
             return
         self.is_gone = True
         self._stop_request = asyncio.ensure_future(self._client.request_stop())
-        with suppress(OSError):
-            say(f"nobody reads {STREAMS[descriptor]} any more: {self._message}")
+        say(f"nobody reads {STREAMS[descriptor]} any more: {self._message}")
 
 
 def _is_pipe(descriptor: int) -> bool:
@@ -54,12 +51,6 @@ def _is_pipe(descriptor: int) -> bool:
         return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
     except OSError:  # it was closed from the start
         return False
-
-
-def _is_closed(descriptor: int) -> bool:
-    waiting = select.poll()
-    waiting.register(descriptor, 0)  # no events but hang-up and error, which are always reported
-    return bool(waiting.poll(0))
 
 
 class Interrupts:

@@ -107,15 +107,13 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             if isinstance(event, Failed) and event.refused:
                 client.discard_if_new()
                 raise UserError(*event.problems)
-            with audience.reads():
-                say(*_warnings(event))
+            say(*_warnings(event))
             if isinstance(event, Paused) and event.problem:  # nobody can decide without a UI
                 await client.send(Stop())
     await client.wait_for_exit()  # the run can be resumed at once
     pressed = interrupts.count
     problems = await client.wait_for_metrics(lambda: audience.is_gone or interrupts.count > pressed)
-    with audience.reads():
-        say(*problems)
+    say(*problems)
     if audience.is_gone:
         return INTERRUPTED if interrupts.by_keyboard else FAILED
     with audience.reads():
