@@ -17,7 +17,7 @@ ROOMS = [Path(str(room.__file__)).parent for room in (shardtui.engine, shardtui.
 PRINTING = {
     "engine/base/output.py": "all that is printed",
     "engine/wire/stdout.py": "answers as JSON, to a file that the UI process reads",
-    "tui/terminal/splash.py": "the splash, and a line of progress that is printable",
+    "tui/terminal/splash.py": "the splash",
     "tui/cli/stream.py": "compressed events, to a pipe",
     "tui/cli/watch.py": "replaces the process by a program of the user's, whose output is its own",
     "tui/cli/engine.py": "replaces the process by the engine, which prints through engine/base/output.py",

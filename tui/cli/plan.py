@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -34,10 +35,11 @@ from ..client.planner import Compiling, Planner
 from ..state import board_rows
 from ..state.recommendation import figure_words, recommendation
 from ..state.step_words import pipeline_words
-from ..terminal import FAILED, FINE, INTERRUPTED, splash
+from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import clean, json_line
-from ..terminal.plain_table import UNLIMITED, plain_table, right, table_console, table_of
+from ..terminal.plain_table import UNLIMITED, plain_console, plain_table, right, table_console, table_of
 from .plan_report import (
+    ChosenPreset,
     Prices,
     SearchReport,
     check_prices,
@@ -90,7 +92,7 @@ def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], a
             return FAILED
         if planner.board:
             boards.append(planner.board)
-            searches += [_searched(planner, bool(code), asked)] if asked.search else []
+            searches += [search_report(planner, bool(code), _chosen(planner, asked))] if asked.search else []
         if code:
             break
     if boards:
@@ -98,14 +100,25 @@ def plan(config: RunConfig, topologies: Sequence[str], presets: Sequence[str], a
     return code or (FAILED if any(search.chosen is None for search in searches) else FINE)
 
 
-def _searched(planner: Planner, was_interrupted: bool, asked: Asked) -> SearchReport:
-    assert planner.board is not None and asked.search is not None
-    topology, best = load_topology(planner.board.topology), pick(planner.board.rows, asked.search.goal)
+def _chosen(planner: Planner, asked: Asked) -> ChosenPreset | None:
+    """Writes the preset that a search chose, and returns it; None if none fits. Raises UserError."""
+    board, search = planner.board, asked.search
+    assert board is not None and search is not None
+    best = pick(board.rows, search.goal)
     if best is None:
-        return search_report(planner, was_interrupted, "", "")
-    place = asked.place or default_place(planner.board.model, topology)
-    preset = load_preset(planner.subject(best.title)[2])
-    return search_report(planner, was_interrupted, str(place), write_chosen(best, preset, place, topology, asked.train))
+        return None
+    topology, preset = load_topology(board.topology), load_preset(planner.subject(best.title)[2])
+    place = asked.place or default_place(board.model, topology)
+    found, cost = figure(best, search.goal), best.cost
+    assert found is not None and cost is not None
+    return ChosenPreset(
+        preset=best.preset,
+        settings=best.settings,
+        figure=found,
+        basis=cost.basis,
+        file=str(place),
+        command=write_chosen(best, preset, place, topology, asked.train),
+    )
 
 
 def _problems(config: RunConfig, asked: Asked) -> list[str]:
@@ -120,8 +133,9 @@ def _problems(config: RunConfig, asked: Asked) -> list[str]:
 
 
 def _answer(boards: Sequence[Board], searches: Sequence[SearchReport], config: RunConfig, asked: Asked) -> None:
+    report = plan_report(*boards, prices=asked.prices, searches=searches)
     if asked.as_json:
-        show(json_line(plan_report(*boards, prices=asked.prices, searches=searches)))
+        show(json_line(report))
         return
     console = table_console()
     for number, board in enumerate(map(clean, boards)):
@@ -131,7 +145,7 @@ def _answer(boards: Sequence[Board], searches: Sequence[SearchReport], config: R
             *(search_lines(search) if search else []), sep="\n", soft_wrap=True, markup=False, highlight=False
         )
     if len(boards) > 1 or asked.prices:
-        console.print(topologies_table(list(map(clean, boards)), asked.prices))
+        console.print(topologies_table(clean(report).rows, asked.prices))
 
 
 def _tables(
@@ -208,27 +222,24 @@ def _wiring_table(rows: Sequence[Row]) -> Table:
 
 async def _follow(planner: Planner) -> None:
     """Prints what is being compiled, and the outcomes; on a terminal also a line with the time left."""
-    ticking = asyncio.create_task(_tick(planner)) if sys.stderr.isatty() else None
     before: list[Compiling] = []
-    try:
+    with _live_line(planner) if sys.stderr.isatty() else contextlib.nullcontext():
         async for board in planner.boards():
             for ended in (each for each in before if each not in planner.running):
-                _print_line(_outcome(board, ended.preset, time.monotonic() - ended.began))
+                note(_outcome(board, ended.preset, time.monotonic() - ended.began))
             for now in (each for each in planner.running if each not in before):
-                _print_line(f"compiling {now.preset}, {now.number} of {now.count}")
+                note(f"compiling {now.preset}, {now.number} of {now.count}")
             before = planner.running
-    finally:
-        if ticking:
-            ticking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await ticking
-            splash.erase()
 
 
-async def _tick(planner: Planner) -> None:
-    while True:
-        splash.show_status(progress(planner))
-        await asyncio.sleep(1)
+def _live_line(planner: Planner) -> Live:
+    return Live(
+        get_renderable=lambda: Text(progress(planner), no_wrap=True),
+        console=plain_console(stderr=True),
+        refresh_per_second=1,
+        transient=True,
+        redirect_stdout=False,
+    )
 
 
 def progress(planner: Planner) -> str:
@@ -250,12 +261,6 @@ def _outcome(board: Board, title: str, seconds: float) -> str:
     row = next(row for row in board.rows if row.title == title)
     outcome = board_rows.verdict(row) if row.compiled else " ".join(row.problems)
     return f"  {outcome}, after {formatting.seconds(seconds)}"
-
-
-def _print_line(text: str) -> None:
-    if sys.stderr.isatty():
-        splash.erase()
-    note(text)
 
 
 def default_place(model: str, topology: Topology) -> Path:

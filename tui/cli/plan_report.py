@@ -1,7 +1,6 @@
 """The JSON of `shardtui plan`, with what a search found, and the table of topologies."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
@@ -12,8 +11,7 @@ from rich.text import Text
 from ...engine.base import formatting
 from ...engine.base.user_error import refuse
 from ...engine.planning.finalists import batch_limits, expected_figure
-from ...engine.planning.goal import CurvePoint, pick, ranked
-from ...engine.planning.goal import figure as goal_figure
+from ...engine.planning.goal import CurvePoint, ranked
 from ...engine.planning.ranking import Basis, Board, Bound, Choice, Row
 from ...engine.spec.search import Goal
 from ...engine.spec.topology import Topology, load_topology
@@ -138,7 +136,10 @@ def plan_report(*boards: Board, prices: Prices | None = None, searches: Sequence
 
 def _planned(row: Row, board: Board, prices: Prices) -> PlannedPreset:
     topology, cost, compiled = load_topology(board.topology), row.timed, row.compiled
-    tokens, limits = yield_of(row, topology, prices), {} if row.settings else batch_limits(board.rows)
+    limits = {} if row.settings else batch_limits(board.rows)
+    tokens = cost.tokens_per_second if cost else None
+    per_chip_hour = None if tokens is None else tokens * 3600 / topology.chips
+    price = prices.get(topology.name.partition(":")[0])
     return PlannedPreset(
         **asdict(row),
         topology=topology.name,
@@ -146,23 +147,15 @@ def _planned(row: Row, board: Board, prices: Prices) -> PlannedPreset:
         bound=cost.bound if cost else None,
         overlapped_share=compiled.overlapped_share if compiled else None,
         largest_batch=limits.get(row.preset, (None,))[0],
-        tokens_per_chip_hour=tokens.per_chip_hour,
-        tokens_per_dollar=tokens.per_dollar,
+        tokens_per_chip_hour=per_chip_hour,
+        tokens_per_dollar=per_chip_hour / price if per_chip_hour is not None and price else None,
     )
 
 
-def search_report(planner: Planner, was_interrupted: bool, file: str, command: str) -> SearchReport:
-    """Returns the JSON form of a search. `file`, `command`: of what it chose; empty if that is nothing."""
+def search_report(planner: Planner, was_interrupted: bool, chosen: ChosenPreset | None) -> SearchReport:
+    """Returns the JSON form of a search."""
     board, request = planner.board, planner.search
     assert board is not None and request is not None
-    best = pick(board.rows, request.goal)
-    chosen = None
-    if best is not None:
-        found, cost = goal_figure(best, request.goal), best.cost
-        assert found is not None and cost is not None
-        chosen = ChosenPreset(
-            preset=best.preset, settings=best.settings, figure=found, basis=cost.basis, file=file, command=command
-        )
     ended = "interrupted" if was_interrupted else "out of time" if planner.is_out_of_time else "done"
     return SearchReport(
         topology=board.topology,
@@ -212,24 +205,6 @@ def search_lines(report: SearchReport) -> list[str]:
     return lines
 
 
-class Yield(Struct, frozen=True):
-    """Tokens that a preset trains, by its predicted or measured step time."""
-
-    per_chip_hour: float | None
-    """None if the step time is unknown."""
-    per_dollar: float | None
-    """None without a price, too."""
-
-
-def yield_of(row: Row, topology: Topology, prices: Prices) -> Yield:
-    known = row.measured or row.timed
-    if known is None or known.tokens_per_second is None:
-        return Yield(None, None)
-    per_chip_hour = known.tokens_per_second * 3600 / topology.chips
-    price = prices.get(topology.name.partition(":")[0])
-    return Yield(per_chip_hour, per_chip_hour / price if price else None)
-
-
 def check_prices(prices: Prices, topologies: Sequence[Topology]) -> None:
     """Raises UserError if a price is of a chip that no topology has."""
     planned = {topology.name.partition(":")[0] for topology in topologies}
@@ -241,30 +216,25 @@ def check_prices(prices: Prices, topologies: Sequence[Topology]) -> None:
     refuse(problems)
 
 
-@dataclass(frozen=True)
-class Best:
-    topology: Topology
-    row: Row
-    tokens: Yield
-
-    @property
-    def rank(self) -> tuple[bool, float, float]:
-        return self.row.verdict != "fits", -(self.tokens.per_dollar or 0), -(self.tokens.per_chip_hour or 0)
-
-
-def topologies_table(boards: Sequence[Board], prices: Prices) -> Table:
-    columns: list[Column[Best]] = [
-        Column("topology", lambda best: best.topology.title),
-        figure("chips", lambda best: best.topology.chips, "{:,}".format),
-        Column("preset", lambda best: best.row.preset),
-        Column("verdict", lambda best: board_rows.verdict(best.row)),
-        Column("peak", lambda best: board_rows.peak_of_capacity(best.row), is_figure=True),
-        figure("step time", lambda best: board_rows.step_seconds(best.row), formatting.seconds),
-        figure("tokens/s", lambda best: board_rows.tokens_per_second(best.row), formatting.count),
-        figure("tokens/chip-hour", lambda best: best.tokens.per_chip_hour, formatting.count),
-        *([figure("tokens/$", lambda best: best.tokens.per_dollar, formatting.count)] if prices else []),
+def topologies_table(rows: Sequence[PlannedPreset], prices: Prices) -> Table:
+    """Returns a table of the first row of each topology, those that fit and train most tokens for a price first."""
+    columns: list[Column[PlannedPreset]] = [
+        Column("topology", lambda row: _topology(row).title),
+        figure("chips", lambda row: _topology(row).chips, "{:,}".format),
+        Column("preset", lambda row: row.preset),
+        Column("verdict", board_rows.verdict),
+        Column("peak", board_rows.peak_of_capacity, is_figure=True),
+        figure("step time", board_rows.step_seconds, formatting.seconds),
+        figure("tokens/s", board_rows.tokens_per_second, formatting.count),
+        figure("tokens/chip-hour", lambda row: row.tokens_per_chip_hour, formatting.count),
+        *([figure("tokens/$", lambda row: row.tokens_per_dollar, formatting.count)] if prices else []),
     ]
-    planned = [(load_topology(board.topology), ranked(board.rows)[0]) for board in boards]
-    found = [Best(topology, row, yield_of(row, topology, prices)) for topology, row in planned]
-    rows = sorted(found, key=lambda each: each.rank)
-    return table_of(columns, rows, title="best of each topology, predicted")
+    best = {(row.topology, row.slices): row for row in reversed(rows)}.values()
+    ordered = sorted(
+        best, key=lambda row: (row.verdict != "fits", -(row.tokens_per_dollar or 0), -(row.tokens_per_chip_hour or 0))
+    )
+    return table_of(columns, ordered, title="best of each topology, predicted")
+
+
+def _topology(row: PlannedPreset) -> Topology:
+    return load_topology(f"{row.slices}*{row.topology}")

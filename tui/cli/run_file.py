@@ -72,7 +72,7 @@ def _path(options: argparse.Namespace) -> Path | None:
 
 def _words(path: Path, parser: argparse.ArgumentParser) -> list[str]:
     """Returns what a run file has as arguments; without what `run` has no use for. Raises UserError."""
-    values, known = readtoml_value(path), known_options()
+    values, known = read_toml(path), known_options()
     refuse(
         [
             f"{path}: {name}: a file starts a new run: give --{name} on the command line"

@@ -1,4 +1,4 @@
-"""A line on the terminal that is drawn over: while the UI's modules are imported, and while a command waits."""
+"""A line on the terminal that is drawn over, while the UI's modules are imported."""
 
 import contextlib
 import os
@@ -12,13 +12,6 @@ SPLASH, ERASE = "shardtui ...\r", "\r\x1b[K"
 def show() -> None:
     """Prints the splash. What comes next overwrites it: the UI, or a line that says why there is none."""
     _write(SPLASH)
-
-
-def show_status(text: str) -> None:
-    """Shows the text in place of the last one, cut to the width of the smallest terminals."""
-    from ...engine.base.output import printable  # its imports need not delay the splash
-
-    _write(f"{ERASE}{printable(text)[:79]}")
 
 
 def erase() -> None:
