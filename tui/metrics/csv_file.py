@@ -23,8 +23,8 @@ MAX_HEADER_BYTES = 2**20
 
 
 class CsvFile:
-    """Appends rows. At the begin, after a rewind and where a scalar is new, `flush` replaces the whole file. Every
-    method raises UserError if the file cannot be written."""
+    """Appends rows. At the begin and where a scalar is new, `flush` replaces the whole file. Every method raises
+    UserError if the file cannot be written."""
 
     def __init__(self, path: Path, run: str, began: float) -> None:
         """`began`: time of the run's first event. Raises UserError if the file holds anything but the same run."""
@@ -32,8 +32,9 @@ class CsvFile:
         require_own(path, run, began)
         self._path, self._run = path.resolve(), run  # a link stays one
         self._columns: dict[str, None] = {}
-        self._file: BinaryIO | None = None
-        self._written_to = self._path
+        with writing(self.where):
+            self._file = self._new_file()
+        self._written_to = Path(self._file.name)
         """Where the rows are: in a new file until `flush`."""
         self._row: Point | None = None
         """The last row, to which scalars may come."""
@@ -44,7 +45,7 @@ class CsvFile:
         with writing(self.where):
             if new := point.scalars.keys() - self._columns.keys():
                 self._columns |= {name: None for name in point.scalars if name in new}
-                self._rewrite(math.inf)
+                self._rewrite()
             if self._row and self._row.step == point.step:
                 self._row.scalars.update(point.scalars)
                 self._is_row_written = False
@@ -52,72 +53,59 @@ class CsvFile:
                 self._write_row()
                 self._begin_row(Point(point.step, point.time, dict(point.scalars)))
 
-    def rewind(self, step: int) -> bool:
-        with writing(self.where):
-            self._rewrite(step)
-        return True
-
     def flush(self) -> None:
         with writing(self.where):
             self._write_row()
-            self._opened.flush()
-            require_in_place(self._written_to, self._opened.fileno())
+            self._file.flush()
+            require_in_place(self._written_to, self._file.fileno())
             if self._written_to != self._path:
                 self._written_to.replace(self._path)
                 self._written_to = self._path
 
     def close(self) -> None:
         """Closes the file, and removes a new one without `flush`."""
-        if self._file:
-            with contextlib.suppress(OSError):  # it was flushed, or that has failed
-                self._file.close()
-            self._discard()
-
-    @property
-    def _opened(self) -> BinaryIO:
-        assert self._file, "rows come first"
-        return self._file
+        with contextlib.suppress(OSError):  # it was flushed, or that has failed
+            self._file.close()
+        self._discard()
 
     def _begin_row(self, row: Point | None) -> None:
-        self._row, self._row_begins, self._is_row_written = row, self._opened.tell(), False
+        self._row, self._row_begins, self._is_row_written = row, self._file.tell(), False
 
     def _write_row(self) -> None:
         if self._row is None or self._is_row_written:
             return
-        if self._opened.tell() != self._row_begins:  # it was written with fewer scalars
-            self._opened.seek(self._row_begins)
-            self._opened.truncate()
+        if self._file.tell() != self._row_begins:  # it was written with fewer scalars
+            self._file.seek(self._row_begins)
+            self._file.truncate()
         values = [repr(self._row.scalars[name]) if name in self._row.scalars else "" for name in self._columns]
-        self._opened.write(f"{self._run},{self._row.step},{self._row.time:.6f},{','.join(values)}\n".encode())
+        self._file.write(f"{self._run},{self._row.step},{self._row.time:.6f},{','.join(values)}\n".encode())
         self._is_row_written = True
 
-    def _rewrite(self, last: float) -> None:
-        """Begins a new file with the columns of now and the rows up to step `last`."""
-        rows: Iterator[bytes] = iter(())
-        if self._file:
-            self._write_row()
-            require_in_place(self._written_to, self._file.fileno())
-            self._file.close()
-            rows = self._rows(last)
-        path = self._path.with_name(f".{self._path.name}.{os.urandom(4).hex()}.new")
-        self._file = path.open("xb")
-        header, kept = io.StringIO(), None
-        csv.writer(header, lineterminator="\n").writerow([*FIXED, *map(printable, self._columns)])
-        self._file.write(header.getvalue().encode())
-        for row in rows:
+    def _rewrite(self) -> None:
+        """Begins a new file with the columns of now and the rows so far."""
+        self._write_row()
+        require_in_place(self._written_to, self._file.fileno())
+        self._file.close()
+        self._file, kept = self._new_file(), None
+        for row in self._rows():
             if kept is not None:
                 self._file.write(self._padded(kept))
             kept = row
         self._begin_row(None if kept is None else self._parsed(kept))
         self._discard()
-        self._written_to = path
+        self._written_to = Path(self._file.name)
 
-    def _rows(self, last: float) -> Iterator[bytes]:
+    def _new_file(self) -> BinaryIO:
+        header = io.StringIO()
+        csv.writer(header, lineterminator="\n").writerow([*FIXED, *map(printable, self._columns)])
+        file = self._path.with_name(f".{self._path.name}.{os.urandom(4).hex()}.new").open("xb")
+        file.write(header.getvalue().encode())
+        return file
+
+    def _rows(self) -> Iterator[bytes]:
         with self._written_to.open("rb") as lines:
             lines.readline()
             for line in lines:
-                if int(line.split(b",", 2)[1]) > last:
-                    return
                 yield line.rstrip(b"\n")
 
     def _padded(self, row: bytes) -> bytes:

@@ -34,25 +34,16 @@ class EventFile:
             self._records = records.RecordWriter(self._file)
             self._is_complete = False
             self._write(began, 0, file_version=VERSION)
-            self._write(began, 0, session_log=self._start)
+            self._write(began, 0, session_log=self._events.SessionLog(status=self._events.SessionLog.START))
             self._file.flush()
             for path in earlier[:-1]:  # a TensorBoard that runs reads the last one until it finds this one
                 path.unlink(missing_ok=True)
-
-    @property
-    def _start(self) -> Any:
-        return self._events.SessionLog(status=self._events.SessionLog.START)
 
     def add(self, point: Point) -> None:
         value = self._summaries.Summary.Value
         values = [value(tag=name, simple_value=number) for name, number in point.scalars.items()]
         with writing(self.where):
             self._write(point.time, point.step, summary=self._summaries.Summary(value=values))
-
-    def rewind(self, step: int) -> bool:
-        with writing(self.where):
-            self._write(0.0, step + 1, session_log=self._start)
-        return True
 
     def flush(self) -> None:
         with writing(self.where):

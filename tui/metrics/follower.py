@@ -23,15 +23,11 @@ PROGRESS_SECONDS = 2.0
 
 
 class Writer(Protocol):
-    """Writes points, which come in the order of their steps."""
+    """Writes points, which come in the order of their steps; after a rewind another writer begins."""
 
     @property
     def where(self) -> str: ...
     def add(self, point: Point) -> None: ...
-    def rewind(self, step: int) -> bool:
-        """Drops what is after a step. Returns False if it cannot: then another writer has to begin."""
-        ...
-
     def flush(self) -> None: ...
     def close(self) -> None: ...
 
@@ -84,11 +80,8 @@ class Feed:
         self._destination, self._directory = destination, directory
         self._curves: set[str] = set()
         self._step = 0
-        self._begin()
-
-    def _begin(self) -> None:
         self._points: Points | None = None
-        self._reader = LogReader(self._directory.events)
+        self._reader = LogReader(directory.events)
         self._writer: Writer | None = None
 
     @property
@@ -106,23 +99,28 @@ class Feed:
     def carry(self) -> None:
         """Writes what was recorded since the last call. Raises FileNotFoundError if the run has recorded nothing, and
         UserError if it cannot be read or written."""
-        if self._points is None:
-            self._points = Points(LogReader(self._directory.events).read())
+        self._points = self._points or Points(LogReader(self._directory.events).read())
         noted = time.monotonic()
         for events in self._reader.read():
             for point in chain.from_iterable(map(self._points.of, events)):
                 if isinstance(point, Point):
                     self._add(point, self._points.rewinds)
-                elif self._writer and not self._writer.rewind(point.step):
-                    self.close()
-                    self._begin()
-                    return self.carry()
+                elif self._writer:
+                    return self._begin_anew(self._writer)
             if time.monotonic() > noted + PROGRESS_SECONDS:
                 noted = time.monotonic()
                 note(f"{self._destination.words}: step {self._step:,}")
         if self._writer:
             self._writer.flush()
         return None
+
+    def _begin_anew(self, writer: Writer) -> None:
+        """Carries all by another writer after a rewind, also if no step is left."""
+        writer.close()
+        self._reader = LogReader(self._directory.events)
+        self._points = Points(LogReader(self._directory.events).read())
+        self._writer = _new_writer(self._destination, self._directory, self._points.rewinds)
+        self.carry()
 
     def _add(self, point: Point, rewinds: int) -> None:
         if self._writer is None:

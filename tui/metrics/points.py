@@ -20,15 +20,13 @@ class Point(NamedTuple):
     """Values by name, such as `train/loss`; NaN if one was not finite."""
 
 
-class Rewind(NamedTuple):
-    """The run goes back: what was after `step` is no part of its curves any more."""
-
-    step: int
+class Rewind:
+    """The run goes back: points that were made before are no part of its curves any more."""
 
 
 class Points:
     """Makes the points from events, which are given in order. Of steps that ran several times in the history, which is
-    known beforehand, it makes only the last ones; steps that run again later follow a `Rewind`."""
+    known beforehand, it makes only the last ones. A later rewind is a `Rewind`, after which they are made anew."""
 
     def __init__(self, history: Iterable[list[AnyEvent]]) -> None:
         self._limits = deque(limits_of(history))
@@ -49,8 +47,7 @@ class Points:
         if kept is not None and self._limits:
             self._limits.popleft()
         elif kept is not None:
-            self._others = {name: min(step, kept) for name, step in self._others.items()}
-            yield Rewind(kept)
+            yield Rewind()
         limit = self._limits[0] if self._limits else math.inf
         for point in self._points(event):
             if point.step <= limit and point.scalars:

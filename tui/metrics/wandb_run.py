@@ -14,8 +14,7 @@ from .points import Point
 
 
 class WandbRun:
-    """Logs to a run of wandb, whose steps cannot be taken back: after a rewind another one has to begin. Every method
-    raises UserError if wandb fails."""
+    """Logs to a run of wandb, whose steps cannot be taken back. Every method raises UserError if wandb fails."""
 
     def __init__(self, project: str, directory: RunDirectory, began: float, rewinds: int) -> None:
         """`began`: time of the run's first event. `rewinds`: number of its rewinds so far. The same run with as many
@@ -38,9 +37,6 @@ class WandbRun:
         if point.step >= self._run.starting_step:
             with self._errors():
                 self._run.log({**point.scalars, "_timestamp": point.time}, step=point.step)
-
-    def rewind(self, step: int) -> bool:
-        return False
 
     def flush(self) -> None:
         """Does nothing: wandb writes and sends by itself."""
