@@ -141,13 +141,12 @@ def _calls(module: Module) -> dict[str, list[tuple[str, int | None]]]:
         found = [(role, name) for role, name in called(instruction) if name in module.computations]
         if not found:
             continue
+        times = None if instruction.opcode == "conditional" else 1
         if instruction.opcode == "while":
             times = trip_count(module, where, instruction)
-        else:
-            times = None if instruction.opcode == "conditional" else 1
         for role, name in found:
-            is_once_more = role == "condition" and times is not None
-            calls.setdefault(where.name, []).append((name, times + 1 if is_once_more else times))
+            more = 1 if role == "condition" else 0
+            calls.setdefault(where.name, []).append((name, None if times is None else times + more))
     return calls
 
 

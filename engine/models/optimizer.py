@@ -32,12 +32,12 @@ def optimizer(config: TrainingConfig, logical_axes: Tree) -> optax.GradientTrans
 def _laid_out_by_compiler(chain: optax.GradientTransformation) -> optax.GradientTransformation:
     """Muon's products have no `out_sharding`: the compiler lays them out under explicit axis types, too."""
 
-    def update(gradients: Tree, opt_state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
+    def update(updates: Tree, state: Tree, params: Tree = None) -> tuple[Tree, Tree]:
         function: Any = chain.update
         if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
-            shardings = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding, (params, opt_state))
+            shardings = jax.tree.map(lambda leaf: jax.typeof(leaf).sharding, (params, state))
             function = jax.sharding.auto_axes(function, out_sharding=shardings)
-        return function(gradients, opt_state, params)
+        return function(updates, state, params)
 
     return optax.GradientTransformation(chain.init, update)
 

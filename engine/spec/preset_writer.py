@@ -49,7 +49,8 @@ def write_preset(path: Path, text: str) -> None:
 
 
 def _rule(splits: tuple[Axes, ...]) -> str:
-    return _list(_list(map(toml_value, axes)) for axes in splits) if len(splits) > 1 else _axes(splits[0])
+    first, *others = splits
+    return _list(_list(map(toml_value, axes)) for axes in splits) if others else _axes(first)
 
 
 def _axes(axes: Axes) -> str:

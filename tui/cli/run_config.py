@@ -139,10 +139,11 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
 def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
     """Returns the run that measures presets, and their names; empty if none is named. Raises UserError."""
     options.preset, options.run_name = None, None
-    named = list(map(name_of, options.presets))
+    presets: list[str] = options.presets
+    named = list(map(name_of, presets))
     problems = [] if options.measured >= 1 else [f"--steps {options.measured}: must be at least 1"]
-    files = tuple(filter(is_file, options.presets))
-    problems += _name_collisions(options.presets)
+    files = tuple(filter(is_file, presets))
+    problems += _name_collisions(presets)
     with together(problems):
         config = new_config(options)
     checkpoints = CheckpointConfig(every_minutes=None, at_end=False)

@@ -133,7 +133,7 @@ def _portable(value: object) -> object:
 
 def _setting(text: str) -> object:
     value = setting_value(text)
-    return value if isinstance(value, str | int | float | list) else text
+    return cast(object, value) if isinstance(value, str | int | float | list) else text
 
 
 def _name(action: argparse.Action) -> str:

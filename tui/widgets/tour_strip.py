@@ -51,7 +51,7 @@ class TourStrip(Paragraphs):
                 return f"Press {key_of(self, 'memory')}, and escape to come back."
             case Goal("visit"):
                 return "Press enter on a row, and escape to come back."
-            case Goal("leave"):
+            case _:
                 skip, detach, stop, help_ = (
                     key_of(self, action) for action in ("skip_lesson", "detach", "stop", "help")
                 )
