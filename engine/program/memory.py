@@ -12,8 +12,9 @@ from ..base.formatting import size
 from ..base.machine import machine_memory
 from ..wire.descriptions import MemoryInfo
 from ..wire.events import MemoryMeasured, PresetCompiled
-from .placement import PARTS
 
+PARTS = {"parameter": "parameters", "moment": "moments", "variable": "variables", "batch": "batch", "scalar": "scalars"}
+"""Words for all arrays of a kind."""
 M_MMAP_THRESHOLD = -3
 """The parameter's number in glibc's malloc.h."""
 LARGEST_KEPT_BLOCK = 2**30

@@ -18,11 +18,10 @@ from ..spec.model_config import AttentionKernel
 from ..spec.preset import Indivisible, PipelineInfo, Preset
 from ..wire.descriptions import ArrayInfo, PresetInfo
 from .explicit import refused
+from .memory import PARTS
 from .pytree_arrays import bytes_of
 
 Tree = Any
-PARTS = {"parameter": "parameters", "moment": "moments", "variable": "variables", "batch": "batch", "scalar": "scalars"}
-"""Words for all arrays of a kind."""
 
 
 class DoesNotDivide(UserError):

@@ -31,7 +31,6 @@ ELSEWHERE = {
     "engine/distributed/seal.py": "the run's secret, on storage that may be remote",
     "engine/checkpoint/reading.py": "on storage that may be remote: Unreadable or Damaged",
     "engine/checkpoint/manifest.py": "what that has read: Unreadable or Damaged",
-    "engine/checkpoint/saver.py": "presets, on storage that may be remote",
     "engine/checkpoint/export.py": "syncs what it has written",
     "engine/program/compiler_process.py": "the answer of an own child",
     "engine/program/weights.py": "maps tensors of files that `stored_tensors` has checked",

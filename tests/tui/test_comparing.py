@@ -65,7 +65,7 @@ def test_compare_measures_presets_and_leaves_no_files(home: Path) -> None:
 def test_bad_input_is_refused_with_every_problem(home: Path) -> None:
     result = run("compare", "nope", "tp", "./tp.toml", "--steps=0", "--batch-size=0")
     assert (result.returncode, result.stdout) == (2, "")
-    for says in ("preset nope: no such", "./tp.toml: no such file", "--steps 0", "--batch-size 0", "has the same name"):
+    for says in ("preset nope: no such", "/tp.toml: no such file", "--steps 0", "--batch-size 0", "has the same name"):
         assert says in result.stderr
     refused = run("compare", "tp", "--data=/dev/null", *SETTINGS)
     assert (refused.returncode, refused.stdout) == (2, "")
