@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import cast
 
 from ..base.atomic_write import write_atomically, writing
 from .preset import Axes, Override, Preset
@@ -38,6 +39,10 @@ def toml_key(key: str) -> str:
 def toml_value(value: object) -> str:
     """Returns a text, number, boolean or list of these as TOML; anything else as its text. TOML has JSON's escapes and
     needs one more, for DEL."""
+    if isinstance(value, list):
+        return _list(map(toml_value, cast(list[object], value)))
+    if isinstance(value, float):
+        return repr(value)  # of inf and nan, which JSON writes otherwise
     return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 

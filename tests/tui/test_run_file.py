@@ -1,6 +1,7 @@
 """Run files: the options of `run` and `train` as TOML, and the one that each run writes."""
 
 import argparse
+import math
 import tomllib
 from pathlib import Path
 
@@ -105,8 +106,8 @@ def test_options_on_the_command_line_win_and_run_passes_over_what_only_train_has
 
 def test_texts_and_lists_are_read_back() -> None:
     prompt = '"é\\\n\x00\x7f\u2028'
-    given = options(f"--sample-prompt={prompt}", "--set=a b=\x7f", "--set=sizes=[1, 2]")
-    assert tomllib.loads(given.run_file) == {"sample-prompt": prompt, "set": {"a b": "\x7f", "sizes": [1, 2]}}
+    given = options(f"--sample-prompt={prompt}", "--set=a b=\x7f", "--set=sizes=[1, -inf]")
+    assert tomllib.loads(given.run_file) == {"sample-prompt": prompt, "set": {"a b": "\x7f", "sizes": [1, -math.inf]}}
 
 
 @pytest.mark.parametrize(
