@@ -19,6 +19,7 @@ import pytest
 from shardtui.engine.spec.preset_files import preset_files
 from shardtui.tui.cli.main import COMMANDS, _parser
 
+from .conftest import SHARDTUI
 from .terminal import Terminal, training
 
 ROOT = Path(__file__).parent.parent
@@ -158,9 +159,13 @@ def test_the_first_ten_minutes(shell: Path) -> None:
 def test_the_reference_has_every_preset_and_option() -> None:
     page = (DOCS / "reference.md").read_text()
     assert {*preset_files("parallelism")} <= set(re.findall(r"^### (\S+)$", page, re.MULTILINE))
-    usage = subprocess.run([sys.executable, "-m", "shardtui.tui", "train", "--help"], capture_output=True, text=True)
     section = page.partition("### shardtui train\n")[2].partition("\n### ")[0]
-    for option in set(re.findall(r"--[a-z-]+", usage.stdout)) - {"--help"}:
+    short, whole = (
+        set(re.findall(r"--[a-z-]+", subprocess.check_output([*SHARDTUI, "train", *asked], text=True)))
+        for asked in (["-h"], ["--help", "all"])
+    )
+    assert len(whole) > len(short) + 10 and whole > short, "the rarest stand behind `--help all`"
+    for option in whole - {"--help"}:
         assert f"`{option}" in section
 
 

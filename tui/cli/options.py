@@ -6,6 +6,7 @@ from ...engine.spec.attempt import RESTARTS
 from ...engine.spec.config import KEEP_PROGRAMS, STOP_SECONDS, AnomalyConfig
 from ...engine.spec.preset_files import preset_files
 from .destinations import add_to_option
+from .parser import MORE
 from .values import byte_count, minutes, model, path, preset, presets, steps_to_trace, switch
 
 
@@ -58,7 +59,7 @@ def add_local_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("documents").add_argument
+    add = parser.add_argument_group("documents", MORE).add_argument
     add(
         "--text-field",
         default="text",
@@ -92,7 +93,7 @@ def _add_evaluation_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_anomaly_options(parser: argparse.ArgumentParser) -> None:
-    add, config = parser.add_argument_group("spikes and non-finite values").add_argument, AnomalyConfig()
+    add, config = parser.add_argument_group("spikes and non-finite values", MORE).add_argument, AnomalyConfig()
     add(
         "--on-nonfinite",
         choices=("pause", "skip", "stop"),
@@ -157,7 +158,7 @@ def _add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("profiling, memory and checks").add_argument
+    add = parser.add_argument_group("profiling, memory and checks", MORE).add_argument
     add(
         "--profile",
         type=steps_to_trace,
@@ -199,7 +200,7 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_supervision_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("restarts").add_argument
+    add = parser.add_argument_group("restarts", MORE).add_argument
     add(
         "--supervise",
         action="store_true",

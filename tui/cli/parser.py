@@ -8,9 +8,22 @@ from typing import Any, NoReturn, cast
 from ...engine.base.output import printable, show
 from ...engine.base.user_error import suggestion
 
+HELP = "show this help and exit"
+MORE = "see --help all"
+"""The description of a group of options that few need: only `--help all` lists them."""
+
 
 class Parser(argparse.ArgumentParser):
     """Prints usage errors without control characters, and takes an optional argument after options, too."""
+
+    def __init__(self, *, add_help: bool = True, **settings: Any) -> None:
+        super().__init__(add_help=False, **settings)
+        self.help = self.add_argument("-h", "--help", action=Help) if add_help else None
+
+    def add_argument_group(self, title: str | None = None, description: str | None = None, **settings: Any) -> Any:
+        if description == MORE and self.help:
+            self.help.nargs, self.help.metavar, self.help.help = "?", "all", f"{HELP}; all: every option"
+        return super().add_argument_group(title, description, **settings)
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] # it has overloads
         self, args: Any = None, namespace: Any = None
@@ -39,6 +52,23 @@ def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
         if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
             for command in cast("dict[str, argparse.ArgumentParser]", cast(Any, action).choices).values():
                 yield from actions(command)
+
+
+class Help(argparse.Action):
+    def __init__(self, option_strings: list[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=HELP)
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, wanted: object, *__: object) -> NoReturn:
+        for group in parser._action_groups:  # pyright: ignore[reportPrivateUsage] # as above
+            if group.description != MORE:
+                continue
+            if wanted == "all":
+                group.description = None
+            else:
+                for action in group._group_actions:  # pyright: ignore[reportPrivateUsage] # as above
+                    action.help = argparse.SUPPRESS
+        parser.print_help()
+        parser.exit()
 
 
 class Version(argparse.Action):
