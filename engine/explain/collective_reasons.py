@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ..base import formatting
+from ..wire.collective import ring_bytes
 from .chains import Chains
 from .graph import ASKS, RETURN, TYPED, Axis, Graph, Operation, layout, name_of, word
 from .transfers import Transfer
@@ -24,11 +25,14 @@ def collective_reasons(chains: Chains, transfer: Transfer) -> list[str]:
 def _waste(graph: Graph, transfer: Transfer) -> Iterator[str]:
     """An all-reduce of which each device keeps only a part: what reduce-scattering first would send of its bytes."""
     if transfer.kept:
-        parts, devices = graph.parts(transfer.kept), graph.parts(transfer.axes)
-        scattered = (parts - 1 + 2 * (1 - parts / devices)) / parts
+        parts, devices, size = graph.parts(transfer.kept), graph.parts(transfer.axes), transfer.bytes_each
+        reduced = ring_bytes("all-reduce", size, devices)
+        scattered = ring_bytes("reduce-scatter", size, parts) + ring_bytes(
+            "all-reduce", size // parts, devices // parts
+        )
         yield (
             f"each device then keeps 1/{parts} of the sum: jax.lax.psum_scatter over {formatting.over(transfer.kept)} "
-            f"in a shard_map would send {formatting.percent(scattered / (2 - 2 / devices))} of the bytes"
+            f"in a shard_map would send {formatting.percent(scattered / reduced)} of the bytes"
         )
 
 
