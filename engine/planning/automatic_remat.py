@@ -11,14 +11,12 @@ from ..spec.model_config import POLICIES
 from ..spec.preset import Preset
 from .step_trace import traced_cost
 
-MARGIN = 0.05
-"""Share of a device's memory that stays free."""
 
-
-def usable(capacities: Iterable[int | None]) -> int | None:
-    """Returns the bytes per device that a step may need, of the smallest device; None if that is unknown."""
+def usable(capacities: Iterable[int | None], margin: float) -> int | None:
+    """Returns the bytes per device that a step may need, where the share `margin` of the smallest device's memory stays
+    free; None if that is unknown."""
     known = [capacity for capacity in capacities if capacity is not None]
-    return int(min(known) * (1 - MARGIN)) if known else None
+    return int(min(known) * (1 - margin)) if known else None
 
 
 def fitting_remats(

@@ -27,6 +27,7 @@ def problems_of(config: RunConfig) -> list[str]:
         (between is None or between >= 1, f"--check-devices {between}: must be at least 1"),
         (numbers is None or numbers >= 0, f"--numbers-every {numbers}: must be at least 1, or 0 for never"),
         (memory is None or memory >= 1, f"--device-memory {memory}: must be at least 1 byte"),
+        (0 <= config.margin < 1, f"--margin {config.margin:g}: must be from 0 to below 1, such as 0.05"),
         (config.keep_programs >= 0, f"--keep-programs {config.keep_programs}: must be 0 bytes or more"),
         (
             config.stop_seconds is None or config.stop_seconds > 0,

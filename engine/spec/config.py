@@ -13,6 +13,7 @@ SIMULATED_DEVICES = 8
 """CPU devices without an accelerator and without `--devices`."""
 KEEP_PROGRAMS = 2_000_000_000
 """Bytes of host memory for compiled programs by default: enough for about fifty of nano's."""
+MARGIN = 0.05
 STOP_SECONDS = 60.0
 MOST_PROFILED = 1000
 """Steps in one trace at most: a trace is kept in memory until it is written."""
@@ -230,6 +231,8 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where the curves are written while the run trains, `--to`."""
     device_memory: int | None = None
     """Bytes that a device may use; a preset whose predicted peak is higher is rejected. None for all it has."""
+    margin: float = MARGIN
+    """The share of a device's memory that `remat = "auto"` leaves free."""
 
     @property
     def batch(self) -> str:

@@ -96,7 +96,7 @@ def train(
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     remats = capacity = None
     if config.has_automatic_remat:
-        capacity = usable(cluster.all_gather(limit(devices, config.device_memory), int | None))
+        capacity = usable(cluster.all_gather(limit(devices, config.device_memory), int | None), config.margin)
         remats = partial(fitting_remats, task, devices, capacity)
     compiler = Compiler(task, known, devices, directory.presets, config.keep_programs, remats, capacity)
     profiler = Profiler(traces, publish, cluster, restart.profile_every)

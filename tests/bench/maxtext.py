@@ -26,6 +26,7 @@ from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.planning.automatic_remat import fitting_remats, usable
 from shardtui.engine.profiling.predicted import predicted_breakdown
 from shardtui.engine.program.compiler import Compiler
+from shardtui.engine.spec.config import MARGIN
 from shardtui.engine.spec.model_choice import HF
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
@@ -140,7 +141,7 @@ def _ours(row: Row, attention: str, remat: str = "true") -> Any:
         name = f"{HF}{directory}" if row.model == "llama2-7b" else row.model
         task = Task(config(*settings, name=name, preset=preset.name, devices=row.chips), "tpu")
     slice_ = load_topology(row.topology)
-    capacity = usable([slice_.chip.memory])
+    capacity = usable([slice_.chip.memory], MARGIN)
     remats = partial(fitting_remats, task, row.chips, capacity) if remat == "auto" else None
     with closing(Compiler(task, {}, find_slice(slice_), Path(), remats=remats, capacity=capacity)) as compiler:
         return compiler.compiled(preset.name).step

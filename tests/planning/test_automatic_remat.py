@@ -36,9 +36,9 @@ def test_without_known_memory_none_is_tried() -> None:
     assert tried(None) == []
 
 
-def test_a_twentieth_of_the_smallest_device_stays_free() -> None:
-    assert usable([None, 100, 200]) == 95
-    assert usable([None]) is None
+def test_a_share_of_the_smallest_device_stays_free() -> None:
+    assert usable([None, 100, 200], 0.05) == 95
+    assert usable([None], 0.05) is None
 
 
 @pytest.mark.core

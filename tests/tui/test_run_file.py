@@ -25,8 +25,8 @@ EVERY = """
     --eval-data held --eval-share 0.05 --eval-every 7 --eval-batches 3 --on-nonfinite skip --on-spike pause
     --numbers-every 0 --devices 8 --platform cpu --device-memory 16e9 --batch-size 16 --seq-len 32 --set layers=2
     --checkpoint-every 4 --checkpoint-minutes 0 --checkpoint-dir kept --keep 2 --profile 3 --profile-every 2.5
-    --check-devices 9 --low-memory --keep-programs 1e9 --stop-timeout 0 --sample-every 5 --sample-prompt def
-    --processes 2 --to csv:a.csv --to tensorboard:logs --supervise --restarts 0 --min-processes 1
+    --check-devices 9 --low-memory --margin 0.1 --keep-programs 1e9 --stop-timeout 0 --sample-every 5
+    --sample-prompt def --processes 2 --to csv:a.csv --to tensorboard:logs --supervise --restarts 0 --min-processes 1
     --fallback fsdp,other.toml --steps 9 --switch 3:dp --switch 5:other.toml
 """.split()  # noqa: SIM905
 

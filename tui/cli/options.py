@@ -3,7 +3,7 @@
 import argparse
 
 from ...engine.spec.attempt import RESTARTS
-from ...engine.spec.config import KEEP_PROGRAMS, STOP_SECONDS, AnomalyConfig
+from ...engine.spec.config import KEEP_PROGRAMS, MARGIN, STOP_SECONDS, AnomalyConfig
 from ...engine.spec.preset_files import preset_files
 from .destinations import add_to_option
 from .parser import MORE
@@ -183,6 +183,12 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         default=None,
         help="save the state before a switch, then free each array once it is transferred",
+    )
+    add(
+        "--margin",
+        type=float,
+        metavar="F",
+        help=f"with --set remat=auto: leave this fraction of a device's memory free; default {MARGIN}",
     )
     add(
         "--keep-programs",
