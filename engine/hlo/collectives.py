@@ -14,6 +14,7 @@ from .collective_forms import kind_of, results, sent_operands, sent_types
 from .dataflow import Dataflow
 from .device_groups import Ids, axes_of, grouping, groups_of, numbering
 from .execution_counts import runs
+from .live_values import aliases
 from .module import Computation, Instruction, Module
 from .overlap import Schedule
 
@@ -22,6 +23,7 @@ WRITTEN = re.compile(
 )
 """jax's collective primitives. The op name of a collective that the user's code calls ends in one of them."""
 
+REDUCTIONS = ("all-reduce", "reduce-scatter")
 MAX_GROUPINGS = 1000
 """Distinct groupings that are shorter than the list of their devices. A program has a few per set of mesh axes."""
 MAX_NESTED = 10
@@ -53,6 +55,8 @@ class Reader:
         self.spans = spans(mesh, self.slices)
         """How many slices each mesh axis spans."""
         self.flow = Dataflow(module) if arguments else None
+        self._updated = {at: argument for at, argument in aliases(module) if argument < len(arguments)}
+        """The argument that each output replaces."""
         self.runs = runs(module)
         self._instructions = [(where, each) for where, each in module.instructions() if kind_of(each)]
         self.schedule = Schedule(module, self._instructions)
@@ -111,6 +115,7 @@ class Reader:
             source=source,
             written=_is_written(op_name),
             gathered=[self._argument(where, name) for name in names] if kind == "all-gather" else [],
+            reduced=self._reduced(where, instruction) if kind in REDUCTIONS else [],
             multiplied=kind == "all-gather"
             and self.flow is not None
             and self.flow.is_multiplied(where, instruction.name),
@@ -144,6 +149,16 @@ class Reader:
     def _argument(self, where: Computation, name: str) -> str:
         at = self.flow.argument(where, name) if self.flow else None
         return "" if at is None or at >= len(self.arguments) else self.arguments[at]
+
+    def _reduced(self, where: Computation, instruction: Instruction) -> list[str]:
+        """For each result, of the arguments that it updates the one with the shortest name: its moments have longer."""
+        if self.flow is None or not self._updated:
+            return []
+        found: list[str] = []
+        for index in range(len(instruction.operands)):
+            outputs = self.flow.outputs(where, instruction.name, index) & self._updated.keys()
+            found.append(min((self.arguments[self._updated[each]] for each in outputs), key=len, default=""))
+        return found
 
     def _grouping(self, instruction: Instruction) -> tuple[list[str], int]:
         """The mesh axes of a grouping, and the number of devices in its largest group."""

@@ -4,8 +4,9 @@ Values are followed through instructions that only move them or change their dty
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from .live_values import ELEMENTWISE
 from .module import BODY, CALLERS, Computation, Instruction, Module, number
 
 INDEX = r"\bindex=(\d+)"
@@ -15,6 +16,8 @@ MOVES = {
     *("all-gather", "all-gather-start", "all-gather-done", "opt-barrier"),
 }
 """Opcodes that only move or convert their first operand."""
+SUMS = {*("all-reduce", "all-reduce-start", "all-reduce-done", "reduce-scatter", "async-done"), "dynamic-update-slice"}
+"""Opcodes that leave a sum in its place: a gradient's after it, or in the stack of all layers'."""
 LIBRARY_PRODUCT = re.compile(r'custom_call_target="__cu(?:blas\$(?:gemm|lt\$matmul)|dnn\$conv)')
 """Matrix products and convolutions that GPU programs leave to cuBLAS and cuDNN, or on AMD's to hipBLAS and MIOpen."""
 MAX_STEPS = 1000
@@ -48,17 +51,40 @@ class Dataflow:
 
     def is_multiplied(self, where: Computation, name: str) -> bool:
         """Returns whether a matrix product takes the value, which may be moved on the way."""
-        waiting = [(where.name, name)]
-        seen = set(waiting)
+        return any(is_product(user) for _, user in self._reached([(where.name, name)], _is_moved))
+
+    def outputs(self, where: Computation, name: str, index: int) -> set[int]:
+        """Returns the indices of the program's results that are computed element by element from a value: the result
+        of an instruction, or element `index` of its tuple."""
+        found = [(where.name, name), *self._outside(where.name, name)]
+        values = [
+            (at, user.name)
+            for at, each in found
+            for user in self.users(at, each)
+            if user.opcode == "get-tuple-element" and _index(user) == index
+        ]
+        root = self._computations[self._entry].root
+        return {
+            index
+            for (at, each), user in self._reached(values or found, _is_updated)
+            if user is root and at == self._entry
+            for index, operand in enumerate(user.operands)
+            if operand == each
+        }
+
+    def _reached(
+        self, values: Sequence[Value], follows: Callable[[Instruction, str], bool]
+    ) -> Iterator[tuple[Value, Instruction]]:
+        """Yields the values that these are moved to, each with its users. `follows`: whether the result of a user is
+        one."""
+        waiting, seen = [*values], set(values)
         while waiting and len(seen) < MAX_STEPS:
             at, found = waiting.pop()
             for user in self.users(at, found):
-                if is_product(user):
-                    return True
-                new = {*self._results(at, found, user)} - seen
+                yield (at, found), user
+                new = {*self._results(at, found, user, follows)} - seen
                 waiting += new
                 seen |= new
-        return False
 
     def users(self, where: str, name: str) -> list[Instruction]:
         """Returns the instructions of the computation `where` that have `name` as an operand."""
@@ -127,32 +153,38 @@ class Dataflow:
         source = found.instructions.get(element.operand)
         return source is not None and source.opcode == "parameter" and self._callers[body][1].opcode == "while"
 
-    def _results(self, where: str, name: str, user: Instruction) -> Iterator[Value]:
+    def _results(
+        self, where: str, name: str, user: Instruction, follows: Callable[[Instruction, str], bool]
+    ) -> Iterator[Value]:
         """One step forward: the values that `user` moves this one to."""
-        computation = self._computations[where]
-        if user.opcode in MOVES and user.operand == name:
+        if user.opcode == "tuple" or (user.type.startswith("(") and user.opcode in SUMS and follows(user, name)):
+            taken = {index for index, operand in enumerate(user.operands) if operand == name}
+            for place, same in [(where, user.name), *self._same_tuples(where, user, follows)]:
+                for element in self.users(place, same):
+                    if element.opcode == "get-tuple-element" and _index(element) in taken:
+                        yield place, element.name
+        elif follows(user, name):
             yield where, user.name
-            if user.name in computation.roots and (caller := self._callers.get(where)):
-                yield caller[0].name, caller[1].name
+            yield from self._outside(where, user.name)
         elif user.opcode in ("fusion", "call"):
             called = user.attribute(CALLERS[user.opcode]) or ""
             taken = {index for index, operand in enumerate(user.operands) if operand == name}
             for each in self._parameters(called):
                 if _parameter(each) in taken:
                     yield called, each.name
-        elif user.opcode == "tuple":
-            taken = {index for index, operand in enumerate(user.operands) if operand == name}
-            for place, same in self._same_tuples(where, user):
-                for element in self.users(place, same):
-                    if element.opcode == "get-tuple-element" and _index(element) in taken:
-                        yield place, element.name
 
-    def _same_tuples(self, where: str, built: Instruction) -> Iterator[Value]:
+    def _same_tuples(
+        self, where: str, built: Instruction, follows: Callable[[Instruction, str], bool]
+    ) -> Iterator[Value]:
         """The tuple under its other names: in loops that start with it, and outside the fusion that returns it."""
         for loop in self.users(where, built.name):
-            if loop.opcode == "while" and (body := loop.attribute(BODY)):
+            if loop.opcode == "while" and follows(loop, built.name) and (body := loop.attribute(BODY)):
                 yield from ((body, each.name) for each in self._parameters(body))
-        if built.name in self._computations[where].roots and (caller := self._callers.get(where)):
+        yield from self._outside(where, built.name)
+
+    def _outside(self, where: str, name: str) -> Iterator[Value]:
+        """The result of the caller, if the value is the root of its computation."""
+        if name in self._computations[where].roots and (caller := self._callers.get(where)):
             yield caller[0].name, caller[1].name
 
     def _parameters(self, computation: str) -> Iterator[Instruction]:
@@ -168,6 +200,17 @@ class Dataflow:
     def _at(self, where: str, name: str) -> Instruction | None:
         found = self._computations.get(where)
         return found.instructions.get(name) if found else None
+
+
+def _is_moved(user: Instruction, name: str) -> bool:
+    return user.opcode in (*MOVES, "while") and user.operand == name
+
+
+def _is_updated(user: Instruction, name: str) -> bool:
+    """Not by a loop: XLA's CPU compiler makes one of a scatter, which adds an activation to rows of a table."""
+    if user.opcode in MOVES:
+        return user.operand == name
+    return user.opcode in SUMS or bool(ELEMENTWISE.fullmatch(user.opcode))
 
 
 def _parameter(instruction: Instruction) -> int | None:

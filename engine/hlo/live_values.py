@@ -89,9 +89,8 @@ class Schedule:
 
     def _donate(self) -> None:
         given = {value.argument: value for value in self.values if value.argument is not None}
-        for index, argument in OUTPUT_ALIAS.findall(self.module.aliases):
-            at = numbers(index)[0] if index.strip() else 0
-            if at < len(self.outputs) and (value := given.get(number(argument))):
+        for at, argument in aliases(self.module):
+            if at < len(self.outputs) and (value := given.get(argument)):
                 _share(self.outputs[at], value)
 
     def _reuse(self) -> None:
@@ -224,6 +223,12 @@ class Schedule:
         self._read(values)
         for value, before in zip(values, state, strict=False):
             _share(value, before)
+
+
+def aliases(module: Module) -> Iterator[tuple[int, int]]:
+    """Yields the outputs that take the memory of donated arguments, each with its argument."""
+    for index, argument in OUTPUT_ALIAS.findall(module.aliases):
+        yield numbers(index)[0] if index.strip() else 0, number(argument)
 
 
 @lru_cache(4096)

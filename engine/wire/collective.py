@@ -42,6 +42,9 @@ class CollectiveInfo(Struct, frozen=True, kw_only=True):
     gathered: list[str] = []
     """For each result of an all-gather the array of the state or batch that it gathers, or an empty string if it
     gathers something else; empty for other collectives."""
+    reduced: list[str] = []
+    """For each result of a reduction the array of the state that it updates, such as a parameter whose gradient it
+    sums, or an empty string if it updates none; empty for other collectives."""
     multiplied: bool = False
     """True if the result of an all-gather is an operand of a matrix product."""
     overlapped: bool = False

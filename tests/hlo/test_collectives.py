@@ -109,6 +109,16 @@ def test_data_parallelism_and_fsdp_send_the_bytes_of_the_formulas(programs: dict
     assert total(program.collectives, "all-reduce", "fsdp") == pytest.approx(parameter_bytes(program), rel=0.01)
 
 
+@pytest.mark.parametrize("preset", ["dp", "fsdp", "hsdp", "fsdp-tp2", "dp-tp2-pp2"])
+def test_the_gradient_that_a_reduction_sums_is_named(programs: dict[str, CompiledPreset], preset: str) -> None:
+    program = programs[preset].description
+    parameters = {array.name for array in program.arrays if array.kind == "parameter"}
+    assert {name for info in program.collectives or () for name in info.reduced if name} == parameters
+    for info in program.collectives or ():
+        assert len(info.reduced) == (len(info.shapes) if info.kind in ("all-reduce", "reduce-scatter") else 0)
+        assert not any(info.reduced) or {"data", "fsdp"} & {*info.axes}, "an activation over another axis"
+
+
 def test_tensor_parallel_has_the_all_reduces_of_megatron(programs: dict[str, CompiledPreset]) -> None:
     """Each layer has two all-reduces of activations forward and two backward (Shoeybi et al. 2019, section 3)."""
     program = programs["tp"].description

@@ -33,6 +33,7 @@ class TrafficScreen(RunScreen):
 
 The collectives of the compiled step. *Payload* is the full array on one device each time: the operand of a reduction or
 exchange, the result of a gather, the input of a scatter. *Times* includes loop iterations; `?` if they depend on data.
+*Array* is what is gathered, or the gradient that is summed; activations have no name there.
 *Sent* is the bytes that one device sends on a ring, as in every view: for n devices (n − 1) ÷ n of the payload, twice
 that for an all-reduce. The panel above has totals by kind and mesh axes; **b** chooses a preset of this run to compare
 with.

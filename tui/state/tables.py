@@ -132,9 +132,10 @@ def slice_column(device: int, mesh: MeshInfo) -> Column[ArrayRow]:
     return Column(f"device {device} holds", held)
 
 
-def gathered(info: CollectiveInfo) -> str:
-    """Returns the arrays of state and batch that a collective gathers; empty if it gathers none."""
-    return formatting.listed([name for name in dict.fromkeys(info.gathered) if name], 2)
+def moved(info: CollectiveInfo) -> str:
+    """Returns the arrays that a collective gathers, or whose gradients it sums; empty if it does for none."""
+    names = [*info.gathered, *(name and f"grad.{name}" for name in info.reduced)]
+    return formatting.listed([name for name in dict.fromkeys(names) if name], 2)
 
 
 def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> list[Column[CollectiveInfo]]:
@@ -151,7 +152,7 @@ def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> 
         figure(PAYLOAD, lambda info: info.bytes_each, formatting.size, 3),
         figure("sent/step", lambda info: info.bytes_sent, formatting.size, unknown="?"),
         *([figure("measured", time, formatting.seconds)] if measured else []),
-        Column("gathers", gathered, leaves=4, cut="left"),
+        Column("array", moved, leaves=4, cut="left"),
         Column("by", lambda info: "user" if info.written else Text("compiler", "dim"), leaves=2),
         Column("source", lambda info: _cut(formatting.short_source(info.source)), cut="left"),
         Column("operation", lambda info: _cut(formatting.op(info.op_name)), leaves=1, cut="left"),
