@@ -19,7 +19,7 @@ from ..messages import OriginRequested, RowChosen
 from ..state.origin_pages import CompiledPage
 from ..state.run_state import RunState
 from ..state.step_words import overlap_words
-from ..state.tables import collective_columns
+from ..state.tables import collective_columns, moved
 from ..widgets.lines import Lines, StyledText, Texts, axes_content, set_titles
 from ..widgets.table import Table
 from .run_screen import RunScreen
@@ -129,6 +129,9 @@ class CollectiveDetails(Texts):
         self.border_title, self.border_subtitle = "collective", "enter: origin"
 
 
+MOST_NAMED = 3
+
+
 def details(info: CollectiveInfo) -> list[StyledText]:
     shapes = ", ".join(f"{info.dtype}[{','.join(map(str, shape))}]" for shape in info.shapes[:4])
     more = f" and {len(info.shapes) - 4} more" if len(info.shapes) > 4 else ""
@@ -136,6 +139,7 @@ def details(info: CollectiveInfo) -> list[StyledText]:
     timing = f"{'' if info.overlapped else 'not '}overlapped with computation"
     over = formatting.over(info.axes, info.network)
     texts = [
+        *filter(None, [moved(info, MOST_NAMED)]),
         f"{info.kind} over {over}, groups of {info.group_size}, {origin}, {timing}: {shapes}{more}",
         info.source or "source line unknown",
         info.op_name,

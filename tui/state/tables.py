@@ -132,10 +132,12 @@ def slice_column(device: int, mesh: MeshInfo) -> Column[ArrayRow]:
     return Column(f"device {device} holds", held)
 
 
-def moved(info: CollectiveInfo) -> str:
-    """Returns the arrays that a collective gathers, or whose gradients it sums; empty if it does for none."""
+def moved(info: CollectiveInfo, most: int = 1) -> str:
+    """Returns the arrays that a collective gathers, or the gradients that it sums, the largest first; empty if there
+    are none."""
     names = [*info.gathered, *(name and f"grad.{name}" for name in info.reduced)]
-    return formatting.listed([name for name in dict.fromkeys(names) if name], 2)
+    sized = sorted(zip(names, map(prod, info.shapes), strict=False), key=lambda each: -each[1])
+    return formatting.listed([name for name in dict.fromkeys(name for name, _ in sized) if name], most)
 
 
 def collective_columns(measured: Mapping[str, CollectiveTime] | None = None) -> list[Column[CollectiveInfo]]:
