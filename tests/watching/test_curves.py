@@ -1,7 +1,7 @@
 """The curves of programs whose loss is not, or not only, among the results of their step."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -20,7 +20,8 @@ from ..recorded import events_in
 pytestmark = pytest.mark.usefixtures("home")
 RATE, STEPS = 0.25, 12
 
-Loop = Callable[[], list[float]]
+Losses = Iterator[float]
+"""Of a loop, as it goes on."""
 
 
 def loss_of(params: Any, batch: Any) -> Any:
@@ -31,9 +32,13 @@ def gradient_step(params: Any, batch: Any) -> Any:
     return jax.value_and_grad(loss_of)(params, batch)
 
 
+def descended(params: Any, gradients: Any) -> Any:
+    return jax.tree.map(lambda p, g: p - RATE * g, params, gradients)
+
+
 def apply_step(params: Any, moments: Any, gradients: Any) -> Any:
     moments = jax.tree.map(lambda m, g: m / 2 + g, moments, gradients)
-    return jax.tree.map(lambda p, m: p - RATE * m, params, moments), moments
+    return descended(params, moments), moments
 
 
 def batches() -> Any:
@@ -44,48 +49,44 @@ def zeros() -> Any:
     return {"w": jnp.zeros((4, 2))}
 
 
-def split(evaluates_first: bool = False) -> list[float]:
+def split(evaluates_first: bool = False) -> Losses:
     gradient, apply = jax.jit(gradient_step), jax.jit(apply_step, donate_argnums=(0, 1))
-    params, moments, losses = zeros(), zeros(), list[float]()
+    params, moments = zeros(), zeros()
     for batch in batches() if evaluates_first else ():
         gradient(params, batch)
     for batch in batches():
         loss, gradients = gradient(params, batch)
         params, moments = apply(params, moments, gradients)
-        losses.append(float(loss))
-    return losses
+        yield float(loss)
 
 
-def evaluated_after() -> list[float]:
+def evaluated_after() -> Losses:
     """The step returns nothing but its state, and another function computes the loss of what it returned."""
 
     @jax.jit
     def update(params: Any, batch: Any) -> Any:
-        return jax.tree.map(lambda p, g: p - RATE * g, params, jax.grad(loss_of)(params, batch))
+        return descended(params, jax.grad(loss_of)(params, batch))
 
-    evaluate, params, losses = jax.jit(loss_of), zeros(), list[float]()
+    evaluate, params = jax.jit(loss_of), zeros()
     for batch in batches():
         params = update(params, batch)
-        losses.append(float(evaluate(params, batch)))
-    return losses
+        yield float(evaluate(params, batch))
 
 
-def returned() -> list[float]:
+def returned() -> Losses:
     """The loss is computed of a result that the step does not take again."""
 
     @jax.jit
     def update(params: Any, batch: Any) -> Any:
-        gradients = jax.grad(loss_of)(params, batch)
-        return jax.tree.map(lambda p, g: p - RATE * g, params, gradients), batch @ params["w"]
+        return descended(params, jax.grad(loss_of)(params, batch)), batch @ params["w"]
 
-    loss_function, params, losses = jax.jit(lambda outputs: jnp.mean((outputs - 1) ** 2)), zeros(), list[float]()
+    loss_function, params = jax.jit(lambda outputs: jnp.mean((outputs - 1) ** 2)), zeros()
     for batch in batches():
         params, outputs = update(params, batch)
-        losses.append(float(loss_function(outputs)))
-    return losses
+        yield float(loss_function(outputs))
 
 
-def clipped() -> list[float]:
+def clipped() -> Losses:
     """Three functions, and the norm of the gradient, which is not the loss."""
 
     @jax.jit
@@ -97,67 +98,56 @@ def clipped() -> list[float]:
     def apply(params: Any, moments: Any, gradients: Any) -> Any:
         return *apply_step(params, moments, gradients), jnp.sum(params["w"])
 
-    gradient, params, moments, losses = jax.jit(gradient_step), zeros(), zeros(), list[float]()
+    gradient, params, moments = jax.jit(gradient_step), zeros(), zeros()
     for batch in batches():
         loss, gradients = gradient(params, batch)
         gradients, metrics = clip(gradients)
         params, moments, metrics["sum"] = apply(params, moments, gradients)
-        losses.append(float(loss))
-    return losses
+        yield float(loss)
 
 
-def alone() -> list[float]:
+def alone() -> Losses:
     """One function does all, and an evaluation every few steps is no curve."""
 
     @jax.jit
     def train(params: Any, batch: Any) -> Any:
         loss, gradients = gradient_step(params, batch)
-        return jax.tree.map(lambda p, g: p - RATE * g, params, gradients), {"cost": loss}
+        return descended(params, gradients), {"cost": loss}
 
-    evaluate, params, losses = jax.jit(loss_of), zeros(), list[float]()
+    evaluate, params = jax.jit(loss_of), zeros()
     for number, batch in enumerate(batches()):
         params, metrics = train(params, batch)
-        losses.append(float(metrics["cost"]))
+        yield float(metrics["cost"])
         if number % 3 == 0:
             evaluate(params, batch)
-    return losses
 
 
-def mapped() -> list[float]:
+def mapped() -> Losses:
     """A function of `jax.pmap` returns one loss a device, and here their mean is the loss."""
 
     @functools.partial(jax.pmap, axis_name="i", donate_argnums=0)
     def train(params: Any, batch: Any) -> Any:
         loss, gradients = gradient_step(params, batch)
-        return jax.tree.map(lambda p, g: p - RATE * jax.lax.pmean(g, "i"), params, gradients), loss
+        return descended(params, jax.lax.pmean(gradients, "i")), loss
 
-    params, losses = {"w": jnp.zeros((4, 4, 2))}, list[float]()
+    params = {"w": jnp.zeros((4, 4, 2))}
     for batch in batches():
         params, loss = train(params, batch.reshape(4, 2, 4))
-        losses.append(float(loss.mean()))
-    return losses
+        yield float(loss.mean())
 
 
-Watched = Callable[[Loop], tuple[list[float], RunState, list[wire.Event]]]
-
-
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
-    """Returns a function that returns the losses that a loop saw, and its run."""
-
-    def run(loop: Loop) -> tuple[list[float], RunState, list[wire.Event]]:
-        program = Program(WatchRequest(run="curves"))
-        with monkeypatch.context() as patches:
-            for owner, name in ((jax, "jit"), (jax, "pmap"), (jax.stages.Compiled, "__call__")):
-                patches.setattr(owner, name, getattr(owner, name))
-            replace_jit(program._calls_of)
-            losses = loop()
-        program._end()
-        events, state = list(events_in(find("curves").events)), RunState()
-        apply_all(state, events)
-        return losses, state, events
-
-    return run
+def watched(monkeypatch: pytest.MonkeyPatch, loop: Losses) -> tuple[list[float], RunState, list[wire.Event]]:
+    """Returns the losses that a loop saw, and its run."""
+    program = Program(WatchRequest(run="curves"))
+    with monkeypatch.context() as patches:
+        for owner, name in ((jax, "jit"), (jax, "pmap"), (jax.stages.Compiled, "__call__")):
+            patches.setattr(owner, name, getattr(owner, name))
+        replace_jit(program._calls_of)
+        losses = list(loop)
+    program._end()
+    events, state = list(events_in(find("curves").events)), RunState()
+    apply_all(state, events)
+    return losses, state, events
 
 
 @pytest.mark.parametrize(
@@ -172,11 +162,10 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     ],
 )
 def test_the_loss_is_found_wherever_the_loop_computes_it(
-    watched: Watched, loop: Loop, step: str, curves: set[str]
+    monkeypatch: pytest.MonkeyPatch, loop: Callable[[], Losses], step: str, curves: set[str]
 ) -> None:
-    losses, state, events = watched(loop)
-    found = [event.step.name.rpartition(".")[2] for event in events if isinstance(event, wire.StepFound)]
-    assert {*found} == {step}
+    losses, state, events = watched(monkeypatch, loop())
+    assert {event.step.name.rpartition(".")[2] for event in events if isinstance(event, wire.StepFound)} == {step}
     assert list(state.losses) == pytest.approx(losses, rel=1e-6), "of every step, from the first one on"
     assert {*state.curves} == curves
     reports = [event for event in events if isinstance(event, wire.StepsDone)]
@@ -184,6 +173,6 @@ def test_the_loss_is_found_wherever_the_loop_computes_it(
     assert not any(report.nonfinite for report in reports)
 
 
-def test_a_function_that_was_called_before_the_loop_is_found_later(watched: Watched) -> None:
-    losses, state, _ = watched(functools.partial(split, evaluates_first=True))
+def test_a_function_that_was_called_before_the_loop_is_found_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, state, _ = watched(monkeypatch, split(evaluates_first=True))
     assert list(state.losses)[-3:] == pytest.approx(losses[-3:], rel=1e-6)

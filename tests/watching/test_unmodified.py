@@ -3,6 +3,7 @@
 import copy
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from textual.app import App
 from textual.widget import Widget
 
 from ..distributed.test_hosts import free_port
-from ..recorded import events_in
+from ..recorded import events_in, steps
 from ..schemas import checked_lines
 from ..terminal import Terminal
 from ..tui.test_app import until
@@ -81,15 +82,6 @@ def test_a_program_runs_as_without_and_its_run_shows_what_it_has() -> None:
 MOMENTS = {"": "parameter", "mu.": "moment", "nu.": "moment"}
 
 
-def test_a_program_without_such_a_step_says_what_it_jits(tmp_path: Path) -> None:
-    script = tmp_path / "short.py"
-    script.write_text("import jax\nfor _ in range(4): y = jax.jit(lambda x: x + 1)(1.0)\nraise SystemExit(7)\n")
-    ended = run_program(*WATCH, "--step", "lambd", str(script))
-    assert ended.returncode == 7
-    assert "--step lambd: no jitted function of this name takes its own results: did you mean <lambda>?" in ended.stderr
-    assert "<lambda> (4 calls" in ended.stderr
-
-
 ENDING = """
 import sys, jax, jax.numpy as jnp
 step, state = jax.jit(lambda state: (state + 1, state.sum())), jnp.zeros(10)
@@ -118,31 +110,35 @@ def test_a_run_ends_as_its_program_exits(tmp_path: Path, ending: str, status: in
     assert (type(last), last.line) == (type(event), event.line)
 
 
-def test_a_program_without_jax_says_so(tmp_path: Path) -> None:
-    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)"
-    (tmp_path / "launch.py").write_text(script)
-    ended = run_program(*WATCH, str(tmp_path / "launch.py"))
-    assert ended.returncode == 0
-    assert ended.stderr.count("\n") == 1 and "the program never imported jax: nothing to watch" in ended.stderr
+WITHOUT_STEP = "import jax\nfor _ in range(4): y = jax.jit(lambda x: x + 1)(1.0)\nraise SystemExit(7)\n"
+WITHOUT_JAX = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)"
 
 
-@pytest.mark.core
-def test_of_two_processes_one_reports(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(DISTRIBUTED)
-    command = [sys.executable, *WATCH, "--run", "both", str(script), str(free_port())]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen([*command, rank], cwd=ROOT, **pipes) for rank in "01"]
-    (printed, said), (other, quiet) = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said + quiet
-    losses, others = ([line for line in text.splitlines() if line[0].isdigit()] for text in (printed, other))
-    assert losses == others
-    assert "watching as both" in said and "shardtui: " not in quiet
-    assert [run.name for run in all_runs()] == ["both"]
-    state = RunState()
-    apply_all(state, events_in(find("both").events))
-    assert list(state.losses) == [float(line) for line in losses] == [0.0, 8.0, 16.0, 24.0, 32.0]
-    assert state.layout and state.layout.mesh.axes == {"data": 4}
+@pytest.mark.parametrize(
+    ("arguments", "script", "code", "says"),
+    [
+        ((), None, 2, "no program: give what follows `python`"),
+        (("--run", "No!", "x.py"), None, 2, "a name has 1 to 64 characters"),
+        (("/nothing/here.py",), None, 2, "No such file or directory"),
+        (
+            ("--step", "lambd"),
+            WITHOUT_STEP,
+            7,
+            r"--step lambd: no jitted function of this name takes its own results: did you mean <lambda>\?"
+            r"(.|\n)*<lambda> \(4 calls",
+        ),
+        ((), WITHOUT_JAX, 0, r"\A.*the program never imported jax: nothing to watch.*\n\Z"),
+    ],
+)
+def test_what_cannot_be_watched_says_why(
+    tmp_path: Path, arguments: tuple[str, ...], script: str | None, code: int, says: str
+) -> None:
+    if script:
+        (tmp_path / "script.py").write_text(script)
+        arguments = (*arguments, str(tmp_path / "script.py"))
+    ended = run_program(*WATCH, *arguments)
+    assert ended.returncode == code
+    assert re.search(says, ended.stderr), ended.stderr
 
 
 DISTRIBUTED = """
@@ -154,24 +150,42 @@ mesh = jax.make_mesh((4,), ("data",))
 split = jax.NamedSharding(mesh, jax.P("data"))
 state = jax.jit(lambda: jnp.zeros(8), out_shardings=split)()
 step = jax.jit(lambda state: (state + 1, state.sum()), out_shardings=(split, jax.NamedSharding(mesh, jax.P())))
-for _ in range(5):
-    state, loss = step(state)
-    print(float(loss))
+def train(report):
+    global state
+    for _ in range(5):
+        state, loss = step(state)
+        report(loss)
+        print(float(loss))
+"""
+WITHOUT_CALLS = DISTRIBUTED + "train(lambda loss: None)"
+WITH_CALLS = f"""{DISTRIBUTED}
+from shardtui.engine.watch import watch
+with watch("both", state=state, step=step, args=(state,)) as run:
+    train(run.step)
 """
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        ((), 2, "no program: give what follows `python`"),
-        (("--run", "No!", "x.py"), 2, "a name has 1 to 64 characters"),
-        (("/nothing/here.py",), 2, "No such file or directory"),
-    ],
+    ("command", "program", "is_said"), [((*WATCH, "--run", "both"), WITHOUT_CALLS, True), ((), WITH_CALLS, False)]
 )
-def test_wrong_commands(arguments: tuple[str, ...], code: int, said: str) -> None:
-    ended = run_program(*WATCH, *arguments)
-    assert ended.returncode == code
-    assert said in ended.stderr
+def test_of_two_processes_one_reports(tmp_path: Path, command: tuple[str, ...], program: str, is_said: bool) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(program)
+    started = [sys.executable, *command, str(script), str(free_port())]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen([*started, rank], cwd=ROOT, **pipes) for rank in "01"]
+    (printed, said), (other, quiet) = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said + quiet
+    losses, others = ([line for line in text.splitlines() if line[0].isdigit()] for text in (printed, other))
+    assert losses == others
+    assert ("watching as both" in said, "shardtui: " in quiet) == (is_said, False)
+    assert [run.name for run in all_runs()] == ["both"]
+    state = RunState()
+    apply_all(state, events_in(find("both").events))
+    assert list(state.losses) == [float(line) for line in losses] == [0.0, 8.0, 16.0, 24.0, 32.0]
+    assert state.layout and state.layout.mesh.axes == {"data": 4}
+    assert state.ready and [device.process for device in state.ready.devices] == [0, 0, 1, 1]
 
 
 def watching(function: Any, calls: Calls | None = None) -> Jitted:
@@ -226,52 +240,36 @@ def test_a_program_goes_on_where_a_function_cannot_be_watched(
     assert "is not watched" in caplog.text
 
 
+class Curves(App[None]):
+    chosen = ""
+
+    def compose(self) -> Iterable[Widget]:
+        yield CurveList()
+
+    @on(CurveChosen)
+    def choose(self, event: CurveChosen) -> None:
+        self.chosen = event.name
+
+
 async def test_the_cursor_stays_on_its_curve() -> None:
-    state, chosen = RunState(), list[str]()
-
-    class Shown(App[None]):
-        def compose(self) -> Iterable[Widget]:
-            yield CurveList()
-
-        @on(CurveChosen)
-        def choose(self, event: CurveChosen) -> None:
-            chosen.append(event.name)
-
-    def add(step: int, **values: float) -> None:
-        apply_all(
-            state,
-            [
-                wire.StepsDone(
-                    step=step,
-                    losses=[1.0],
-                    step_seconds=[0.1],
-                    input_wait_seconds=None,
-                    metrics={f"train/{name}": [value] for name, value in values.items()},
-                )
-            ],
-        )
-
-    add(1, norm=0.5, rate=0.1)
-    async with Shown().run_test(size=(60, 10)) as pilot:
+    state = RunState()
+    async with Curves().run_test(size=(60, 10)) as pilot:
         curves = pilot.app.query_one(CurveList)
         curves.focus()
+        apply_all(state, [steps(1, 1.0, metrics={"train/norm": [0.5], "train/rate": [0.1]})])
         curves.show_state(state)
         await pilot.press("down", "down")
-        add(2, norm=0.25, rate=0.1, speed=3.0)
+        apply_all(state, [steps(2, 1.0, metrics={"train/norm": [0.25], "train/rate": [0.1], "train/speed": [3.0]})])
         curves.show_state(state)
-        await until(lambda: chosen[-1:] == ["train/rate"] == [curves.highlighted_option.id], "the curve of the cursor")
+        await until(lambda: pilot.app.chosen == "train/rate" == curves.highlighted_option.id, "the curve of the cursor")
         narrow = curves.shown["train/rate"].cell_length
         await pilot.resize_terminal(90, 10)
         await until(lambda: curves.shown["train/rate"].cell_length == narrow + 30, "wider rows")
-        assert [row.plain.split()[:2] for row in curves.shown.values()] == [
-            ["loss", "1"],
-            ["norm", "0.25"],
-            ["rate", "0.1"],
-            ["speed", "3"],
-        ]
+        rows = [" ".join(row.plain.split()[:2]) for row in curves.shown.values()]
+        assert rows == ["loss 1", "norm 0.25", "rate 0.1", "speed 3"]
 
 
-def steps(program: Program, body: Any, state: Any, count: int, *more: Any) -> Any:
+def called(program: Program, body: Any, state: Any, count: int, *more: Any) -> Any:
     function = Jitted(jitted := jax.jit(body), program._calls_of(jitted))
     for _ in range(count):
         state = function(state, *more)[0]
@@ -291,10 +289,10 @@ def test_the_step_is_the_largest_function_that_takes_its_own_results() -> None:
     def finetune(state: Any, x: Any) -> Any:
         return state + x, jnp.mean(state)
 
-    total = steps(program, evaluate, jnp.zeros(()), 5, jnp.ones(100))
-    state = steps(program, pretrain, jnp.zeros(100), 9)
-    steps(program, evaluate, total, 20, state)
-    steps(program, finetune, state[:50], 9, 1.0)
+    total = called(program, evaluate, jnp.zeros(()), 5, jnp.ones(100))
+    state = called(program, pretrain, jnp.zeros(100), 9)
+    called(program, evaluate, total, 20, state)
+    called(program, finetune, state[:50], 9, 1.0)
     program._end()
     events = list(events_in(find("chosen").events))
     names = [event.step.name.rpartition(".")[2] for event in events if isinstance(event, wire.StepFound)]
