@@ -10,9 +10,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -35,30 +35,26 @@ from shardtui.engine.program.program import Program, compile_initial_state
 from shardtui.engine.spec.config import CheckpointConfig, Restart, RunConfig
 from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.spec.preset_reader import read_preset
+from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.descriptions import CorpusInfo
-from shardtui.engine.wire.events import (
-    CheckpointDamaged,
-    CheckpointFailed,
-    CheckpointSaved,
-    CheckpointSaving,
-    CheckpointsKept,
-    Event,
-)
 
-from ..conftest import step, tiny_config
+from ..conftest import step
 from ..programs import Programs
 
+T = TypeVar("T")
 CORPUS = CorpusInfo("text", 1, 1000, "ab" * 32)
 
 
 @dataclass
 class Bench:
-    """A saver on a directory, and the events it has published."""
+    """A saver on a directory, the state that it saves, and the events it has published."""
 
     root: Path
     task: Task
+    program: Program
+    state: TrainState
     keep: int = 3
-    published: list[Event] = field(default_factory=list[Event])
+    published: list[wire.Event] = field(default_factory=list[wire.Event])
 
     def __post_init__(self) -> None:
         config = msgspec.structs.replace(self.task.config, checkpoints=CheckpointConfig(keep=self.keep))
@@ -68,22 +64,25 @@ class Bench:
         self.saver = Saver(self.place, config, self.task, *shared)
         self.own = self.saver._directory
 
-    def save(self, state: TrainState, program: Program, step: int, loss: float | None = 2.0) -> None:
-        self.saver.save(state, program, step, loss)
+    def save(self, step: int, loss: float | None = 2.0) -> None:
+        self.saver.save(self.state, self.program, step, loss)
         self.saver.finish()
 
+    def newest(self, step: int | None = None) -> int:
+        found = self.saver.newest(step)
+        assert found is not None
+        return found.step
+
+    def named(self, kind: type[T]) -> list[T]:
+        return [event for event in self.published if isinstance(event, kind)]
+
     def kept(self) -> list[int]:
-        """Returns the steps in the last `CheckpointsKept`."""
-        return next(
-            [info.step for info in e.checkpoints] for e in reversed(self.published) if isinstance(e, CheckpointsKept)
-        )
+        """Returns the steps in the last `wire.CheckpointsKept`."""
+        return [info.step for info in self.named(wire.CheckpointsKept)[-1].checkpoints]
 
-
-@pytest.fixture
-def bench(tmp_path: Path, task: Task) -> Iterator[Bench]:
-    bench = Bench(tmp_path / "checkpoints", task)
-    yield bench
-    bench.saver.close()
+    def problems(self) -> dict[int, list[str]]:
+        """Returns what `verify` says of each checkpoint."""
+        return {info.step: info.problems for info in verify(self.place, self.task.config).checkpoints}
 
 
 @pytest.fixture(scope="module")
@@ -95,18 +94,34 @@ def state(task: Task, programs: dict[str, Program]) -> TrainState:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory, task: Task, programs: Any, state: TrainState) -> Path:
     """A directory with checkpoints 2 and 4 for tests to copy."""
-    bench = Bench(tmp_path_factory.mktemp("saved"), task)
+    bench = Bench(tmp_path_factory.mktemp("saved"), task, programs["fsdp"], state)
     for number in (2, 4):
-        bench.save(state, programs["fsdp"], number)
-    assert [type(event) for event in bench.published] == [CheckpointSaving, CheckpointSaved, CheckpointsKept] * 2
+        bench.save(number)
+    assert [type(event) for event in bench.published] == [
+        wire.CheckpointSaving,
+        wire.CheckpointSaved,
+        wire.CheckpointsKept,
+    ] * 2
     bench.saver.close()
     return bench.root
 
 
 @pytest.fixture
-def copied(saved: Path, tmp_path: Path, task: Task) -> Iterator[Bench]:
-    shutil.copytree(saved, tmp_path / "checkpoints")
-    copied = Bench(tmp_path / "checkpoints", task)
+def manifest(saved: Path) -> Manifest:
+    return read_manifest(epath.Path(saved / "4"))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, task: Task, programs: Any, state: TrainState) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "checkpoints", task, programs["fsdp"], state, keep=2)
+    yield bench
+    bench.saver.close()
+
+
+@pytest.fixture
+def copied(saved: Path, tmp_path: Path, task: Task, programs: Any, state: TrainState) -> Iterator[Bench]:
+    shutil.copytree(saved, tmp_path / "copied")
+    copied = Bench(tmp_path / "copied", task, programs["fsdp"], state)
     yield copied
     copied.saver.close()
 
@@ -116,10 +131,10 @@ def bits(state: TrainState) -> list[bytes]:
 
 
 @pytest.mark.core
-def test_a_checkpoint_loads_under_every_preset(copied: Bench, programs: Programs, state: TrainState) -> None:
+def test_a_checkpoint_loads_under_every_preset(copied: Bench, programs: Programs) -> None:
     for program in map(programs.layout, programs):
         loaded, receipt = copied.saver.load(4, program)
-        assert bits(loaded) == bits(state), program.name
+        assert bits(loaded) == bits(copied.state), program.name
         assert (receipt.from_preset, receipt.from_devices, receipt.preset) == ("fsdp", 8, program.name)
         assert jax.tree.map(lambda leaf: leaf.sharding, loaded) == program.placement.state_shardings
 
@@ -134,34 +149,53 @@ def test_a_checkpoint_loads_on_fewer_devices(
     assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(loaded)} == {count}
 
 
-def flipped(data: bytes) -> bytes:
-    return data[:9] + bytes([data[9] ^ 4]) + data[10:]
+def flip(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:9] + bytes([data[9] ^ 4]) + data[10:])
+
+
+def put_a_fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+def with_text(old: str, new: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+
+    return change
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("name", "change", "says"),
     [
-        (flipped, "its content has changed since it was written"),
-        (lambda data: data[:-1], "bytes, .* when written"),
-        (lambda data: b"", ": 0 bytes, .* when written"),
-        (lambda data: None, "No such file"),
+        ("", flip, "its content has changed since it was written"),
+        ("", lambda path: os.truncate(path, path.stat().st_size - 1), "bytes, .* when written"),
+        ("", lambda path: os.truncate(path, 0), "0 bytes, .* when written"),
+        ("", Path.unlink, "No such file"),
+        (FILE_NAME, put_a_fifo, "not a regular file"),
+        ("arrays/state/manifest.ocdbt", put_a_fifo, "not a regular file"),
+        ("arrays/state/ocdbt.process_9/d/planted", put_a_fifo, "not a regular file"),  # Orbax might read it
+        (FILE_NAME, with_text('"loss":2.0', '"loss":1.0'), "changed since it was written"),  # it is valid JSON
+        (FILE_NAME, with_text('"digests":{', '"digests":{"x":1,'), "changed since it was written"),
+        (FILE_NAME, with_text("{", "["), "changed since it was written: "),
     ],
-    ids=["one bit flipped", "truncated", "emptied", "deleted"],
 )
-def test_a_damaged_file_is_reported_and_its_checkpoint_set_aside(
-    copied: Bench, change: Callable[[bytes], bytes | None], says: str
+def test_damage_is_reported_and_the_checkpoint_set_aside(
+    copied: Bench, name: str, change: Callable[[Path], object], says: str
 ) -> None:
-    file = next(path for path in (copied.root / "4/arrays").rglob("d/*") if path.stat().st_size > 9)
-    data = change(file.read_bytes())
-    file.unlink() if data is None else file.write_bytes(data)
-    with pytest.raises(Damaged, match=rf"d/{file.name}: .*{says}|d/{file.name}{says}"):
+    folder = copied.root / "4"
+    path = folder / name if name else max(folder.rglob("d/*"), key=lambda path: path.stat().st_size)
+    change(path)
+    with pytest.raises(Damaged, match=f"{path.name}: .*{says}"):
         copied.place.checked(4)
-    (found,) = [info for info in verify(copied.place, copied.task.config).checkpoints if info.problems]
-    assert found.step == 4
-    newest = copied.saver.newest()
-    assert newest is not None
-    assert newest.step == 2
-    (damaged,) = [event for event in copied.published if isinstance(event, CheckpointDamaged)]
+    found = copied.problems()
+    assert (found[2], path.name in found[4][0]) == ([], True)
+    assert copied.newest() == 2
+    (damaged,) = copied.named(wire.CheckpointDamaged)
     assert (damaged.step, damaged.set_aside) == (4, "4.damaged")
     assert (copied.root / "4.damaged/arrays").is_dir()
     assert copied.place.aside() == ["4.damaged"]
@@ -173,7 +207,7 @@ FAILS = Path("/proc/self/mem")
 
 @pytest.mark.parametrize("name", [FILE_NAME, "arrays/state/manifest.ocdbt", ""])
 def test_a_checkpoint_that_cannot_be_read_is_not_damaged(
-    copied: Bench, monkeypatch: pytest.MonkeyPatch, programs: dict[str, Program], state: TrainState, name: str
+    copied: Bench, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Nothing is renamed or deleted, and no run begins anew; once the storage works, it is the newest as before."""
     path, hidden = copied.root / "4" / name, copied.root.parent / "hidden"
@@ -187,21 +221,19 @@ def test_a_checkpoint_that_cannot_be_read_is_not_damaged(
 
     with monkeypatch.context() as patched:
         patched.setattr(reading, "PAUSES", [0.0, 0.0])
-        for attempt in (copied.saver.newest, lambda: copied.saver.load(4, programs["dp"])):
+        for attempt in (copied.newest, lambda: copied.saver.load(4, copied.program)):
             with pytest.raises(Failure, match=r"cannot be read: .*nothing was changed: try again"):
                 attempt()
-        (found,) = [info for info in verify(copied.place, copied.task.config).checkpoints if info.problems]
-        assert "cannot be read" in found.problems[0]
+        ((problem, *_),) = filter(None, copied.problems().values())
+        assert "cannot be read" in problem
         if path.name == FILE_NAME:
             for step in (6, 8, 10):
-                copied.save(state, programs["fsdp"], step, 1.0)
+                copied.save(step, 1.0)
             before |= {"6", "8", "10"}  # without 4, these would be kept alone
         assert {path.name for path in copied.root.iterdir()} == before
         patched.setattr("time.sleep", repair)  # in the first pause
-        newest = copied.saver.newest(4)
-    assert newest is not None
-    assert newest.step == 4
-    assert not [event for event in copied.published if isinstance(event, CheckpointDamaged)]
+        assert copied.newest(4) == 4
+    assert not copied.named(wire.CheckpointDamaged)
 
 
 def test_a_directory_that_cannot_be_listed_is_not_empty(copied: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,9 +241,13 @@ def test_a_directory_that_cannot_be_listed_is_not_empty(copied: Bench, monkeypat
     copied.root.symlink_to(copied.root)
     monkeypatch.setattr(reading, "PAUSES", [0.0])
     with pytest.raises(Failure, match="cannot be read"):
-        copied.saver.newest()
+        copied.newest()
     with pytest.raises(UserError, match="cannot be read"):
-        verify(copied.place, copied.task.config)
+        copied.problems()
+    copied.root.unlink()
+    copied.root.write_text("in the way")
+    with pytest.raises(UserError, match=f"{copied.root}: cannot be read: Not a directory"):
+        copied.problems()
 
 
 def test_a_checkpoint_of_another_version_is_refused_and_not_renamed(copied: Bench) -> None:
@@ -221,7 +257,7 @@ def test_a_checkpoint_of_another_version_is_refused_and_not_renamed(copied: Benc
         body = json.dumps(manifest)
         path.write_text(f'{{"sha256": "{hashlib.sha256(body.encode()).hexdigest()}", "manifest": {body}}}')
         with pytest.raises(Failure, match="intact, but another version of shardtui wrote it"):
-            copied.saver.newest()
+            copied.newest()
     assert copied.place.steps() == [2, 4]
 
 
@@ -230,50 +266,10 @@ def test_a_run_without_a_good_checkpoint_is_refused(copied: Bench) -> None:
         (copied.root / str(number) / FILE_NAME).unlink()
     for _ in range(2):  # a second attempt does not begin a new run either
         with pytest.raises(UserError, match="no intact checkpoint, all were set aside: start a new run"):
-            copied.saver.newest()
+            copied.newest()
     assert copied.place.aside() == ["2.damaged", "4.damaged"]
     with pytest.raises(UserError, match="no intact checkpoint of step 3: there are none"):
-        copied.saver.newest(3)
-
-
-@pytest.mark.parametrize("name", [FILE_NAME, "arrays/state/manifest.ocdbt", "arrays/state/ocdbt.process_9/d/planted"])
-def test_a_fifo_in_a_checkpoint_is_damage(copied: Bench, name: str) -> None:
-    """Also an additional one, which Orbax might read."""
-    path = copied.root / "4" / name
-    path.unlink(missing_ok=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(path)
-    with pytest.raises(Damaged, match=f"{path.name}: (a FIFO, )?not a regular file"):
-        copied.place.checked(4)
-    found = {checked.step: checked.problems for checked in verify(copied.place, copied.task.config).checkpoints}
-    assert not found[2]
-    assert path.name in found[4][0]
-
-
-def test_a_file_in_place_of_the_directory_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoints"
-    path.write_text("in the way")
-    with pytest.raises(UserError, match=f"{path}: cannot be read: Not a directory"):
-        verify(CheckpointDirectory(epath.Path(path)), tiny_config())
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('"loss":2.0', "changed since it was written"),
-        ('"digests":{', "changed since it was written"),
-        ("{", "changed since it was written: "),
-    ],
-)
-def test_a_manifest_is_sealed(copied: Bench, text: str, says: str) -> None:
-    """Changed values that are valid JSON are found."""
-    path = copied.root / "4" / FILE_NAME
-    assert text in path.read_text()
-    path.write_text(
-        path.read_text().replace(text, {"{": "["}.get(text, text.replace("2", "1").replace("{", '{"x":1,')), 1)
-    )
-    with pytest.raises(Damaged, match=f"{FILE_NAME}: {says}"):
-        copied.place.checked(4)
+        copied.newest(3)
 
 
 def test_a_manifest_of_another_step_is_damage(copied: Bench) -> None:
@@ -282,16 +278,12 @@ def test_a_manifest_of_another_step_is_damage(copied: Bench) -> None:
         copied.place.checked(7)
 
 
-def test_arrays_that_differ_from_the_digests_are_damaged(
-    copied: Bench, task: Task, programs: dict[str, Program]
-) -> None:
+def test_arrays_that_differ_from_the_digests_are_damaged(copied: Bench, manifest: Manifest) -> None:
     """The files are unchanged, but not what was saved: only the digests show it."""
-    folder = epath.Path(copied.root / "4")
-    manifest = read_manifest(folder)
     digests = {**manifest.digests, "norm.scale": 7}
-    write_manifest(msgspec.structs.replace(manifest, digests=digests), folder)
+    write_manifest(msgspec.structs.replace(manifest, digests=digests), epath.Path(copied.root / "4"))
     with pytest.raises(Damaged, match=r"norm.scale: digest [0-9a-f]{16}, 0{15}7 when saved"):
-        copied.saver.load(4, programs["dp"])
+        copied.saver.load(4, copied.program)
     assert copied.place.aside() == ["4.damaged"]
 
 
@@ -302,32 +294,27 @@ def test_names_set_aside_are_unique(copied: Bench) -> None:
     assert (copied.place.steps(), copied.place.aside()) == ([], ["4.damaged", "4.damaged-2"])
 
 
-def test_the_latest_and_the_best_checkpoints_are_kept(
-    tmp_path: Path, task: Task, programs: dict[str, Program], state: TrainState
-) -> None:
-    bench = Bench(tmp_path / "checkpoints", task, keep=2)
+def test_the_latest_and_the_best_checkpoints_are_kept(bench: Bench) -> None:
     for number, loss in enumerate((3.0, 1.0, None, 2.0, 2.5)):
-        bench.save(state, programs["fsdp"], number, loss)
+        bench.save(number, loss)
     assert bench.kept() == [1, 3, 4] == bench.place.steps()
 
 
-def test_after_a_rollback_the_later_steps_are_saved_again(
-    copied: Bench, programs: dict[str, Program], state: TrainState
-) -> None:
-    loaded, receipt = copied.saver.load(2, programs["fsdp"])
+def test_after_a_rollback_the_later_steps_are_saved_again(copied: Bench) -> None:
+    _, receipt = copied.saver.load(2, copied.program)
     assert receipt.rolled_back == [4]
     assert (copied.place.steps(), copied.place.aside()) == ([2], ["4.rolled-back"])
-    copied.save(loaded, programs["fsdp"], 4)
-    assert copied.place.checked(4).step == 4
-    copied.save(loaded, programs["fsdp"], 4)
-    assert sum(isinstance(event, CheckpointSaving) for event in copied.published) == 1, "the checkpoint existed already"
+    for _ in range(2):
+        copied.save(4)
+        assert copied.place.checked(4).step == 4
+    assert len(copied.named(wire.CheckpointSaving)) == 1, "the checkpoint existed already"
 
 
-def test_unfinished_checkpoints_of_a_killed_engine_are_deleted(copied: Bench, task: Task) -> None:
+def test_unfinished_checkpoints_of_a_killed_engine_are_deleted(copied: Bench) -> None:
     for name in ("saving-aa-6", "deleting-aa-1"):
         shutil.copytree(copied.root / "4/arrays", copied.root / name)
     copied.saver.close()
-    again = Bench(copied.root, task)
+    again = replace(copied)
     assert {path.name for path in again.root.iterdir()} == {"2", "4", lease.FILE_NAME}
     again.saver.close()
 
@@ -336,72 +323,65 @@ def test_only_plain_numbers_are_steps(copied: Bench) -> None:
     for name in ("-1", "007", "1e3", "9" * 40, "٣", "5 ", "latest", ".6", "8.orbax-checkpoint-tmp-0"):
         (copied.root / name).mkdir()
     assert copied.place.steps() == [2, 4]
-    newest = copied.saver.newest()
-    assert newest is not None
-    assert newest.step == 4
+    assert copied.newest() == 4
 
 
-def test_a_state_that_is_not_finite_is_not_saved(bench: Bench, programs: dict[str, Program], state: TrainState) -> None:
-    scale = state.params["norm"]["scale"]
-    params = {**state.params, "norm": {**state.params["norm"], "scale": scale.at[3].set(jnp.nan)}}
+def test_a_state_that_is_not_finite_is_not_saved(bench: Bench) -> None:
+    norm = bench.state.params["norm"]
+    scale = jax.device_put(norm["scale"].at[3].set(jnp.nan), norm["scale"].sharding)
     (bench.root / "saving-aa-4").mkdir()  # left over from a failed save
-    params = jax.device_put(params, jax.tree.map(lambda x: x.sharding, state.params))
-    bench.save(state._replace(params=params), programs["fsdp"], 5)
+    bench.state = bench.state._replace(params={**bench.state.params, "norm": {**norm, "scale": scale}})
+    bench.save(5)
     (failed,) = bench.published
-    assert isinstance(failed, CheckpointFailed)
+    assert isinstance(failed, wire.CheckpointFailed)
     assert failed.problems == ["a parameter or moment is not finite: go back to a checkpoint from before"]
     assert list(bench.root.iterdir()) == [bench.root / lease.FILE_NAME]
 
 
-def test_a_removed_directory_fails_only_the_save(bench: Bench, programs: dict[str, Program], state: TrainState) -> None:
+def test_a_removed_directory_fails_only_the_save(bench: Bench) -> None:
     shutil.rmtree(bench.root)
     bench.root.write_text("in the way")
-    bench.save(state, programs["fsdp"], 5)
-    (failed,) = [event for event in bench.published if isinstance(event, CheckpointFailed)]
+    bench.save(5)
+    (failed,) = bench.named(wire.CheckpointFailed)
     assert "the directory cannot be written" in failed.problems[0]
     assert "--checkpoint-dir" in failed.problems[0]
     bench.root.unlink()
-    bench.save(state, programs["fsdp"], 6)
+    bench.save(6)
     assert bench.kept() == [6]
 
 
-def test_a_run_refuses_to_resume_from_a_checkpoint_that_does_not_match(saved: Path) -> None:
-    manifest: Manifest = read_manifest(epath.Path(saved / "4"))
-    config, restart = manifest.config, Restart()
-    wider = msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, layers=3))
-    other = CorpusInfo("other", 1, 999, "cd" * 32)
+def test_a_run_refuses_to_resume_from_a_checkpoint_that_does_not_match(manifest: Manifest) -> None:
+    config, other = manifest.config, CorpusInfo("other", 1, 999, "cd" * 32)
 
     def problems(
-        config: Any = config,
         corpus: CorpusInfo = CORPUS,
-        platform: str = "cpu",
-        how: Restart = restart,
+        here: str = "cpu",
+        how: Restart | None = None,
         arrays: dict[str, str] = manifest.arrays,
+        **changes: Any,
     ) -> str:
-        return "\n".join(manifest.problems_with(config, arrays, corpus, platform, how))
+        changed = msgspec.structs.replace(config, **changes)
+        return "\n".join(manifest.problems_with(changed, arrays, corpus, here, how or Restart()))
 
     assert problems() == ""
-    assert problems(wider) == (
+    assert problems(model=msgspec.structs.replace(config.model, layers=3)) == (
         "the model is nano with layers 3, but nano with layers 2 in the checkpoint: start a new run with it"
     )
-    assert problems(msgspec.structs.replace(config, seed=7)) == (
+    assert problems(seed=7) == (
         "run.json: seed is 7, but the checkpoint of step 4 was saved with 0: restore it, or start a new run"
     )
-    assert "999 bytes (sha256 cdcdcdcdcdcd) in other, 1,000 (abababababab) when saved" in problems(corpus=other)
-    assert "--other-data" in problems(corpus=other)
+    assert "999 bytes (sha256 cdcdcdcdcdcd) in other, 1,000 (abababababab) when saved" in problems(other)
+    assert "--other-data" in problems(other)
+    assert problems(other, how=Restart(other_data=True)) == ""
     changed = {**manifest.arrays, "norm.scale": "float32 [7]", "norm.shift": "float32 [1]"}
-    assert "norm.scale is float32 [7], was float32 [128]; norm.shift is float32 [1], was absent" in problems(
-        arrays=changed
-    )
-    assert problems(corpus=other, how=Restart(other_data=True)) == ""
-    assert problems(platform="tpu").endswith("to resume on it, add --platform tpu")
-    assert problems(msgspec.structs.replace(config, platform="tpu"), platform="tpu") == ""
-    assert problems(msgspec.structs.replace(config, steps=4)) == "--steps 4: 4 steps are already done: give more"
-    assert json.loads((saved / "4" / FILE_NAME).read_bytes())["manifest"]["step"] == 4
+    says = "norm.scale is float32 [7], was float32 [128]; norm.shift is float32 [1], was absent"
+    assert says in problems(arrays=changed)
+    assert problems(here="tpu").endswith("to resume on it, add --platform tpu")
+    assert problems(here="tpu", platform="tpu") == ""
+    assert problems(steps=4) == "--steps 4: 4 steps are already done: give more"
 
 
-def test_settings_changed_without_set_are_reported(saved: Path) -> None:
-    manifest = read_manifest(epath.Path(saved / "4"))
+def test_settings_changed_without_set_are_reported(manifest: Manifest) -> None:
     config = manifest.config
 
     def trained(**changes: Any) -> RunConfig:
@@ -411,12 +391,12 @@ def test_settings_changed_without_set_are_reported(saved: Path) -> None:
     edited = trained(learning_rate=3e-4, batch_size=8)
     assert edited_settings(trained(), trained(), manifest) == []
     assert edited_settings(trained(), edited, manifest) == [], "--set changed it"
-    assert edited_settings(edited, trained(learning_rate=2e-4, batch_size=8), manifest) == [
-        "run.json: batch_size is 8, but the checkpoint of step 4 was saved with 16"
-    ]
-    assert edited_settings(edited, edited, manifest)[1] == (
-        "run.json: learning_rate is 0.0003, but the checkpoint of step 4 was saved with 0.001"
+    batch_size, learning_rate = (
+        f"run.json: {name} is {value}, but the checkpoint of step 4 was saved with {saved}"
+        for name, value, saved in (("batch_size", 8, 16), ("learning_rate", 0.0003, 0.001))
     )
+    assert edited_settings(edited, trained(learning_rate=2e-4, batch_size=8), manifest) == [batch_size]
+    assert edited_settings(edited, edited, manifest) == [batch_size, learning_rate]
 
 
 def test_what_a_failed_save_left_is_deleted_while_something_changes_there(tmp_path: Path) -> None:

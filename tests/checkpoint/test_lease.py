@@ -1,9 +1,12 @@
 """The lease of a directory of checkpoints: one holder at a time, also when many want it, and none that lost it acts."""
 
+import contextlib
+import itertools
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -20,14 +23,18 @@ from shardtui.engine.distributed.outcomes import Failure
 TAKERS = 8
 
 
+New = Callable[[float], Lease]
+
+
 @pytest.fixture
-def new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Lease]]:
-    """Makes leases on one directory, which beat and become stale faster than those of an engine."""
+def new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[New]:
+    """Makes leases on one directory, which beat faster than those of an engine and are stale after some seconds."""
     monkeypatch.setattr(lease, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(lease, "LOOK_SECONDS", 0.02)
     made: list[Lease] = []
 
-    def make() -> Lease:
+    def make(stale_after: float) -> Lease:
+        monkeypatch.setattr(lease, "STALE_SECONDS", stale_after)
         made.append(Lease(epath.Path(tmp_path)))
         return made[-1]
 
@@ -36,21 +43,14 @@ def new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[]
         each.release()
 
 
-def stale_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "STALE_SECONDS", seconds)
-
-
-def plant(folder: Path, text: bytes) -> None:
+def plant(folder: Path, token: str, process: str = "") -> None:
     """Replaces the file as another engine would."""
-    (folder / "new").write_bytes(text)
+    (folder / "new").write_bytes(msgspec.json.encode(Record(token=token, process=process)))
     (folder / "new").replace(folder / lease.FILE_NAME)
 
 
-def test_a_second_run_is_refused_until_the_first_gives_the_lease_back(
-    new: Callable[[], Lease], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale_after(3600, monkeypatch)
-    first, second = new(), new()
+def test_a_second_run_is_refused_until_the_first_gives_the_lease_back(new: New) -> None:
+    first, second = new(3600), new(3600)
     first.take(UserError)
     with pytest.raises(UserError, match=r"process \d+ on .+ saves its checkpoints there, and beat less than 1 s ago"):
         second.take(UserError)
@@ -62,16 +62,13 @@ def test_a_second_run_is_refused_until_the_first_gives_the_lease_back(
         first.check()
 
 
-def test_a_holder_that_does_not_beat_loses_the_lease_and_acts_no_more(
-    tmp_path: Path, new: Callable[[], Lease], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale_after(0.3, monkeypatch)
+def test_a_holder_that_does_not_beat_loses_the_lease_and_acts_no_more(tmp_path: Path, new: New) -> None:
     (tmp_path / "4").mkdir()
+    second = new(0.3)
     first = OwnedDirectory.take(CheckpointDirectory(epath.Path(tmp_path)), Cluster(), UserError)
     assert first.lease
     first.lease._ended.set()  # as if its process was stopped
     first.unfinished(6).mkdir()
-    second = new()
     second.take(UserError)
     for change in (
         lambda: first.commit(6),
@@ -86,61 +83,42 @@ def test_a_holder_that_does_not_beat_loses_the_lease_and_acts_no_more(
     assert {path.name for path in tmp_path.iterdir()} == {"4", first.unfinished(6).name, lease.FILE_NAME}
 
 
-def test_one_of_many_takers_gets_a_stale_lease(
-    tmp_path: Path, new: Callable[[], Lease], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale_after(0.3, monkeypatch)
-    plant(tmp_path, msgspec.json.encode(Record(token="gone")))
-    takers, won = [new() for _ in range(TAKERS)], list[Lease]()
+def test_one_of_many_takers_gets_a_stale_lease(tmp_path: Path, new: New) -> None:
+    plant(tmp_path, "gone")
+    takers = [new(0.3) for _ in range(TAKERS)]
     together = threading.Barrier(TAKERS)
 
-    def take(taker: Lease) -> None:
+    def take(taker: Lease) -> bool:
         together.wait()
-        try:
+        with contextlib.suppress(UserError):
             taker.take(UserError)
-            won.append(taker)
-        except UserError:
-            pass
+            return True
+        return False
 
-    threads = [threading.Thread(target=take, args=(taker,)) for taker in takers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (holder,) = won
+    with ThreadPoolExecutor(TAKERS) as pool:
+        (holder,) = itertools.compress(takers, pool.map(take, takers))
     holder.check()
 
 
-def test_a_lease_whose_process_has_ended_is_taken_at_once(
-    tmp_path: Path, new: Callable[[], Lease], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale_after(3600, monkeypatch)
+def test_a_lease_whose_process_has_ended_is_taken_at_once(tmp_path: Path, new: New) -> None:
     code = "from shardtui.engine.wire import lock; print(lock.own_text())"
-    ended = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert ended.stdout
-    process = ended.stdout.read().strip()
-    plant(tmp_path, msgspec.json.encode(Record(token="gone", process=process)))
-    new().take(UserError)  # also while it is a zombie
-    ended.wait()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as ended:
+        assert ended.stdout
+        plant(tmp_path, "gone", ended.stdout.read().strip())
+        new(3600).take(UserError)  # also while it is a zombie
 
 
-def test_a_damaged_lease_is_taken_once_it_is_stale(
-    tmp_path: Path, new: Callable[[], Lease], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale_after(0.1, monkeypatch)
-    plant(tmp_path, b"\0")
-    new().take(UserError)
+def test_a_damaged_lease_is_taken_once_it_is_stale(tmp_path: Path, new: New) -> None:
+    (tmp_path / lease.FILE_NAME).write_bytes(b"\0")
+    new(0.1).take(UserError)
 
 
-def test_a_holder_takes_the_lease_again_if_it_was_deleted(
-    tmp_path: Path, new: Callable[[], Lease], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stale_after(0.1, monkeypatch)
-    first = new()
+def test_a_holder_takes_the_lease_again_if_it_was_deleted(tmp_path: Path, new: New) -> None:
+    first = new(0.1)
     first.take(UserError)
     (tmp_path / lease.FILE_NAME).unlink()
     first.check()
-    plant(tmp_path, msgspec.json.encode(Record(token="other")))
+    plant(tmp_path, "other")
     for _ in range(2):  # the second time after the other one was deleted, too
         with pytest.raises(Failure, match="has taken over"):
             first.check()
