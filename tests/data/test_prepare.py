@@ -8,7 +8,6 @@ import lzma
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import msgspec
@@ -29,7 +28,7 @@ from shardtui.tui.cli.run_config import new_config
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from ..conftest import SHARDTUI, tiny_config, tiny_model
-from ..processes import is_alive
+from ..processes import awaited, is_alive
 from ..schemas import checked
 
 TEXTS = [f"Text {n}: what is split\ncomes together, élan {n * n}.\n" for n in range(400)]
@@ -81,12 +80,17 @@ def example(text: str) -> bytes:
     return found.SerializeToString()
 
 
-def prepared(asked: PrepareRequest) -> Prepared:
-    return prepare.prepare(asked).data
-
-
 def request(source: Path, out: Path, **changes: object) -> PrepareRequest:
     return PrepareRequest(source=str(source), out=str(out), **changes)  # type: ignore[arg-type]
+
+
+def prepared(source: Path, out: Path, **changes: object) -> Prepared:
+    return prepare.prepare(request(source, out, **changes)).data
+
+
+def tokens_in(out: Path) -> np.ndarray:
+    corpus = read_corpus(str(out))
+    return corpus.read(0, corpus.size)
 
 
 @pytest.mark.parametrize("form", ["directory", "jsonl", "parquet", "array_record", "examples"])
@@ -95,11 +99,10 @@ def test_every_form_has_the_tokens_of_its_documents_in_order(
 ) -> None:
     monkeypatch.setattr(documents, "PART_BYTES", 7_001)
     out = tmp_path / "out"
-    found = prepared(request(write(tmp_path, form), out, tokenizer=str(tokenizer)))
+    found = prepared(write(tmp_path, form), out, tokenizer=str(tokenizer))
     encoder = Tokenizer.from_file(str(tokenizer))
     expected = [token for text in TEXTS for token in [*encoder.encode(text).ids, found.end_of_text]]
-    corpus = read_corpus(str(out))
-    assert corpus.read(0, corpus.size).tolist() == expected
+    assert tokens_in(out).tolist() == expected
     assert (found.vocab, found.dtype, found.documents, found.tokens) == (400, "uint16", 400, len(expected))
     assert len(found.shards) > 1
     names = ["data.json", *(shard.file for shard in found.shards), "tokenizer.json"]
@@ -116,31 +119,29 @@ def test_one_text_is_one_document_however_it_is_divided(tmp_path: Path, monkeypa
     assert "".join(piece.text for piece in read) == "".join(TEXTS)
     ends = [(piece.begins, piece.ends) for piece in read]
     assert (len(spans) > 10, ends) == (True, [(True, False), *[(False, False)] * (len(read) - 2), (False, True)])
-    found = prepared(request(tmp_path / "text.txt", tmp_path / "out"))
+    found = prepared(tmp_path / "text.txt", tmp_path / "out")
     assert (found.documents, found.dtype, found.end_of_text) == (1, "uint8", 0)
-    tokens = read_corpus(str(tmp_path / "out")).read(0, found.tokens)
-    assert tokens.tobytes() == "".join(TEXTS).encode() + b"\0"
+    assert tokens_in(tmp_path / "out").tobytes() == "".join(TEXTS).encode() + b"\0"
 
 
 def test_a_killed_preparation_ends_the_same(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One shard is lost, as if the processes had been killed before it was written."""
     monkeypatch.setattr(documents, "PART_BYTES", 7_001)
-    asked = request(write(tmp_path, "jsonl"), tmp_path / "out", tokenizer=str(tokenizer))
-    (tmp_path / "out").mkdir()
+    source, out, more = write(tmp_path, "jsonl"), tmp_path / "out", {"tokenizer": str(tokenizer)}
+    asked = request(source, out, **more)
+    out.mkdir()
     sources = documents.sources_of(asked.source, "text")
-    loaded, parts = prepare.load_tokenizer(asked.tokenizer), sources.parts
-    plan = prepare._plan(asked, loaded, sources)
-    assert prepare._begin(tmp_path / "out", plan, len(parts)) == 0
-    first = prepare._write(asked, tmp_path / "out", 0, parts[0])
-    assert prepare._begin(tmp_path / "out", plan, len(parts)) == 1
-    written = (tmp_path / "out" / first.file).stat().st_mtime_ns
-    found = prepared(asked)
+    plan, parts = prepare._plan(asked, prepare.load_tokenizer(asked.tokenizer), sources), sources.parts
+    assert prepare._begin(out, plan, len(parts)) == 0
+    first = prepare._write(asked, out, 0, parts[0])
+    assert prepare._begin(out, plan, len(parts)) == 1
+    written = (out / first.file).stat().st_mtime_ns
+    found = prepared(source, out, **more)
     assert found.shards[0] == first
-    assert (tmp_path / "out" / first.file).stat().st_mtime_ns == written
-    fresh = prepared(request(Path(asked.source), tmp_path / "again", tokenizer=str(tokenizer)))
-    assert fresh == found
+    assert (out / first.file).stat().st_mtime_ns == written
+    assert prepared(source, tmp_path / "again", **more) == found
     with pytest.raises(UserError, match="out: has other files: name a new directory, or remove it"):
-        prepared(asked)
+        prepared(source, out, **more)
 
 
 def test_the_processes_of_a_killed_preparation_end(tmp_path: Path) -> None:
@@ -150,14 +151,11 @@ def test_the_processes_of_a_killed_preparation_end(tmp_path: Path) -> None:
             file.write((b"x" * 79 + b"\n") * 10_000)
     command = engine_command("prepare", request(source, tmp_path / "out"))
     with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL) as engine:
-        until = time.monotonic() + 120
-        while len(started := children(engine.pid)) < 2 and time.monotonic() < until and engine.poll() is None:
-            time.sleep(0.02)
+        awaited(lambda: len(children(engine.pid)) > 1, is_over=lambda: engine.poll() is not None)
+        started = children(engine.pid)
         engine.send_signal(signal.SIGKILL)
-    while any(map(is_alive, started)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(is_alive, started))
-    assert prepared(request(source, tmp_path / "out")).tokens == 170 * 800_000 + 1
+    awaited(lambda: not any(map(is_alive, started)))
+    assert prepared(source, tmp_path / "out").tokens == 170 * 800_000 + 1
 
 
 def packed(content: bytes) -> bytes:
@@ -190,10 +188,9 @@ def test_files_are_read_by_their_content(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number, (form, content, _) in enumerate(CONTENT):
         (tmp_path / f"in/{number:02}.{form}").write_bytes(content)
-    found = prepared(request(tmp_path / "in", tmp_path / "out"))
+    found = prepared(tmp_path / "in", tmp_path / "out")
     expected = [text for *_, texts in CONTENT for text in texts]
-    tokens = read_corpus(str(tmp_path / "out")).read(0, found.tokens)
-    assert tokens.tobytes().decode().split("\0")[:-1] == expected
+    assert tokens_in(tmp_path / "out").tobytes().decode().split("\0")[:-1] == expected
     assert (found.documents, found.skipped_share, found.skipped_files) == (len(expected), 0.0, [])
 
 
@@ -222,7 +219,7 @@ def test_files_are_read_by_their_content(tmp_path: Path) -> None:
 def test_what_has_no_text_is_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError) as raised:
-        prepared(request(tmp_path / name, tmp_path / "out"))
+        prepared(tmp_path / name, tmp_path / "out")
     assert says in raised.value.problems[0]
     assert not (tmp_path / "out" / "data.json").exists()
 
@@ -239,7 +236,7 @@ def test_skipped_records_and_files_are_counted_and_named(
     (folder / ".git" / "config").write_text("[core]")
     dictionary = pyarrow.array(["one", None, "one"]).dictionary_encode()
     pyarrow.parquet.write_table(pyarrow.table({"text": dictionary}), folder / "b.parquet")
-    found = prepared(request(folder, tmp_path / "out"))
+    found = prepared(folder, tmp_path / "out")
     problems = [problem.removeprefix(f"{folder}/") for shard in found.shards for problem in shard.problems]
     assert [problem.rpartition(": correct")[0] for problem in problems[:4]] == [
         "a.jsonl: line 3: text is null",
@@ -277,30 +274,30 @@ def test_the_template_of_the_tokenizer_is_applied_to_each_document(tmp_path: Pat
         found.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
         found.save(str(tmp_path / "tokenizer.json"))
         out = tmp_path / template
-        data = prepared(request(source, out, tokenizer=str(tmp_path / "tokenizer.json")))
+        data = prepared(source, out, tokenizer=str(tmp_path / "tokenizer.json"))
         texts = [found.encode(text, add_special_tokens=False).ids for text in TEXTS]
         expected = [token for text in texts for token in [400, *text, *after, data.end_of_text]]
-        assert (data.begin_of_text, read_corpus(str(out)).read(0, data.tokens).tolist()) == ([400], expected)
+        assert (data.begin_of_text, tokens_in(out).tolist()) == ([400], expected)
 
 
 def test_a_column_that_lacks_and_a_damaged_record_are_named(tmp_path: Path) -> None:
     source = write(tmp_path, "parquet")
     with pytest.raises(UserError, match=r"it has no column body: choose --text-field from n, text"):
-        prepared(request(source, tmp_path / "out", text_field="body"))
+        prepared(source, tmp_path / "out", text_field="body")
     with pytest.raises(UserError, match="column n has int64, not text"):
-        prepared(request(source, tmp_path / "out", text_field="n"))
+        prepared(source, tmp_path / "out", text_field="n")
     assert not (tmp_path / "out").exists()
     source = write(tmp_path, "array_record")
     content = bytearray(source.read_bytes())
     at = content.index(TEXTS[123].encode()[:20])
     content[at] ^= 1
     source.write_bytes(content)
-    found = prepared(request(source, tmp_path / "out"))
+    found = prepared(source, tmp_path / "out")
     assert (found.documents, found.skipped_share) == (399, 1 / 400)
     assert "source.array_record: record 123: damaged" in found.shards[0].problems[0]
     (tmp_path / "examples").mkdir()
     with pytest.raises(UserError, match=r"record 0: no text in body: its features are id, text: set --text-field"):
-        prepared(request(write(tmp_path / "examples", "examples"), tmp_path / "other", text_field="body"))
+        prepared(write(tmp_path / "examples", "examples"), tmp_path / "other", text_field="body")
 
 
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path, tokenizer: Path) -> None:
@@ -312,7 +309,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, tokenizer: Path) -> Non
         (tokenizer, "<end>", "it has no token <end>: name the one that ends a document with --end-of-text"),
     ):
         with pytest.raises(UserError, match=says):
-            prepared(request(source, tmp_path / "out", tokenizer=str(file), end_of_text=end))
+            prepared(source, tmp_path / "out", tokenizer=str(file), end_of_text=end)
     assert not (tmp_path / "out").exists()
 
 

@@ -35,7 +35,7 @@ def test_batches_are_a_pure_function_of_the_next_bytes_and_an_epoch_has_every_wi
     assert inputs.shape == targets.shape == (4, 8)
     assert inputs.dtype == np.int32
     for row, shifted in zip(inputs, targets, strict=True):
-        assert bytes([*row, shifted[-1]].__iter__()) in corpus
+        assert bytes([*row, shifted[-1]]) in corpus
         np.testing.assert_array_equal(row[1:], shifted[:-1])
     each = batches(text, batch_size=1)
     windows = (text.stat().st_size - 1) // 8
@@ -89,39 +89,18 @@ import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2)  # bytes; imports take a quarter of it
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.data.source import read_corpus
-try:
-    print(read_corpus(sys.argv[1]).files)
-except UserError as error:
-    print(error)
+for path in sys.argv[1:]:
+    try:
+        print(read_corpus(path).files)
+    except UserError as error:
+        print(error)
 """
 
 
-def read_in_a_process(path: Path) -> str:
-    """Returns what `read_corpus` prints in a process with limited memory and time."""
-    command = [sys.executable, "-c", LIMITED, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
-
-
-def special_files(folder: Path) -> dict[Path, str]:
-    """Makes a FIFO, a socket and a link to an endless device; returns what each is."""
-    os.mkfifo(folder / "fifo")
-    here = Path.cwd()
-    os.chdir(folder)  # paths of sockets are short
-    try:
-        with socket.socket(socket.AF_UNIX) as listening:
-            listening.bind("socket")
-    finally:
-        os.chdir(here)
-    (folder / "zero").symlink_to("/dev/zero")
-    return {folder / "fifo": "a FIFO", folder / "socket": "a socket", folder / "zero": "a character device"}
-
-
-def test_special_files_are_refused_at_once_and_skipped_in_a_directory(tmp_path: Path) -> None:
-    for path, kind in special_files(tmp_path).items():
-        says = f"--data {path}: {kind}, not a file: give a text file or a directory of text files"
-        assert read_in_a_process(path).strip() == says
-    (tmp_path / "text").write_text("text")
-    assert read_in_a_process(tmp_path).strip() == "1"
+def read_in_a_process(*paths: Path) -> list[str]:
+    """Returns what `read_corpus` says of each path in a process with limited memory and time."""
+    command = [sys.executable, "-c", LIMITED, *map(str, paths)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout.splitlines()
 
 
 def sparse(path: Path, size: int, first: bytes = b"") -> Path:
@@ -131,18 +110,32 @@ def sparse(path: Path, size: int, first: bytes = b"") -> Path:
     return path
 
 
-def test_only_the_start_of_a_large_binary_file_is_read(tmp_path: Path) -> None:
-    path = sparse(tmp_path / "sparse", 1 << 36)
-    assert "the file is not text" in read_in_a_process(path)
+def test_what_is_no_text_is_refused_at_once_and_skipped_in_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large file only the start is read."""
+    kinds = {"fifo": "a FIFO", "socket": "a socket", "zero": "a character device"}
+    os.mkfifo(tmp_path / "fifo")
+    monkeypatch.chdir(tmp_path)  # paths of sockets are short
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket")
+    (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "text").write_text("text")
-    assert read_in_a_process(tmp_path).strip() == "1"
+    large = sparse(tmp_path / "sparse", 1 << 36)
+    said = read_in_a_process(*(tmp_path / name for name in kinds), tmp_path, large)
+    assert said[:3] == [
+        f"--data {tmp_path / name}: {kind}, not a file: give a text file or a directory of text files"
+        for name, kind in kinds.items()
+    ]
+    assert said[3] == "1"
+    assert "the file is not text" in said[4]
 
 
 def test_text_larger_than_memory_stays_in_its_files(tmp_path: Path) -> None:
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for number in range(3):
         sparse(tmp_path / f"{number}", machine // 2, b"a" * SNIFFED_BYTES)
-    assert read_in_a_process(tmp_path).strip() == "3"
+    assert read_in_a_process(tmp_path) == ["3"]
 
 
 def test_a_large_text_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

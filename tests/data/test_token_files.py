@@ -72,31 +72,34 @@ def test_large_text_is_read_as_if_it_were_joined_in_memory(tmp_path: Path) -> No
             assert stored[begin:end].tobytes() == joined[begin:end]
 
 
-def test_a_held_out_share_is_split_off_and_the_identity_detects_sizes_order_and_sampled_blocks(tmp_path: Path) -> None:
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file with the tokens."""
     TOKENS.tofile(tmp_path / "a.bin")
-    train, held_out = read_corpus(str(tmp_path / "a.bin")).split(0.2)
+    return tmp_path / "a.bin"
+
+
+def test_a_held_out_share_is_split_off_and_the_identity_detects_sizes_order_and_sampled_blocks(path: Path) -> None:
+    train, held_out = read_corpus(str(path)).split(0.2)
     assert (train.size, held_out.size) == (4_000, 1_000)
     np.testing.assert_array_equal(held_out.read(0, 1_000), TOKENS[4_000:])
-    assert len({each.describe().sha256 for each in (train, held_out, read_corpus(str(tmp_path / "a.bin")))}) == 3
-    path = tmp_path / "a.bin"
 
     def identity(tokens: np.ndarray) -> str:
         tokens.tofile(path)
         return read_corpus(str(path)).describe().sha256
 
-    before = identity(TOKENS)
-    assert identity(TOKENS) == before
-    for index in (0, 2_500, 4_999):  # all blocks of a small file are sampled
-        changed = TOKENS.copy()
-        changed[index] ^= 1
-        assert identity(changed) != before
-    assert identity(TOKENS[:-1]) != before
+    changed = [TOKENS.copy() for _ in range(3)]
+    for tokens, index in zip(changed, (0, 2_500, 4_999), strict=True):  # all blocks of a small file are sampled
+        tokens[index] ^= 1
+    same = [train.describe().sha256, held_out.describe().sha256, identity(TOKENS), *map(identity, changed)]
+    assert len({*same, identity(TOKENS[:-1])}) == 7
+    assert identity(TOKENS) == same[2]
 
 
 DAMAGED = {
     "odd.bin": (b"123", "3 bytes are not a number of uint16 tokens: the file is damaged"),
     "empty.bin": (b"", "has no tokens: remove it, or write it again"),
-    "header.bin": (llm_c(TOKENS, 20240520, 1)[:1024] + b"", "its header says 5,000 tokens, 10,000 bytes, but 0 bytes"),
+    "header.bin": (llm_c(TOKENS, 20240520, 1)[:1024], "its header says 5,000 tokens, 10,000 bytes, but 0 bytes"),
     "short.bin": (llm_c(TOKENS, 20240520, 1)[:-2], "its header says 5,000 tokens, 10,000 bytes, but 9,998 bytes"),
     "text.npy": (b"no numpy at all", "not a .npy file"),
     "none.bin": (None, "no such file or directory"),
@@ -115,12 +118,11 @@ def test_damaged_files_are_named_at_once(tmp_path: Path, name: str) -> None:
     assert says in problem
 
 
-def test_arrays_that_are_not_tokens_and_files_of_different_types_are_refused(tmp_path: Path) -> None:
+def test_arrays_that_are_not_tokens_and_files_of_different_types_are_refused(tmp_path: Path, path: Path) -> None:
     for array in (np.zeros(4, np.float32), np.zeros((2, 2), np.uint16), np.zeros(4, ">u2")):
         np.save(tmp_path / "a.npy", array)
         with pytest.raises(UserError, match="tokens are one dim of uint16, uint32, int32 or int64"):
             read_corpus(str(tmp_path / "a.npy"))
-    TOKENS.tofile(tmp_path / "a.bin")
     (tmp_path / "b.bin").write_bytes(llm_c(TOKENS.astype(np.uint32), 20240801, 7))
     with pytest.raises(UserError, match=r"a\.bin has uint16, b\.bin has uint32: give files of one type"):
         read_corpus(str(tmp_path / "*.bin"))
@@ -146,10 +148,9 @@ def test_a_token_past_the_vocabulary_is_named_before_the_first_step_or_when_it_i
     assert text_inputs(larger).batches[0]
 
 
-def test_a_file_that_is_truncated_while_it_is_used_is_named(tmp_path: Path) -> None:
-    TOKENS.tofile(tmp_path / "a.bin")
-    corpus = read_corpus(str(tmp_path / "a.bin"), "--eval-data")
-    os.truncate(tmp_path / "a.bin", 5_000)
+def test_a_file_that_is_truncated_while_it_is_used_is_named(path: Path) -> None:
+    corpus = read_corpus(str(path), "--eval-data")
+    os.truncate(path, 5_000)
     with pytest.raises(UserError, match=r"a\.bin: ends before token 4,000, but had 5,000 when the run started"):
         corpus.read(3_000, 4_000)
 
