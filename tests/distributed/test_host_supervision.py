@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from shardtui.engine.supervision.rendezvous import DECISION
 
-from ..conftest import LEAST, SETTINGS, SHARDTUI
+from ..conftest import LEAST, SETTINGS
 from ..processes import awaited
 from ..simulated_hosts import Hosts, losses_by_step
 from .test_hosts import named, train
@@ -100,23 +99,6 @@ def test_two_supervisors_of_one_host_number_are_refused(hosts: Callable[..., Hos
     assert run.supervisors[1].wait(timeout=240) == 2
     assert "--process-id 1: the supervisor of" in run.said(1)
     first.kill()
-
-
-def test_supervised_hosts_need_a_shared_directory_and_numbers(home: Path) -> None:
-    command = [*SHARDTUI, "engine", "--run=big", "--supervise", "--checkpoint-dir=gs://bucket/runs"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert run.returncode == 2
-    assert "--supervise: give --coordinator" in run.stderr
-    assert "gs://bucket/runs: give a directory on a file system that all hosts mount" in run.stderr
-
-
-@pytest.mark.slow
-def test_two_of_three_hosts_go_on_where_no_preset_fits_all(hosts: Callable[..., Hosts]) -> None:
-    """The batch of 8 does not divide by the six devices of three hosts: after that attempt is refused, two go on."""
-    run = hosts(4, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=10", "--steps=1000000")
-    awaited(lambda: named(run.history(0), "CheckpointSaved"))
-    run.kill(3)
-    awaited(lambda: attempt_with(run, number=3, processes=2))
 
 
 def test_what_another_host_has_written_is_printed_as_text(home: Path) -> None:

@@ -77,10 +77,12 @@ def coordinator() -> str:
     return f"localhost:{free_port()}"
 
 
-def pair(engines: Engines, coordinator: str, *arguments: str, **settings: Any) -> list["subprocess.Popen[str]"]:
-    """Starts the engines of two hosts of the run `hosts`."""
+def pair(
+    engines: Engines, coordinator: str, *arguments: str, own: Sequence[Sequence[str]] = ((), ()), **settings: Any
+) -> list["subprocess.Popen[str]"]:
+    """Starts the engines of two hosts of the run `hosts`; `own`: the arguments of each."""
     member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2", *arguments)
-    return [engines(*member, f"--process-id={number}", **settings) for number in range(2)]
+    return [engines(*member, f"--process-id={number}", *own[number], **settings) for number in range(2)]
 
 
 def free_port() -> int:
@@ -124,9 +126,8 @@ def test_a_stop_signal_to_any_host_saves_and_ends_all(home: Path, engines: Engin
 def test_differences_between_hosts_are_reported(home: Path, engines: Engines, coordinator: str) -> None:
     (home / "one.txt").write_text("one text " * 1000)
     (home / "other.txt").write_text("the other " * 1000)
-    member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2")
-    first = engines(*member, "--process-id=0", f"--data={home / 'one.txt'}")
-    second = engines(*member, "--process-id=1", f"--data={home / 'other.txt'}", "--seed=1")
+    own = [(f"--data={home / 'one.txt'}",), (f"--data={home / 'other.txt'}", "--seed=1")]
+    first, second = pair(engines, coordinator, own=own)
     assert (first.wait(timeout=240), second.wait(timeout=240)) == (2, 2)
     problems = named(history(home, "hosts"), "Failed")[0]["problems"]
     assert [problem.partition(":")[0] for problem in problems] == ["seed", "the corpus"]
@@ -136,20 +137,23 @@ def test_differences_between_hosts_are_reported(home: Path, engines: Engines, co
     assert "seed: a different value on process 1" in problems[0]
 
 
+MEMBER = ("--run=a", "--coordinator=h:1", "--num-processes=2")
+SHARED_NOWHERE = ("--run=a", "--supervise", "--checkpoint-dir=gs://bucket/runs")
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--run=a", "--coordinator=nowhere", "--num-processes=2", "--process-id=0"], "nowhere: not HOST:PORT"),
-        (["--run=a", "--coordinator=h:1", "--num-processes=2"], "belong together"),
-        (
-            ["--run=a", "--coordinator=h:1", "--num-processes=2", "--process-id=2"],
-            "--process-id 2: must be from 0 to 1",
-        ),
-        (["--coordinator=h:1", "--num-processes=2", "--process-id=1"], "--run NAME is missing"),
+        (("--run=a", "--coordinator=nowhere", "--num-processes=2", "--process-id=0"), "nowhere: not HOST:PORT"),
+        (MEMBER, "belong together"),
+        ((*MEMBER, "--process-id=2"), "--process-id 2: must be from 0 to 1"),
+        ((*MEMBER[1:], "--process-id=1"), "--run NAME is missing"),
+        (SHARED_NOWHERE, "--supervise: give --coordinator"),
+        (SHARED_NOWHERE, "gs://bucket/runs: give a directory on a file system that all hosts mount"),
     ],
 )
 def test_invalid_cluster_arguments_are_refused(
-    home: Path, arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+    home: Path, arguments: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["engine", *arguments]) == 2
     assert problem in capsys.readouterr().err
@@ -183,19 +187,15 @@ def test_each_process_reports_its_own_value_of_what_differs() -> None:
         f"seed: a different value on process 1 (host-1), 0 on process 0 (host-0){same}",
         f"--preset: a different value on process 1 (host-1), None on process 0 (host-0){same}",
     ]
-    assert compared(mine, theirs, process=1)[0].startswith(
-        "seed: 3 on process 1 (host-1), a different value on process 0"
-    )
+    (seed, _) = compared(mine, theirs, process=1)
+    assert seed.startswith("seed: 3 on process 1 (host-1), a different value on process 0")
 
 
 @pytest.mark.parametrize("change", [{"microbatches": 2}, {"axis_types": "explicit"}, {"mesh": {"data": 8}}])
 def test_a_preset_with_another_layout_differs(change: dict[str, Any]) -> None:
     preset = load_preset("dp")
-    mine, theirs = (
-        facts(tiny_config(), Restart(), {}, {"dp": other})
-        for other in (preset, msgspec.structs.replace(preset, **change))
-    )
-    (problem,) = compared(mine, theirs)
+    presets = preset, msgspec.structs.replace(preset, **change)
+    (problem,) = compared(*(facts(tiny_config(), Restart(), {}, {"dp": each}) for each in presets))
     assert problem.startswith("the preset dp: a different value on process 1")
 
 

@@ -106,8 +106,7 @@ def test_processes_with_different_secrets_do_not_train_together(home: Path, engi
     for number in range(2):
         (home / f"secret-{number}").touch(0o600)
         (home / f"secret-{number}").write_text(f"{number}" * 32)
-    member = ("--run=hosts", f"--coordinator={coordinator}", "--num-processes=2")
-    both = [engines(*member, f"--process-id={n}", f"--secret-file={home}/secret-{n}") for n in range(2)]
+    both = pair(engines, coordinator, own=[(f"--secret-file={home}/secret-{number}",) for number in range(2)])
     assert 0 not in [engine.wait(timeout=90) for engine in both]
     (failed,) = named(history(home, "hosts"), "Failed")
     assert "hello/1: this value" in failed["problems"][0]

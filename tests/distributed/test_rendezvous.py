@@ -1,6 +1,7 @@
 """The rendezvous of supervisors, and who trains next: decided once, by whoever is left."""
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from shardtui.engine.supervision.election import Election
 from shardtui.engine.supervision.engine import SAME_FAULTS
 from shardtui.engine.supervision.rendezvous import LOST_SECONDS, MAX_FILE_BYTES, Decision, Heartbeat, Rendezvous
 from shardtui.engine.wire.ending import Ending
+
+from ..processes import awaited
 
 KILLED = Ending(kind="killed", problems=["its process was ended by SIGKILL"])
 LOST = Ending(kind="lost")
@@ -35,24 +38,15 @@ def write(folder: Path, found: Heartbeat) -> None:
     (folder / f"host-{found.rank}.json").write_bytes(msgspec.json.encode(found))
 
 
-def test_a_supervisor_is_present_once_its_beats_change(tmp_path: Path) -> None:
-    """A file that an ended supervisor left does not count, whatever time it has."""
+@pytest.mark.parametrize("seconds", [0.0, -600.0, 600.0])
+def test_a_supervisor_is_present_once_its_beats_change(tmp_path: Path, seconds: float) -> None:
+    """A file that an ended supervisor left does not count. Clocks that differ by minutes do not matter, nor does that
+    of the file server, which gives files their times."""
     own = rendezvous(tmp_path)
-    write(tmp_path, heartbeat(1))
-    assert list(own.present()) == list(own.present()) == [0]
-    write(tmp_path, msgspec.structs.replace(heartbeat(1), beat=1))
-    assert list(own.present()) == [0, 1]
-
-
-@pytest.mark.parametrize("seconds", [-600.0, 600.0])
-def test_clocks_that_differ_by_minutes_do_not_matter(tmp_path: Path, seconds: float) -> None:
-    """Nor does that of the file server, which gives files their times."""
-    own = rendezvous(tmp_path)
-    for beat in range(2):
+    for beat, expected in ((0, [0]), (0, [0]), (1, [0, 1])):
         write(tmp_path, msgspec.structs.replace(heartbeat(1), beat=beat))
         os.utime(tmp_path / "host-1.json", (time.time() + seconds,) * 2)
-        found = own.present()
-    assert list(found) == [0, 1]
+        assert list(own.present()) == expected
 
 
 def test_an_attempt_is_decided_once(tmp_path: Path) -> None:
@@ -132,41 +126,30 @@ def test_of_two_supervisors_of_one_number_the_one_that_began_later_is_refused(
 
 
 class Hosts:
-    """Three supervisors that are present, whose engines end as a test says."""
+    """Three supervisors, of which those are present whose engines end as a test says."""
 
     def __init__(self, folder: Path, **supervision: float) -> None:
         self.rendezvous = rendezvous(folder)
-        self.election = Election(
-            self.rendezvous,
-            "localhost:9876",
-            3,
-            Supervision(**supervision),  # type: ignore[arg-type]
-            lambda: self.step,
-        )
+        how = Supervision(**supervision)  # type: ignore[arg-type]
+        self.election = Election(self.rendezvous, "localhost:9876", 3, how, lambda: self.step)
         self._folder, self._beat = folder, 0
         self.number = self.step = 0
 
     def decide(self, *endings: Ending | None, waited: float = 0.0) -> Decision | None:
-        """Returns what is decided if the first hosts, as many as there are `endings`, are present."""
-        self.number += 1
-        return self.again(*endings, waited=waited)
+        """Returns what is decided next if the first hosts, as many as there are `endings`, are present."""
+        return self.decide_as(dict(enumerate(endings)), waited)
 
-    def decide_as(self, endings: Mapping[int, Ending | None]) -> Decision | None:
-        self.number += 1
-        return self._decided(endings, 0.0)
-
-    def again(self, *endings: Ending | None, waited: float) -> Decision | None:
-        return self._decided(dict(enumerate(endings)), waited)
-
-    def _decided(self, endings: Mapping[int, Ending | None], waited: float) -> Decision | None:
-        found = {rank: heartbeat(rank, self.number, ending) for rank, ending in endings.items()}
+    def decide_as(self, endings: Mapping[int, Ending | None], waited: float = 0.0) -> Decision | None:
+        found = {rank: heartbeat(rank, self.number + 1, ending) for rank, ending in endings.items()}
         for _ in range(2):
             self._beat += 1
             for other in found.values():
                 write(self._folder, msgspec.structs.replace(other, beat=self._beat))
             self.rendezvous.present()
-        self.election.elect(self.number, found, waited)
-        return self.rendezvous.decision(self.number)
+        self.election.elect(self.number + 1, found, waited)
+        if decision := self.rendezvous.decision(self.number + 1):
+            self.number += 1
+        return decision
 
 
 def begun(folder: Path, **supervision: float) -> Hosts:
@@ -175,57 +158,66 @@ def begun(folder: Path, **supervision: float) -> Hosts:
     return hosts
 
 
+WRONG = Ending(kind="failed", problems=["device 9 differs"], wrong={1: [9]})
+REFUSED = Ending(kind="refused", problems=["seed: 1 on process 1"])
+UNFIT = Ending(kind="refused", problems=["no preset fits"], fits=2)
+STOPPED = Ending(kind="stopped")
+ALL = [0, 1, 2]
+
+
 def test_an_attempt_waits_for_all_hosts_first(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, min_processes=2)
     assert hosts.decide(None, None, waited=59.0) is None
-    found = hosts.again(None, None, None, waited=59.0)
-    assert found and list(found.members) == [0, 1, 2]
+    found = hosts.decide(None, None, None, waited=59.0)
+    assert found and list(found.members) == ALL
 
 
 def test_a_lost_host_is_left_behind_if_enough_are_left(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, min_processes=2)
-    first = hosts.decide(None, None, None)
-    second = hosts.decide(LOST, LOST)
+    first, second = hosts.decide(None, None, None), hosts.decide(LOST, LOST)
     assert first and second
-    assert (list(first.members), list(second.members)) == ([0, 1, 2], [0, 1])
+    assert (list(first.members), list(second.members)) == (ALL, [0, 1])
     assert second.lost and second.lost.process == 2
     assert "its supervisor has not answered for 10 s" in second.lost.why
-    ports = {decision.coordinator for decision in (first, second)}
-    assert len(ports) == 2, "a process that is left over does not reach the next attempt"
+    assert first.coordinator != second.coordinator, "a process that is left over does not reach the next attempt"
 
 
 def test_a_lost_host_is_waited_for(tmp_path: Path) -> None:
-    hosts = begun(tmp_path, wait_seconds=100.0, min_processes=2)
+    hosts = begun(tmp_path / "enough", wait_seconds=100.0, min_processes=2)
     assert hosts.decide(LOST, LOST, waited=99.0) is None
-    found = hosts.again(LOST, LOST, waited=101.0)
+    found = hosts.decide(LOST, LOST, waited=101.0)
     assert found and list(found.members) == [0, 1]
-
-
-def test_too_few_hosts_wait_for_ever_or_give_up(tmp_path: Path) -> None:
-    hosts = begun(tmp_path / "ever")
-    assert hosts.decide(LOST, LOST, waited=1e6) is None
-    hosts = begun(tmp_path / "limited", wait_seconds=10.0)
-    found = hosts.decide(LOST, LOST, waited=11.0)
+    assert begun(tmp_path / "ever").decide(LOST, LOST, waited=1e6) is None
+    found = begun(tmp_path / "limited", wait_seconds=10.0).decide(LOST, LOST, waited=11.0)
     assert found and "1 of 3 hosts did not come within 11 s, and at least 3 must train" in found.problem
 
 
-def test_hosts_with_which_no_preset_fits_are_spare(tmp_path: Path) -> None:
-    hosts = begun(tmp_path, min_processes=1)
-    unfit = Ending(kind="refused", problems=["no preset fits"], fits=2)
-    found = hosts.decide(unfit, unfit, unfit)
-    assert found and (list(found.members), found.spare) == ([0, 1], [2])
-
-
-def test_a_host_whose_process_keeps_ending_is_left_out(tmp_path: Path) -> None:
-    hosts = begun(tmp_path, min_processes=2)
-    found = [hosts.decide(LOST, KILLED, LOST) for _ in range(SAME_FAULTS)]
-    assert [decision and (list(decision.members), decision.left_out) for decision in found] == [
-        *[([0, 1, 2], [])] * (SAME_FAULTS - 1),
-        ([0, 2], [1]),
-    ]
-
-
-WRONG = Ending(kind="failed", problems=["device 9 differs"], wrong={1: [9]})
+@pytest.mark.parametrize(
+    ("least", "times", "endings", "members", "left_out", "spare", "problem"),
+    [
+        (1, 1, [UNFIT] * 3, [0, 1], [], [2], ""),
+        (3, 1, [REFUSED] * 3, [], [], [], "seed: 1 on process 1"),  # it is not started again
+        (2, SAME_FAULTS, [LOST, KILLED, LOST], [0, 2], [1], [], ""),  # its process keeps ending
+        (3, SAME_FAULTS, [WRONG] * 3, [], [], [], ".*each time because: device 9 differs.*"),  # its host is needed
+    ],
+)
+def test_a_host_is_spare_or_left_out_or_the_run_is_given_up(
+    tmp_path: Path,
+    least: int,
+    times: int,
+    endings: list[Ending],
+    members: list[int],
+    left_out: list[int],
+    spare: list[int],
+    problem: str,
+) -> None:
+    hosts = begun(tmp_path, min_processes=least)
+    for _ in range(times - 1):
+        again = hosts.decide(*endings)
+        assert again and (list(again.members), again.left_out) == (ALL, [])
+    found = hosts.decide(*endings)
+    assert found and (list(found.members), found.left_out, found.spare) == (members, left_out, spare)
+    assert re.fullmatch(problem, found.problem)
 
 
 def test_a_host_with_a_wrong_device_is_left_out_at_once(tmp_path: Path) -> None:
@@ -238,36 +230,19 @@ def test_a_host_with_a_wrong_device_is_left_out_at_once(tmp_path: Path) -> None:
     assert second and (list(second.members), second.left_out, second.problem) == ([0], [2], "")
 
 
-def test_a_host_with_a_wrong_device_stays_if_it_is_needed(tmp_path: Path) -> None:
-    hosts = begun(tmp_path, min_processes=3)
-    found = [hosts.decide(WRONG, WRONG, WRONG) for _ in range(SAME_FAULTS)]
-    assert [decision and list(decision.members) for decision in found] == [*[[0, 1, 2]] * (SAME_FAULTS - 1), []]
-    assert found[-1] and "each time because: device 9 differs" in found[-1].problem
-
-
 def test_a_host_that_comes_and_goes_reaches_the_limit_of_restarts(tmp_path: Path) -> None:
     hosts = begun(tmp_path, min_processes=2, restarts=2)
     for step in (1, 2):
         hosts.step = step
         lost = hosts.decide(LOST, LOST)
         assert lost and not lost.problem
-        stopped = Ending(kind="stopped")
-        returned = hosts.decide(stopped, stopped, None)
-        assert returned and (list(returned.members), returned.lost) == ([0, 1, 2], None)
+        returned = hosts.decide(STOPPED, STOPPED, None)
+        assert returned and (list(returned.members), returned.lost) == (ALL, None)
     found = hosts.decide(LOST, LOST)
     assert found and "restarted 2 times within an hour" in found.problem
 
 
-def test_a_run_that_is_refused_is_not_started_again(tmp_path: Path) -> None:
-    hosts = begun(tmp_path)
-    refused = Ending(kind="refused", problems=["seed: 1 on process 1"])
-    found = hosts.decide(refused, refused, refused)
-    assert found and found.problem == "seed: 1 on process 1"
-
-
 def test_beats_go_on_by_themselves(tmp_path: Path) -> None:
     own = rendezvous(tmp_path)
-    before, until = own.own.beat, time.monotonic() + 60
-    while own.own.beat == before:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    before = own.own.beat
+    awaited(lambda: own.own.beat != before)

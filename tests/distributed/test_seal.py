@@ -17,10 +17,13 @@ KEY = "broadcast/0/7"
 SHARED = tiny_config(checkpoints=CheckpointConfig(directory="/shared"))
 
 
-def test_a_sealed_value_can_be_read_under_its_key() -> None:
-    seal = Seal(SECRET)
-    assert seal.open(KEY, seal.seal(KEY, b"value")) == b"value"
-    assert seal.open(KEY, seal.seal(KEY, b"")) == b""
+EARLIER, SEAL = (Seal(SECRET).renewed([nonce, b"1" * 16]) for nonce in (b"0" * 16, b"2" * 16))
+"""Every process contributes a nonce, so that every start has another seal."""
+
+
+@pytest.mark.parametrize("value", [b"value", b""])
+def test_a_sealed_value_can_be_read_under_its_key(value: bytes) -> None:
+    assert SEAL.open(KEY, SEAL.seal(KEY, value)) == value
 
 
 @pytest.mark.parametrize(
@@ -29,38 +32,26 @@ def test_a_sealed_value_can_be_read_under_its_key() -> None:
         b"",
         b"value",
         b"value" * 20,
-        Seal(SECRET).seal("broadcast/0/8", b"value"),
+        SEAL.seal("broadcast/0/8", b"value"),
+        SEAL.seal(f"{KEY}v", b"alue")[:-4] + b"value",  # bytes cannot move between key and value
+        EARLIER.seal(KEY, b"value"),
         Seal(b"the secret of another").seal(KEY, b"value"),
         Seal(b"").seal(KEY, b"value"),
-        Seal(SECRET).seal(KEY, b"value") + b"!",
-        Seal(SECRET).seal(KEY, b"value")[:-1],
+        SEAL.seal(KEY, b"value") + b"!",
+        SEAL.seal(KEY, b"value")[:-1],
     ],
 )
 def test_any_other_value_is_forged_and_its_text_is_not_shown(value: bytes) -> None:
     with pytest.raises(Forged, match="broadcast/0/7: ") as forged:
-        Seal(SECRET).open(KEY, value)
+        SEAL.open(KEY, value)
     assert "value in the coordinator's store is not sealed with the run's secret" in str(forged.value)
     assert "valuevalue" not in str(forged.value)
 
 
-def test_bytes_cannot_move_between_key_and_value() -> None:
-    seal = Seal(SECRET)
-    mac = seal.seal("ab", b"c")[:-1]
-    with pytest.raises(Forged):
-        seal.open("a", mac + b"bc")
-
-
-def test_a_value_of_an_earlier_start_is_forged() -> None:
-    """Every process contributes a nonce, so that every start has another seal."""
-    first, second = (Seal(SECRET).renewed([nonce, b"1" * 16]) for nonce in (b"0" * 16, b"2" * 16))
-    with pytest.raises(Forged):
-        second.open(KEY, first.seal(KEY, b"stop"))
-
-
 def test_fingerprints_depend_on_text_and_secret() -> None:
-    assert Seal(SECRET).fingerprint("0") == Seal(SECRET).fingerprint("0")
-    assert Seal(SECRET).fingerprint("0") != Seal(SECRET).fingerprint("1")
-    assert Seal(SECRET).fingerprint("0") != Seal(b"another secret").fingerprint("0")
+    found = [Seal(secret).fingerprint(text) for secret in (SECRET, b"another secret") for text in ("0", "1", "0")]
+    assert found[:3] == [found[0], found[1], found[0]]
+    assert len(set(found)) == 4
 
 
 def test_the_first_process_makes_a_secret_that_stays_with_the_run(tmp_path: Path) -> None:
@@ -89,6 +80,8 @@ def test_a_run_that_other_hosts_reach_needs_a_secret(
     assert all(way in problem for way in ("--checkpoint-dir", "--secret-file", VARIABLE, "--insecure"))
     assert secret_problem(coordinator, Membership(insecure=True), tiny_config()) is None
     assert secret_problem(coordinator, Membership(), SHARED) is None
+    for local in ("localhost:1", "127.0.0.1:1", "[::1]:1", "unix:/tmp/x"):
+        assert secret_problem(local, Membership(), tiny_config()) is None
     file = tmp_path / "secret"
     file.touch(0o600)
     file.write_text("0123456789abcdef\n")
@@ -98,19 +91,11 @@ def test_a_run_that_other_hosts_reach_needs_a_secret(
     assert secret_problem(coordinator, Membership(), tiny_config()) is None
 
 
-@pytest.mark.parametrize("coordinator", ["localhost:1", "127.0.0.1:1", "[::1]:1", "unix:/tmp/x"])
-def test_a_run_of_one_machine_needs_no_secret(coordinator: str) -> None:
-    assert secret_problem(coordinator, Membership(), tiny_config()) is None
-
-
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
         (lambda path: None, "cannot be read: No such file"),
-        (
-            lambda path: (path.write_text("x" * 32), path.chmod(0o644)),
-            "other users can read it, or it is not a file: `chmod 600`",
-        ),
+        (lambda path: (path.write_text("x" * 32), path.chmod(0o644)), "other users can read it, .*: `chmod 600`"),
         (lambda path: (path.touch(0o600), path.write_text("short")), "the secret has 5 bytes: use at least 16"),
         (lambda path: os.mkfifo(path, 0o600), "other users can read it, or it is not a file"),
         (lambda path: path.mkdir(0o700), "cannot be read: Is a directory"),

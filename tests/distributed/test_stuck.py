@@ -22,7 +22,7 @@ from ..processes import awaited
 from ..simulated_hosts import Hosts
 from .test_host_supervision import attempts, hosts
 from .test_hosts import history, named
-from .test_supervision import Events, followed, killed_once
+from .test_supervision import Events, disturbed, followed, pid_of
 
 __all__ = ["hosts"]
 
@@ -37,58 +37,37 @@ def train(model: HangingModel, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
-def events_of(run: "subprocess.Popen[str]", begin: Callable[[], None] = lambda: None) -> Events:
-    """Returns all events of a run; calls `begin` once there is a checkpoint."""
-
-    def look(event: dict[str, Any], events: Events) -> None:
-        if event["type"] == "CheckpointSaved" and len(named(events, "CheckpointSaved")) == 1:
-            begin()
-
-    events, code = followed(run, look)
-    assert code in (0, 1)
-    return events
-
-
-def why_lost(events: Events) -> list[tuple[int, str]]:
-    lost = [event["attempt"]["lost"] for event in named(events, "EngineStarted")[1:]]
-    return [(found["process"], found["why"]) for found in lost]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "victim"), [(1, 0), (2, 0), (2, 1)])
-def test_a_stopped_process_is_ended_and_the_run_goes_on(home: Path, processes: int, victim: int) -> None:
-    events, code = killed_once(60, processes, victim, signal.SIGSTOP)
-    assert code == 0, events[-5:]
-    assert why_lost(events) == [(victim, STOPPED)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("processes", "victim"), [(1, 0), (2, 0), (2, 1)])
-def test_a_batch_that_hangs_on_one_process_ends_it(
-    home: Path, model: HangingModel, processes: int, victim: int
+@pytest.mark.parametrize(
+    ("processes", "victim", "how", "says"),
+    [
+        *((processes, victim, "sleep", "stuck in hang (lm.py:") for processes, victim in ((1, 0), (2, 0), (2, 1))),
+        *((processes, processes - 1, "native", "native code that keeps Python from running") for processes in (1, 2)),
+        *((processes, processes - 1, "SIGSTOP", STOPPED) for processes in (1, 2)),
+    ],
+)
+def test_a_process_that_is_stuck_is_ended_and_the_run_goes_on(
+    home: Path, model: HangingModel, processes: int, victim: int, how: str, says: str
 ) -> None:
+    def begin(events: Events) -> None:
+        if how == "SIGSTOP":
+            os.kill(pid_of(events, victim), signal.SIGSTOP)
+        else:
+            model.hang_once(victim, how)
+
     run = train(model, "--supervise", f"--processes={processes}", "--steps=1000", "--checkpoint-every=100")
-    events = events_of(run, lambda: model.hang_once(victim))
-    assert run.returncode == 0, events[-5:]
-    ((process, why),) = why_lost(events)
-    assert process == victim
-    assert why.startswith("stuck in hang (lm.py:")
-    assert why.endswith(f"; process {1 - victim} was waiting for it") is (processes == 2)
+    events, code = disturbed(run, begin)
+    assert code == 0, events[-5:]
+    lost = [event["attempt"]["lost"] for event in named(events, "EngineStarted")[1:]]
+    assert [(each["process"], says in each["why"]) for each in lost] == [(victim, True)], lost
+    if how == "SIGSTOP":
+        return
     stacks = (home / "state/shardtui/runs/stuck/stacks.txt").read_text()
-    assert stacks.count(" in hang\n") == 1
-    for other in range(processes):
-        assert f"process {other} on" in stacks
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_native_code_that_keeps_python_from_running_is_ended(home: Path, model: HangingModel, processes: int) -> None:
-    run = train(model, "--supervise", f"--processes={processes}", "--steps=1000", "--checkpoint-every=100")
-    events = events_of(run, lambda: model.hang_once(processes - 1, "native"))
-    assert run.returncode == 0, events[-5:]
-    ((process, why),) = why_lost(events)
-    assert (process, "native code that keeps Python from running" in why) == (processes - 1, True)
-    assert " in hang\n" in (home / "state/shardtui/runs/stuck/stacks.txt").read_text()
+    assert " in hang\n" in stacks
+    if how == "sleep":
+        assert lost[0]["why"].endswith(f"; process {1 - victim} was waiting for it") is (processes == 2)
+        assert stacks.count(" in hang\n") == 1
+        assert all(f"process {other} on" in stacks for other in range(processes))
 
 
 @pytest.mark.slow
@@ -97,9 +76,12 @@ def test_a_step_that_hangs_each_time_is_given_up(home: Path, model: HangingModel
     for step in (3, 6):
         model.be_slow(0, step, 1.0)
     model.hang_always(0, 10)
-    events = events_of(run := train(model, "--supervise", "--steps=100"))
-    assert run.returncode == 1
+    events, code = followed(train(model, "--supervise", "--steps=100"))
+    assert code == 1
     assert len(named(events, "EngineStarted")) == SAME_FAULTS
+    assert not named(events, "CheckpointSaved") + named(events, "Restored"), "it begins anew each time"
+    said = (home / "state/shardtui/runs/stuck/engine.log").read_text()
+    assert said.count("resumes from the newest checkpoint, or from the start if there is none yet") == SAME_FAULTS - 1
     assert "process 0 ended 3 times in a row after step 10" in events[-2]["problems"][0], events[-2:]
 
 
@@ -111,8 +93,8 @@ def test_a_slow_process_is_not_ended(home: Path, model: HangingModel) -> None:
     """
     for step, seconds in enumerate((1.4, 1.4, 1.4, 5.5)):
         model.be_slow(1, step, seconds)
-    events = events_of(run := train(model, "--supervise", "--processes=2", "--steps=6"))
-    assert run.returncode == 0
+    events, code = followed(train(model, "--supervise", "--processes=2", "--steps=6"))
+    assert code == 0
     assert len(named(events, "EngineStarted")) == 1
     assert max(event["step_seconds"] for event in named(events, "StepDone")) > 20
 
@@ -146,12 +128,10 @@ def test_hosts_go_on_after_a_process_that_is_stuck(model: HangingModel, hosts: C
     assert [supervisor.wait(timeout=240) for supervisor in run.supervisors.values()] == [0, 0], run.said(0)
     _, second = attempts(run.history(0))
     assert (second["processes"], second["lost"]["process"]) == (2, 1)
+    assert ("stuck in hang (lm.py:" if how == "hangs" else STOPPED) in second["lost"]["why"]
     if how == "hangs":
-        assert "stuck in hang (lm.py:" in second["lost"]["why"]
         stacks = (run.folder / "shared/big/supervisors/stacks.txt").read_text()
         assert stacks.count("pid ") == 2, "of both hosts in one file"
-    else:
-        assert second["lost"]["why"] == STOPPED
 
 
 @pytest.fixture

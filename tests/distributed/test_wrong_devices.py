@@ -93,12 +93,3 @@ def test_several_processes_go_on_without_that_of_the_device_or_all_start_again(
     attempts = [event["attempt"] for event in named(events, "EngineStarted")]
     assert [(attempt["processes"], attempt["left_out"]) for attempt in attempts] == [(2, []), (least, [])]
     assert losses(events) == pytest.approx(plain, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_run_without_a_supervisor_goes_back_and_ends(home: Path) -> None:
-    events, code, said = train(home, "--run=alone")
-    assert code == 1
-    assert "went back to step 5; resume to go on with all devices" in said
-    assert "after step 8, device 5 (cpu, process 0 on" in said
-    assert named(events, "EngineStopped")[-1]["step"] == 5
