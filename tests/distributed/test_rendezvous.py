@@ -193,30 +193,23 @@ def test_a_lost_host_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "times", "endings", "members", "left_out", "spare", "problem"),
+    ("least", "times", "endings", "expected", "problem"),
     [
-        (1, 1, [UNFIT] * 3, [0, 1], [], [2], ""),
-        (3, 1, [REFUSED] * 3, [], [], [], "seed: 1 on process 1"),  # it is not started again
-        (2, SAME_FAULTS, [LOST, KILLED, LOST], [0, 2], [1], [], ""),  # its process keeps ending
-        (3, SAME_FAULTS, [WRONG] * 3, [], [], [], ".*each time because: device 9 differs.*"),  # its host is needed
+        (1, 1, [UNFIT] * 3, ([0, 1], [], [2]), ""),
+        (3, 1, [REFUSED] * 3, ([], [], []), "seed: 1 on process 1"),  # it is not started again
+        (2, SAME_FAULTS, [LOST, KILLED, LOST], ([0, 2], [1], []), ""),  # its process keeps ending
+        (3, SAME_FAULTS, [WRONG] * 3, ([], [], []), ".*each time because: device 9 differs.*"),  # its host is needed
     ],
 )
-def test_a_host_is_spare_or_left_out_or_the_run_is_given_up(
-    tmp_path: Path,
-    least: int,
-    times: int,
-    endings: list[Ending],
-    members: list[int],
-    left_out: list[int],
-    spare: list[int],
-    problem: str,
+def test_a_host_is_left_out_or_spare_or_the_run_is_given_up(
+    tmp_path: Path, least: int, times: int, endings: list[Ending], expected: tuple[list[int], ...], problem: str
 ) -> None:
     hosts = begun(tmp_path, min_processes=least)
     for _ in range(times - 1):
         again = hosts.decide(*endings)
         assert again and (list(again.members), again.left_out) == (ALL, [])
     found = hosts.decide(*endings)
-    assert found and (list(found.members), found.left_out, found.spare) == (members, left_out, spare)
+    assert found and (list(found.members), found.left_out, found.spare) == expected
     assert re.fullmatch(problem, found.problem)
 
 

@@ -21,9 +21,9 @@ EARLIER, SEAL = (Seal(SECRET).renewed([nonce, b"1" * 16]) for nonce in (b"0" * 1
 """Every process contributes a nonce, so that every start has another seal."""
 
 
-@pytest.mark.parametrize("value", [b"value", b""])
-def test_a_sealed_value_can_be_read_under_its_key(value: bytes) -> None:
-    assert SEAL.open(KEY, SEAL.seal(KEY, value)) == value
+def test_a_sealed_value_can_be_read_under_its_key() -> None:
+    for value in (b"value", b""):
+        assert SEAL.open(KEY, SEAL.seal(KEY, value)) == value
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,15 @@ def descended(params: Any, gradients: Any) -> Any:
     return jax.tree.map(lambda p, g: p - RATE * g, params, gradients)
 
 
+def descend(params: Any, batch: Any) -> Any:
+    return descended(params, jax.grad(loss_of)(params, batch))
+
+
+def train(params: Any, batch: Any) -> Any:
+    loss, gradients = gradient_step(params, batch)
+    return descended(params, gradients), {"cost": loss}
+
+
 def apply_step(params: Any, moments: Any, gradients: Any) -> Any:
     moments = jax.tree.map(lambda m, g: m / 2 + g, moments, gradients)
     return descended(params, moments), moments
@@ -62,12 +71,7 @@ def split(evaluates_first: bool = False) -> Losses:
 
 def evaluated_after() -> Losses:
     """The step returns nothing but its state, and another function computes the loss of what it returned."""
-
-    @jax.jit
-    def update(params: Any, batch: Any) -> Any:
-        return descended(params, jax.grad(loss_of)(params, batch))
-
-    evaluate, params = jax.jit(loss_of), zeros()
+    update, evaluate, params = jax.jit(descend), jax.jit(loss_of), zeros()
     for batch in batches():
         params = update(params, batch)
         yield float(evaluate(params, batch))
@@ -78,7 +82,7 @@ def returned() -> Losses:
 
     @jax.jit
     def update(params: Any, batch: Any) -> Any:
-        return descended(params, jax.grad(loss_of)(params, batch)), batch @ params["w"]
+        return descend(params, batch), batch @ params["w"]
 
     loss_function, params = jax.jit(lambda outputs: jnp.mean((outputs - 1) ** 2)), zeros()
     for batch in batches():
@@ -108,15 +112,9 @@ def clipped() -> Losses:
 
 def alone() -> Losses:
     """One function does all, and an evaluation every few steps is no curve."""
-
-    @jax.jit
-    def train(params: Any, batch: Any) -> Any:
-        loss, gradients = gradient_step(params, batch)
-        return descended(params, gradients), {"cost": loss}
-
-    evaluate, params = jax.jit(loss_of), zeros()
+    step, evaluate, params = jax.jit(train), jax.jit(loss_of), zeros()
     for number, batch in enumerate(batches()):
-        params, metrics = train(params, batch)
+        params, metrics = step(params, batch)
         yield float(metrics["cost"])
         if number % 3 == 0:
             evaluate(params, batch)
@@ -126,13 +124,13 @@ def mapped() -> Losses:
     """A function of `jax.pmap` returns one loss a device, and here their mean is the loss."""
 
     @functools.partial(jax.pmap, axis_name="i", donate_argnums=0)
-    def train(params: Any, batch: Any) -> Any:
+    def step(params: Any, batch: Any) -> Any:
         loss, gradients = gradient_step(params, batch)
         return descended(params, jax.lax.pmean(gradients, "i")), loss
 
     params = {"w": jnp.zeros((4, 4, 2))}
     for batch in batches():
-        params, loss = train(params, batch.reshape(4, 2, 4))
+        params, loss = step(params, batch.reshape(4, 2, 4))
         yield float(loss.mean())
 
 
@@ -154,11 +152,11 @@ def watched(monkeypatch: pytest.MonkeyPatch, loop: Losses) -> tuple[list[float],
     ("loop", "step", "curves"),
     [
         (split, "apply_step", set[str]()),
-        (evaluated_after, "update", set[str]()),
+        (evaluated_after, "descend", set[str]()),
         (returned, "update", set[str]()),
         (clipped, "apply", {"norm", "apply"}),
         (alone, "train", set[str]()),
-        (mapped, "train", set[str]()),
+        (mapped, "step", set[str]()),
     ],
 )
 def test_the_loss_is_found_wherever_the_loop_computes_it(
