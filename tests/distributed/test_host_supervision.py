@@ -15,6 +15,7 @@ from ..conftest import LEAST, SETTINGS
 from ..processes import awaited
 from ..simulated_hosts import Hosts, losses_by_step
 from .test_hosts import named, train
+from .test_supervision import losses
 
 
 @pytest.fixture
@@ -37,11 +38,6 @@ def attempts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event["attempt"] for event in named(events, "EngineStarted")]
 
 
-def alone(steps: int) -> dict[int, float]:
-    events = train(*SETTINGS, f"--steps={steps}")
-    return {event["step"]: event["loss"] for event in named(events, "StepDone")}
-
-
 @pytest.mark.slow
 def test_hosts_go_on_without_the_host_of_process_0(hosts: Callable[..., Hosts]) -> None:
     """The next host serves the run, with its history, and the mesh of eight devices shrinks to four."""
@@ -53,7 +49,7 @@ def test_hosts_go_on_without_the_host_of_process_0(hosts: Callable[..., Hosts]) 
     assert [(attempt["processes"], attempt["of"]) for attempt in attempts(events)] == [(2, 2), (1, 2)]
     assert attempts(events)[1]["lost"]["process"] == 0
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1)), "the history goes on"
-    assert losses_by_step(events) == pytest.approx(alone(300), rel=1e-5)
+    assert losses_by_step(events) == pytest.approx(losses(train(*SETTINGS, "--steps=300")), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -79,7 +75,8 @@ def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callab
     stopped = [event["step"] for event in named(events, "EngineStopped")]
     assert taken == stopped[0], "no step was made again to take the host in"
     found = losses_by_step(events)
-    assert {step: found[step] for step in range(1, 61)} == pytest.approx(alone(60), rel=1e-5)
+    alone = losses(train(*SETTINGS, "--steps=60"))
+    assert {step: found[step] for step in alone} == pytest.approx(alone, rel=1e-5)
 
 
 def attempt_with(run: Hosts, number: int, processes: int) -> bool:

@@ -16,13 +16,12 @@ from shardtui.engine.base.stacks import DUMP_SIGNAL, append_stacks
 from shardtui.engine.supervision import engine
 from shardtui.engine.supervision.engine import SAME_FAULTS, ProcessHealth
 
-from ..conftest import SHARDTUI
 from ..hanging_model import HangingModel
 from ..processes import awaited
 from ..simulated_hosts import Hosts
 from .test_host_supervision import attempts, hosts
 from .test_hosts import history, named
-from .test_supervision import Events, disturbed, followed, pid_of
+from .test_supervision import Events, disturbed, followed, pid_of, train
 
 __all__ = ["hosts"]
 
@@ -30,11 +29,6 @@ __all__ = ["hosts"]
 @pytest.fixture
 def model(home: Path) -> HangingModel:
     return HangingModel(home / "model")
-
-
-def train(model: HangingModel, *options: str) -> "subprocess.Popen[str]":
-    command = [*SHARDTUI, "train", "--json", "--run=stuck", *model.options, *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
 @pytest.mark.slow
@@ -55,7 +49,8 @@ def test_a_process_that_is_stuck_is_ended_and_the_run_goes_on(
         else:
             model.hang_once(victim, how)
 
-    run = train(model, "--supervise", f"--processes={processes}", "--steps=1000", "--checkpoint-every=100")
+    options = ("--supervise", f"--processes={processes}", "--steps=1000", "--checkpoint-every=100")
+    run = train("--run=stuck", *options, settings=model.options)
     events, code = disturbed(run, begin)
     assert code == 0, events[-5:]
     lost = [event["attempt"]["lost"] for event in named(events, "EngineStarted")[1:]]
@@ -76,7 +71,7 @@ def test_a_step_that_hangs_each_time_is_given_up(home: Path, model: HangingModel
     for step in (3, 6):
         model.be_slow(0, step, 1.0)
     model.hang_always(0, 10)
-    events, code = followed(train(model, "--supervise", "--steps=100"))
+    events, code = followed(train("--run=stuck", "--supervise", "--steps=100", settings=model.options))
     assert code == 1
     assert len(named(events, "EngineStarted")) == SAME_FAULTS
     assert not named(events, "CheckpointSaved") + named(events, "Restored"), "it begins anew each time"
@@ -87,7 +82,8 @@ def test_a_step_that_hangs_each_time_is_given_up(home: Path, model: HangingModel
 
 @pytest.mark.slow
 def test_a_run_without_a_supervisor_is_reported_and_goes_on(home: Path, model: HangingModel) -> None:
-    run = train(model, "--processes=2", "--steps=1000000", "--checkpoint-every=20", "--stop-timeout=3")
+    options = ("--processes=2", "--steps=1000000", "--checkpoint-every=20", "--stop-timeout=3")
+    run = train("--run=stuck", *options, settings=model.options)
     awaited(lambda: named(history(home, "stuck"), "CheckpointSaved"))
     model.hang_once(1)
     (stall,) = awaited(lambda: [event for event in named(history(home, "stuck"), "Stalled") if event["verdict"]])
