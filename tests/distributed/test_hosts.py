@@ -1,7 +1,5 @@
 """Several real processes on this machine train together, each with a part of the eight simulated devices."""
 
-import os
-import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -110,17 +108,6 @@ def test_a_killed_process_is_reported_and_the_run_resumes_on_one(
     kept = named(history(home, "hosts"), "CheckpointsKept")[-1]["checkpoints"][-1]["step"]
     resumed = train("--resume=hosts", "--processes=1", f"--steps={kept + 2}")
     assert named(resumed, "Restored")[0]["step"] == kept
-
-
-@pytest.mark.slow
-def test_a_stop_signal_to_any_host_saves_and_ends_all(home: Path, engines: Engines, coordinator: str) -> None:
-    both = pair(engines, coordinator)
-    awaited(lambda: named(history(home, "hosts"), "StepsDone"))
-    os.kill(both[1].pid, signal.SIGTERM)
-    assert [engine.wait(timeout=240) for engine in both] == [0, 0]
-    events = history(home, "hosts")
-    assert events[-1]["type"] == "EngineStopped"
-    assert named(events, "CheckpointSaved")[-1]["step"] == events[-1]["step"]
 
 
 def test_differences_between_hosts_are_reported(home: Path, engines: Engines, coordinator: str) -> None:

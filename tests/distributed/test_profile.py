@@ -25,9 +25,7 @@ def test_one_breakdown_has_the_devices_of_both_processes(home: Path) -> None:
     assert 0 < breakdown["clock_error_seconds"] < breakdown["step_seconds"]
     for device in breakdown["devices"]:
         assert sum(device["seconds"]) == pytest.approx(breakdown["step_seconds"], rel=1e-3)
-    assert breakdown["step_seconds"] == pytest.approx(breakdown["clock_seconds"], rel=0.2), (
-        "and the error of the clocks"
-    )
+    assert breakdown["step_seconds"] == pytest.approx(breakdown["clock_seconds"], rel=0.2), "the error of the clocks"
     said = {each["name"]: each["count"] for each in named(events, "PresetCompiled")[0]["collectives"]}
     assert {each["name"]: each["count"] for each in breakdown["collectives"]} == said
     waited = {wait["device"] for wait in breakdown["waits"]}
@@ -36,7 +34,9 @@ def test_one_breakdown_has_the_devices_of_both_processes(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_continues_if_one_process_cannot_trace(home: Path, engines: Engines, coordinator: str) -> None:
+def test_training_continues_if_one_process_cannot_trace_until_a_signal_to_any_host_saves_and_ends_all(
+    home: Path, engines: Engines, coordinator: str
+) -> None:
     both = pair(engines, coordinator, "--profile=2")
     blocked = home / "state/shardtui/runs/hosts/profile"
     awaited(lambda: named(history(home, "hosts"), "EngineReady"))
@@ -46,5 +46,8 @@ def test_training_continues_if_one_process_cannot_trace(home: Path, engines: Eng
     assert "process 1" in failed["problems"][0]
     before = named(history(home, "hosts"), "StepsDone")[-1]["step"]
     awaited(lambda: named(history(home, "hosts"), "StepsDone")[-1]["step"] > before)
-    os.kill(both[0].pid, signal.SIGTERM)
+    os.kill(both[1].pid, signal.SIGTERM)
     assert [engine.wait(timeout=240) for engine in both] == [0, 0]
+    events = history(home, "hosts")
+    assert events[-1]["type"] == "EngineStopped"
+    assert named(events, "CheckpointSaved")[-1]["step"] == events[-1]["step"]
