@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from shardtui.engine.supervision.rendezvous import DECISION
 
-from ..conftest import LEAST, SETTINGS
+from ..conftest import SETTINGS
 from ..processes import awaited
 from ..simulated_hosts import Hosts, losses_by_step
 from .test_hosts import named, train
@@ -86,16 +86,6 @@ def attempt_with(run: Hosts, number: int, processes: int) -> bool:
             assert event["attempt"]["number"] < number or event["attempt"]["processes"] == processes, run.said(0)
             return event["attempt"]["number"] == number and bool(named(events[events.index(event) :], "StepsDone"))
     return False
-
-
-def test_two_supervisors_of_one_host_number_are_refused(hosts: Callable[..., Hosts]) -> None:
-    run = hosts(2, settings=LEAST)
-    first = run.supervisors[1]
-    awaited(lambda: (run.folder / "shared/big/supervisors/host-1.json").exists())
-    run.start(1, home=2)
-    assert run.supervisors[1].wait(timeout=240) == 2
-    assert "--process-id 1: the supervisor of" in run.said(1)
-    first.kill()
 
 
 def test_what_another_host_has_written_is_printed_as_text(home: Path) -> None:
