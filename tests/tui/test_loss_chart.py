@@ -1,8 +1,6 @@
 """The loss chart as text, and the losses of other runs in it."""
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from shardtui.engine.base import formatting
+from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import EngineStopped, TrainingStarted
-from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.screens.overlay import OverlayScreen
 from shardtui.tui.screens.run_screen import RunScreen
@@ -61,13 +59,15 @@ def test_the_right_edge_is_close_and_rarely_moves(steps: int) -> None:
     assert right_edge(edge) == edge
 
 
-def test_a_falling_loss_falls_on_the_chart_without_gaps() -> None:
+def test_a_falling_loss_falls_without_gaps_also_next_to_losses_that_are_not_finite() -> None:
     lines = drawn([5 - n / 20 for n in range(80)])
     dots = braille(lines)
     assert min(dots)[1] < max(dots)[1]
     assert len({x for x, _ in dots}) == max(x for x, _ in dots) - 7 + 1, "a gap in the curve"
     assert lines[-1].split() == ["0", "20", "40", "60", "80"]
     assert float(lines[0].split()[0]) >= 5
+    interrupted = drawn([2.0] * 10 + [math.nan] * 80 + [1.0] * 10, width=107)
+    assert {7, 16, 98, 106} <= {x for x, _ in braille(interrupted)}
 
 
 def test_a_switch_is_marked_at_its_step() -> None:
@@ -94,15 +94,12 @@ def test_any_curves_are_drawn_within_any_size(
         assert braille(lines)
 
 
-def test_a_legend_names_each_curve_with_its_last_loss() -> None:
+def test_each_curve_ends_in_its_letter_which_a_legend_names_with_its_last_loss() -> None:
     lines = drawn([2.0] * 20, curve([3.0] * 20), curve([math.nan], "B", "lost-1"), curve([], "C", "new-1"))
     assert lines[0] == "A other-1 3   B lost-1 –   C new-1 –"
     assert drawn([2.0] * 20)[0] != "", "no line of the chart is lost without other runs"
     narrow = drawn([2.0] * 20, curve([3.0] * 20), curve([4.0] * 20, "B", "another-2"), width=24)
     assert narrow[:2] == ["A other-1 3", "B another-2 4"]
-
-
-def test_each_curve_ends_in_its_letter() -> None:
     lines = drawn([2.0] * 20, curve([3.0] * 20), curve([4.0] * 10, "B"), width=27)[1:]
     ends = {letter: (line.index(letter), row) for row, line in enumerate(lines) for letter in "AB" if letter in line}
     assert (ends["A"][0], ends["B"][0]) == (7 + 19, 7 + 9)
@@ -124,12 +121,6 @@ def test_the_axes_fit_the_longest_and_highest_curve() -> None:
     assert lines[-1].split()[-1] == "80"
     assert float(next(line for line in lines if "┤" in line).split()[0]) >= 9
     assert "A other-1 9" in drawn([], curve([9.0] * 80))[0], "also before the first step of this run"
-
-
-def test_losses_that_are_not_finite_leave_a_gap() -> None:
-    lines = drawn([2.0] * 10 + [math.nan] * 80 + [1.0] * 10, width=107)
-    xs = {x for x, _ in braille(lines)}
-    assert {7, 16, 98, 106} <= xs
 
 
 def test_bytes_seconds_and_counts_have_three_digits_and_a_unit() -> None:
@@ -167,12 +158,6 @@ def test_held_out_losses_are_a_second_curve_with_a_letter_and_a_legend() -> None
     assert all(ends[0][1] + 1 < y for y in own), "the held-out loss is above that of the steps"
 
 
-@asynccontextmanager
-async def over(directory: RunDirectory) -> AsyncIterator[tuple[ShardtuiApp, Pilot[None], LossChart]]:
-    async with finished(directory) as (app, pilot):
-        yield app, pilot, app.screen.query_one(LossChart)
-
-
 async def opened(app: ShardtuiApp, pilot: Pilot[None]) -> OverlayScreen:
     """Presses `i` and waits for the dialog and its figures."""
     await pilot.press("i")
@@ -185,11 +170,10 @@ async def opened(app: ShardtuiApp, pilot: Pilot[None]) -> OverlayScreen:
 
 async def test_i_draws_the_marked_runs_until_they_are_unmarked(home: Path) -> None:
     stopped = EngineStopped(step=6, reason="stopped")
-    resumed = recorded_run("again-1", TrainingStarted(preset="tp", step=2), steps(6, 1.9, 1.8, 1.7, 1.6), stopped)
+    recorded_run("again-1", TrainingStarted(preset="tp", step=2), steps(6, 1.9, 1.8, 1.7, 1.6), stopped)
     recorded_run("other-1")
-    own = recorded_run("own-1")
-    assert resumed.path.is_dir()
-    async with over(own) as (app, pilot, chart):
+    async with finished(recorded_run("own-1")) as (app, pilot):
+        chart = app.screen.query_one(LossChart)
         screen = await opened(app, pilot)
         assert set(screen.table.runs) == {"again-1", "other-1"}, "not the run itself"
         screen.table.select("again-1")
@@ -214,22 +198,33 @@ async def test_i_draws_the_marked_runs_until_they_are_unmarked(home: Path) -> No
         assert chart.lines[0].plain == "B other-1 1", "a letter stays with its run"
 
 
-async def test_keys_in_a_burst_mark_their_runs_and_one_that_cannot_be_read_has_no_losses(home: Path) -> None:
-    others = [recorded_run(f"other-{number}") for number in (1, 2)]
-    async with over(recorded_run("own-1")) as (app, pilot, chart):
+async def test_keys_in_a_burst_mark_as_many_runs_as_there_are_letters_one_of_them_without_losses(home: Path) -> None:
+    for number in range(MAX_CURVES + 1):
+        recorded_run(f"other-{number}")
+    async with finished(recorded_run("own-1")) as (app, pilot):
+        chart = app.screen.query_one(LossChart)
         screen = await opened(app, pilot)
-        for key in ("enter", "down", "space"):
+        for key in ("enter", *["down", "space"] * (MAX_CURVES - 1)):
             app.simulate_key(key)
-        await until(lambda: screen.table.chosen == {"other-1", "other-2"}, "both marks")
-        others[1].events.unlink()
+        await until(lambda: len(screen.table.chosen or ()) == MAX_CURVES, "all marks")
+        assert not app._notifications
+        await pilot.press("down", "space")
+        await until(lambda: app._notifications, "the warning")
+        assert screen.table.chosen and len(screen.table.chosen) == MAX_CURVES
+        unreadable = min(screen.table.chosen)
+        run_directory.find(unreadable).events.unlink()
         await pilot.press("escape")
-        await until(lambda: len(chart.others) == 2, "both entries")
-        assert "other-1 1" in chart.lines[0].plain and "other-2 –" in chart.lines[0].plain
+        await until(lambda: len(chart.others) == MAX_CURVES, "the curves, and an entry for what cannot be read")
+        assert len({curve.letter for curve in chart.others}) == MAX_CURVES
+        assert {curve.name: len(curve.losses) for curve in chart.others if len(curve.losses) != 4} == {unreadable: 0}
 
 
-async def test_another_scalar_is_drawn_or_laid_under_the_loss(home: Path) -> None:
+async def test_another_scalar_is_drawn_or_laid_under_the_loss_and_without_other_runs_the_dialog_is_empty(
+    home: Path,
+) -> None:
     metrics = {"grad_norm": [0.5, 0.25], "learning_rate": [1e-4, 2e-4]}
-    async with over(recorded_run("own-1", steps(6, 0.9, 0.8, metrics=metrics))) as (app, pilot, chart):
+    async with finished(recorded_run("own-1", steps(6, 0.9, 0.8, metrics=metrics))) as (app, pilot):
+        chart = app.screen.query_one(LossChart)
         await until(lambda: app.state.step == 6, "all steps")
         await pilot.press("g")
         await until(lambda: "grad_norm" in str(chart.border_title), "the norm")
@@ -241,26 +236,6 @@ async def test_another_scalar_is_drawn_or_laid_under_the_loss(home: Path) -> Non
         await until(lambda: "u learning_rate 0.0002" in chart.lines[0].plain, "the next scalar")
         await pilot.press("g")
         await until(lambda: not chart.curves, "the loss alone")
-
-
-async def test_there_are_at_most_as_many_curves_as_letters(home: Path) -> None:
-    for number in range(MAX_CURVES + 1):
-        recorded_run(f"other-{number}")
-    async with over(recorded_run("own-1")) as (app, pilot, chart):
-        screen = await opened(app, pilot)
-        for _ in range(MAX_CURVES):
-            await pilot.press("space", "down")
-        assert not app._notifications
-        await pilot.press("space")
-        await until(lambda: app._notifications, "the warning")
-        assert screen.table.chosen and len(screen.table.chosen) == MAX_CURVES
-        await pilot.press("escape")
-        await until(lambda: len(chart.others) == MAX_CURVES, "the curves")
-        assert len({curve.letter for curve in chart.others}) == MAX_CURVES
-
-
-async def test_without_other_runs_the_dialog_says_so(home: Path) -> None:
-    async with over(recorded_run("own-1")) as (app, pilot, chart):
         screen = await opened(app, pilot)
         assert not screen.table.runs
         await pilot.press("space", "enter", "escape")
