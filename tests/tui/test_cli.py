@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,54 +63,33 @@ def test_switches_change_no_loss(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_is_reproducible_and_follows_its_seed(home: Path) -> None:
-    first, again, other = (losses(train("--steps=4", f"--seed={seed}")) for seed in (1, 1, 2))
-    assert first == again != other
-
-
-@pytest.mark.slow
-def test_what_a_run_leaves(home: Path) -> None:
-    train("--steps=3", "--run=mine")
-    folder = home / "state/shardtui/runs/mine"
+def test_a_run_follows_its_seed_and_leaves_its_files(home: Path) -> None:
+    names = ["again-1", "mine-1", "other-2"]
+    again, mine, other = (losses(train("--steps=3", f"--run={name}", f"--seed={name[-1]}")) for name in names)
+    assert mine == again != other
+    folder = home / "state/shardtui/runs/mine-1"
     files = {"run.json", "run.toml", "events.jsonl", "engine.log", "lock"}
     assert {path.name for path in folder.iterdir()} == files | {"checkpoints"}
     listing = checked("ls", run("ls", "--json").stdout)
-    assert [(r["run"], r["state"], r["step"]) for r in listing["runs"]] == [("mine", "stopped", 3)]
-    assert "mine" in run("ls").stdout
-    stopped = run("stop", "mine")
-    assert (stopped.returncode, stopped.stdout) == (0, "run mine has already ended\n")
-    holds = (
-        "import time; from shardtui.engine.wire.run_directory import find\n"
-        "with find('mine').hold(): print(flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE) as deaf:
-        assert deaf.stdout and deaf.stdout.readline()
-        stopped = run("stop", "mine")
-    assert deaf.wait() == -signal.SIGTERM, "what does not listen is stopped by a signal"
-    assert stopped.returncode == 1, "it has left no word of its end"
-
-
-@pytest.mark.slow
-def test_progress_for_people_goes_to_stderr(home: Path) -> None:
-    result = run("train", *SETTINGS, "--steps=3", "--switch=1:tp")
-    assert result.returncode == 0
-    assert "training under dp" in result.stderr and "all 52 digests equal" in result.stderr
-    assert "3 steps" in result.stdout
+    runs = {listed["run"]: (listed["state"], listed["step"]) for listed in listing["runs"]}
+    assert runs == dict.fromkeys(names, ("stopped", 3))
+    assert "mine-1" in run("ls").stdout
+    stopped = run("stop", "mine-1")
+    assert (stopped.returncode, stopped.stdout) == (0, "run mine-1 has already ended\n")
 
 
 @pytest.mark.slow
 def test_presets_as_json(home: Path) -> None:
     listing = checked("presets", run("presets", "--json").stdout)
     assert (listing["schema"], listing["devices"]) == (1, 8)
-    meshes = {preset["name"]: list(preset["mesh"].values()) for preset in listing["presets"]}
-    assert [meshes[name] for name in ("dp", "dp-tp2", "dp-tp4", "tp")] == [[8, 1], [4, 2], [2, 4], [1, 8]]
-    pipelines = {preset["name"]: preset["pipeline"] for preset in listing["presets"] if preset["pipeline"]}
-    assert set(pipelines) == {"pp2", "dp-tp2-pp2"}
-    assert pipelines["pp2"] == {"axes": ["pipeline"], "stages": 2, "microbatches": 4, "repeats": 1, "bubble": 0.2}
-    unfit = {preset["name"]: preset["problems"] for preset in listing["presets"] if not preset["fits"]}
-    assert set(unfit) == {*OF_EXPERTS}
-    words = "dp-ep4: [rules] experts: this model has no experts: try --model nano-moe or --set experts=8"
-    assert unfit["dp-ep4"] == [words]
+    presets = {preset["name"]: preset for preset in listing["presets"]}
+    assert list(presets["dp-tp2"]["mesh"].values()) == [4, 2]
+    pipeline = {"axes": ["pipeline"], "stages": 2, "microbatches": 4, "repeats": 1, "bubble": 0.2}
+    assert presets["pp2"]["pipeline"] == pipeline
+    assert {name for name, preset in presets.items() if preset["pipeline"]} == {"pp2", "dp-tp2-pp2"}
+    assert {name for name, preset in presets.items() if not preset["fits"]} == {*OF_EXPERTS}
+    (problem,) = presets["dp-ep4"]["problems"]
+    assert "this model has no experts: try --model nano-moe or --set experts=8" in problem
 
 
 @pytest.mark.core
@@ -128,7 +106,6 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
 
 
 TRAIN = ["train", "--steps=3"]
-SPEEDS = ("-1", "nan", "inf", "fast")
 HLO = Path(__file__).parents[1] / "hlo"
 
 
@@ -139,15 +116,11 @@ HLO = Path(__file__).parents[1] / "hlo"
         ([*TRAIN, "--restarts=2"], "--restarts 2: only for a supervised run: add --supervise"),
         ([*TRAIN, "--preset=nope"], "preset nope: no such preset: choose from dp"),
         (["train", "--steps=1", "--switch=5:nope"], "--switch 5:nope: preset nope: no such preset"),
-        (
-            [*TRAIN, "--switch=9:tp"],
-            "--switch 9:tp: step 9 is not before the last one, 3: give --steps 10 or more, or switch after step 1 to 2",
-        ),
+        ([*TRAIN, "--switch=9:tp"], "--switch 9:tp: step 9 is not before the last one, 3: give --steps 10 or more"),
         ([*TRAIN, "--switch=1:tp", "--switch=1:dp"], "another switch is scheduled after that step"),
         ([*TRAIN, "--switch=tp"], "'tp' is not STEP:PRESET"),
         ([*TRAIN, *SETTINGS, "--switch=2:{wide}"], "layers: rule → data (8): layers 2 does not divide by 8: make it 8"),
         ([*TRAIN, "--model=nope"], "--model nope: no such model"),
-        ([*TRAIN, "--set=layer=3"], "unknown key 'layer': did you mean layers?"),
         ([*TRAIN, "--set=layers=many"], "Expected `int`, got `str` at `.layers`"),
         ([*TRAIN, "--set=attention=fast"], "'fast' at `.attention`: choose from auto, plain, splash, cudnn, ring"),
         ([*TRAIN, "--seq-len=500"], "--seq-len 500 is longer than the model's context of 128"),
@@ -164,11 +137,9 @@ HLO = Path(__file__).parents[1] / "hlo"
         (["train", "--stepz", "3"], "did you mean --steps?"),
         ([*TRAIN, "--preset=fsdp-tp22"], "did you mean fsdp-tp2?"),
         ([*TRAIN, "--model=gtp2"], "did you mean gpt2?"),
-        *((["replay", "tiny-1", f"--speed={speed}"], f"'{speed}' is not a speed, such as 10") for speed in SPEEDS),
+        (["replay", "tiny-1", "--speed=-1"], "'-1' is not a speed, such as 10"),
+        (["replay", "tiny-1", "--speed=nan"], "'nan' is not a speed, such as 10"),
         ([*TRAIN, "--data=/nowhere"], "--data /nowhere: no such file or directory"),
-        pytest.param([*TRAIN, "--data=/dev/null"], "/dev/null: a character device, not a file", marks=pytest.mark.slow),
-        pytest.param([*TRAIN, f"--data={sys.executable}"], "the file is not text", marks=pytest.mark.slow),
-        ([*TRAIN, "--devices=7"], "batch 16 does not divide by 7: make it 14 or 21"),
         ([*TRAIN, "--devices=7", "--preset=dp-tp2"], "needs a multiple of 2 devices, 7 found"),
         ([*TRAIN, "--platform=abacus"], "abacus"),
         (["inspect", "--hlo=/no/such", "--mesh=data=8"], "--hlo /no/such: cannot be read: No such file"),
@@ -178,11 +149,7 @@ HLO = Path(__file__).parents[1] / "hlo"
         (["inspect", "--hlo={hlo}", "--mesh=data"], "'data' is not AXIS=SIZE"),
         (["inspect", "--hlo={hlo}", "--mesh=data=0"], "'data=0' is not AXIS=SIZE"),
         (["inspect", "--hlo={broken}", "--mesh=data=8"], "its groups name a device outside the mesh of 8"),
-        (
-            ["inspect", f"--hlo={__file__}", "--mesh=data=8"],
-            "not the text of a compiled module: it does not start with",
-        ),
-        (["inspect", "--diff=nope"], "preset nope: no such preset"),
+        (["inspect", f"--hlo={__file__}", "--mesh=data=8"], "not the text of a compiled module"),
         (["inspect", "--preset=tp", "--set=heads=4"], "heads 4 does not divide by 8"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -208,21 +175,6 @@ def test_all_problems_at_once(home: Path) -> None:
     assert "does not divide" in result.stderr and "9 bytes are fewer than one sequence of 128 + 1" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("variable", "directory", "says"),
-    [
-        ("XDG_STATE_HOME", "/proc", ["cannot be written", "set XDG_STATE_HOME"]),
-        ("SHARDTUI_RUNTIME_DIR", "{home}/open", ["other users can enter it (mode 755)", "chmod 700"]),
-    ],
-)
-def test_a_directory_that_cannot_be_used(home: Path, variable: str, directory: str, says: list[str]) -> None:
-    (home / "open").mkdir(mode=0o755)
-    result = run("train", "--steps=3", **{variable: directory.format(home=home)})
-    assert result.returncode == 2
-    assert all(words in result.stderr for words in says)
-    assert not (home / "state").exists()
-
-
 def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
     process = started("train", *LEAST, "--steps=1000000", "--run=doomed")
     lock = home / "state/shardtui/runs/doomed/lock"
@@ -233,27 +185,12 @@ def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
     assert "ended by SIGKILL" in errors and "Traceback" not in errors
 
 
-def test_rm_deletes_ended_runs_and_no_others(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rename_and_rm_take_ended_runs_and_no_others(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (run_directory.create(tiny_config(run=name)) for name in ("one", "two"))
-    with two.hold():
-        assert main(["rm", "one", "two", "one"]) == 2
-    assert not one.path.exists() and two.path.exists()
-    output = capsys.readouterr()
-    assert output.out.startswith("deleted run one: ")
-    assert f"run two: process {os.getpid()} holds its lock" in output.err
-    assert main(["rm", "two"]) == 0
-    assert run_directory.all_runs() == []
-
-
-def test_rename_moves_an_ended_run_and_no_other(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    far = CheckpointConfig(directory="/far")
-    one, two, other = (
-        run_directory.create(tiny_config(run=name, checkpoints=kept))
-        for name, kept in (("one", CheckpointConfig()), ("two", CheckpointConfig()), ("far", far))
-    )
+    other = run_directory.create(tiny_config(run="far", checkpoints=CheckpointConfig(directory="/far")))
     with one.hold():
         assert main(["rename", "one", "new"]) == 2
-    assert "holds its lock" in capsys.readouterr().err
+    assert f"process {os.getpid()} holds its lock" in capsys.readouterr().err
     with lock.take(one.supervisor_lock):
         assert main(["rename", "one", "new"]) == main(["rm", "one"]) == 2
     assert capsys.readouterr().err.count("a supervisor keeps it training") == 2
@@ -262,9 +199,14 @@ def test_rename_moves_an_ended_run_and_no_other(home: Path, capsys: pytest.Captu
     assert all(text in errors for text in ("run two: this run already exists", "/far/far", "'../x'"))
     assert one.exists and two.exists and other.exists
     assert main(["rename", "one", "new"]) == 0
-    renamed = run_directory.find("new")
-    assert renamed.config == tiny_config(run="new", checkpoints=CheckpointConfig())
-    assert not one.path.exists()
+    assert run_directory.find("new").config == tiny_config(run="new")
+    capsys.readouterr()
+    with two.hold():
+        assert main(["rm", "new", "two", "new"]) == 2
+    assert {directory.name for directory in run_directory.all_runs()} == {"two", "far"}
+    output = capsys.readouterr()
+    assert output.out.startswith("deleted run new: ")
+    assert f"run two: process {os.getpid()} holds its lock" in output.err
 
 
 def inspect(*arguments: str) -> dict[str, Any]:
@@ -289,8 +231,6 @@ def test_inspect_describes_a_preset_as_json(home: Path) -> None:
     scale = arrays["norm.scale"]
     assert [shard["devices"] for shard in scale["shards"]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert arrays["step"]["shards"] == [{"start": [], "stop": [], "devices": list(range(8))}]
-    for collective in report["collectives"]:
-        assert {"kind", "axes", "count", "bytes_per_device", "op_name", "source"} <= collective.keys()
     kinds = ("parameters", "moments", "scalars", "batch", "padding")
     assert sum(report["memory"][kind] for kind in kinds) == report["memory"]["arguments"]
     assert report["problem"] is None
@@ -307,7 +247,7 @@ def test_inspect_describes_a_preset_as_json(home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_inspect_compares_two_presets(home: Path) -> None:
+def test_inspect_compares_two_presets_and_is_for_people_or_a_picture(home: Path) -> None:
     difference = inspect("--preset=dp", "--diff=tp")
     assert (difference["preset"], difference["other"]) == ("dp", "tp")
     flows = {(flow["kind"], *flow["axes"]): flow for flow in difference["collectives"]}
@@ -316,10 +256,6 @@ def test_inspect_compares_two_presets(home: Path) -> None:
     assert flows["all-reduce", "model"]["other_bytes_per_device"] > 0
     changed = {array["name"] for array in difference["arrays"]}
     assert "blocks.mlp.up.kernel" in changed and "norm.scale" not in changed
-
-
-@pytest.mark.slow
-def test_inspect_for_people_and_as_a_picture(home: Path) -> None:
     picture = home / "out.svg"
     assert run("inspect", *SETTINGS, "--preset=tp", f"--svg={picture}").returncode == 0
     svg = picture.read_text()
