@@ -81,12 +81,12 @@ CASES: dict[str, tuple[list[tuple[float, AnyEvent]], dict[str, float]]] = {
         {**ONE, "checkpoints": 4, "other": 0.5},
     ),
     "the end waits for it in a pause": (
-        [(9, wire.Paused(step=10)), (12, saving(10, 1.0)), (15, saved(10)), (15, STOPPED)],
+        [(9, PAUSED), (12, saving(10, 1.0)), (15, saved(10)), (15, STOPPED)],
         {**ONE, "paused": 2, "checkpoints": 4},
     ),
     "a pause is without the steps, switches and saves in it": (
         [
-            *((9, wire.Paused(step=10)), (20, done(11, count=1)), (30, SWITCHING), (33, switched(stall_seconds=2.9))),
+            *((9, PAUSED), (20, done(11, count=1)), (30, SWITCHING), (33, switched(stall_seconds=2.9))),
             *((43, saving(1, 2.0)), (48, wire.Resumed(step=1)), (49, done(21))),
         ],
         {"paused": 10.9 + 10 + 8 + 5, "switching": 3, "checkpoints": 2, "steps": 1.98 + 0.09, "input_wait": 0.03},
@@ -116,10 +116,6 @@ def test_time_is_divided_among_parts(events: list[tuple[float, AnyEvent]], parts
     assert goodput(*TEN, *events) == about(**parts)
 
 
-def test_time_after_the_reported_steps_is_of_other_things() -> None:
-    assert goodput(*BEGUN, (9.5, done(10))) == about(**ONE, other=0.5)
-
-
 def test_a_crash_counts_as_no_engine_from_the_last_event_on() -> None:
     starting = ((60, STARTED), (61, COMPILING), (62, COMPILED))
     again = (*starting, (64, restored(6, seconds=1.5)), (65, TRAINING), (66, done(16)))
@@ -131,30 +127,16 @@ def test_a_crash_counts_as_no_engine_from_the_last_event_on() -> None:
 
 
 def test_a_live_run_counts_what_goes_on_until_now() -> None:
-    assert goodput(*TEN, (9, wire.Paused(step=10)), now=20)["paused"] == 11
+    assert goodput(*TEN, (9, PAUSED), now=20)["paused"] == 11
     assert goodput(*BEGUN[:2], now=5)["compiling"] == 2
     assert "other" not in goodput(*TEN, now=20), "steps that are not reported yet"
+    assert goodput(*BEGUN, (9.5, done(10))) == about(**ONE, other=0.5), "time after the steps"
     ended = (*TEN, (9, wire.EngineStopped(step=10, reason="finished")))
     assert goodput(*ended, now=99) == goodput(*ended)
 
 
-def test_input_is_unknown_if_a_report_does_not_say_it() -> None:
-    wall_time = wall_time_of([replace(STARTED, time=1e9), replace(done(10), time=1e9 + 1, input_wait_seconds=None)])
-    found = wall_time.until(None)
-    assert found.input_seconds is None
-    assert goodput_words(found) == "100 % steps · input wait unknown"
-
-
-def test_no_time_is_no_goodput() -> None:
-    assert WallTime().until(5e9).share is None
-    assert goodput_words(WallTime().until(None)) == ""
-    state = RunState()
-    apply_all(state, [*START, done(10)])  # events without a time
-    assert state.goodput.wall_seconds == 0
-
-
 MOMENTS = st.one_of(
-    st.sampled_from([STARTED, COMPILING, COMPILED, TRAINING, wire.Paused(step=1), wire.Resumed(step=1), saved(1)]),
+    st.sampled_from([STARTED, COMPILING, COMPILED, TRAINING, PAUSED, RESUMED, saved(1)]),
     st.sampled_from([SWITCHING, switched(stall_seconds=3.0), FAILED, WRITING, WRITTEN, STOPPED]),
     st.just(wire.Failed(problems=[], refused=False)),
     st.builds(saving, st.integers(1, 30), st.floats(0, 9)),
@@ -190,11 +172,9 @@ def test_a_pause_is_found_whole_and_takes_nothing_from_others(
 ) -> None:
     events = timed(history)
     last = events[-1].time
-    wall_time = wall_time_of(
-        [*events, *(replace(event, time=last) for event in (TRAINING, wire.Resumed(step=1), wire.Paused(step=1)))]
-    )
+    wall_time = wall_time_of([*events, *(replace(event, time=last) for event in (TRAINING, RESUMED, PAUSED))])
     before = wall_time.until(None).parts
-    wall_time.add(wire.Resumed(step=1, time=last + pause))
+    wall_time.add(replace(RESUMED, time=last + pause))
     after = wall_time.until(None).parts
     assert after == pytest.approx(before | {Part.PAUSED: before[Part.PAUSED] + pause}, abs=1e-5)
 
@@ -203,11 +183,10 @@ def test_a_pause_is_found_whole_and_takes_nothing_from_others(
 def test_many_reports_at_once_are_the_same_as_one_by_one(history: list[tuple[float, AnyEvent]]) -> None:
     """As far as steps do not take longer than the time between their reports, which they never do."""
     events = timed([(max(after, 1.1), event) for after, event in history])
-    one_by_one, at_once = RunState(), RunState()
+    one_by_one = RunState()
     for event in events:
         apply(one_by_one, event)
-    apply_all(at_once, events)
-    found = at_once.wall_time.until(None).parts
+    found = wall_time_of(events).until(None).parts
     assert found == pytest.approx(one_by_one.wall_time.until(None).parts, abs=1e-5)
 
 
@@ -238,10 +217,15 @@ def test_the_header_of_an_ended_run_says_it_and_an_evaluation_is_a_part_of_its_o
     assert found.wall_seconds == before.wall_seconds + 5
 
 
-def test_words_begin_with_steps_and_fit() -> None:
+def test_words_begin_with_steps_and_fit_and_say_what_is_unknown() -> None:
     nothing = dict.fromkeys((f"{part.name.lower()}_seconds" for part in Part), 0.0)
     seconds = {"checkpoints_seconds": 4.0, "compiling_seconds": 3.0, "paused_seconds": 2.0, "tracing_seconds": 0.3}
     found = Goodput(wall_seconds=100.0, share=0.907, **{**nothing, "steps_seconds": 90.7, **seconds})
     assert goodput_words(found) == "91 % steps · 4 % checkpoints · 3 % compiling · 2 % paused"
     assert goodput_words(found, 50) == "91 % steps · 4 % checkpoints · 3 % compiling"
     assert goodput_words(found, 5) == "91 % steps"
+    without = wall_time_of([replace(STARTED, time=1e9), replace(done(10), time=1e9 + 1, input_wait_seconds=None)])
+    assert without.until(None).input_seconds is None
+    assert goodput_words(without.until(None)) == "100 % steps · input wait unknown"
+    assert (WallTime().until(5e9).share, goodput_words(WallTime().until(None))) == (None, "")
+    assert wall_time_of([*START, done(10)]).until(None).wall_seconds == 0, "events without a time"

@@ -13,7 +13,6 @@ from rich.style import Style
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import CheckpointsKept, PresetPreviewed
-
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.app_keys import NAMES
 from shardtui.tui.keymap import clashes, every_binding, load_keymap
