@@ -19,13 +19,16 @@ from shardtui.tui.state.run_state import RunState
 from shardtui.tui.widgets.prompt import NEW_AXIS, with_text
 from shardtui.tui.widgets.rule_list import Row, is_about, rows_of, value_of
 
-from ..conftest import READY, tiny_config
+from ..conftest import READY
 from ..recorded import started
 
 
 def draft(mesh: dict[str, int], devices: int = 8, name: str = "p", **rules: tuple[str, ...]) -> Draft:
     preset = Preset(name, "", "", mesh, {logical: (axes,) for logical, axes in rules.items()}, {}, "")
     return Draft(preset, preset, devices, frozenset({name, "dp"}))
+
+
+TWO = draft({"data": REST, "model": 2})
 
 
 @pytest.mark.parametrize(
@@ -50,17 +53,18 @@ def test_sizes_step_through_those_that_fill_the_devices(
 
 
 def test_one_axis_takes_the_remaining_devices() -> None:
-    before = draft({"data": REST, "model": 2})
-    assert before.with_size("model", REST).preset.mesh == {"data": 4, "model": REST}
-    assert before.with_size("data", 3).preset.mesh == {"data": 3, "model": REST}
-    assert "needs a multiple of 3 devices, 8 found" in before.with_size("data", 3).problems()[0]
-    assert before.without_axis("data").preset.mesh == {"model": REST}
-    assert before.with_axis("seq").sizes == {"data": 4, "model": 2, "seq": 1}
+    assert TWO.with_size("model", REST).preset.mesh == {"data": 4, "model": REST}
+    assert TWO.with_size("data", 3).preset.mesh == {"data": 3, "model": REST}
+    assert "needs a multiple of 3 devices, 8 found" in TWO.with_size("data", 3).problems()[0]
+    assert TWO.without_axis("data").preset.mesh == {"model": REST}
+    assert TWO.with_axis("seq").sizes == {"data": 4, "model": 2, "seq": 1}
     assert draft({"data": REST}).without_axis("data").preset.mesh == {"data": REST}
+    mesh = load_preset("fsdp4-model2")  # whose name is a mesh
+    assert Draft(mesh, mesh, 8, frozenset()).next_size("model", 1).sizes == {"fsdp": 2, "model": 4}
 
 
 def test_rules_step_through_suggestions_and_back() -> None:
-    before = draft({"data": REST, "model": 2}, embed=("data",))
+    before = draft(TWO.preset.mesh, embed=("data",))
     assert before.suggestions() == [(), ("data",), ("model",), ("data", "model")]
     assert before.next_rule("embed", 1).rule("embed") == ("model",)
     assert before.next_rule("mlp", -1).rule("mlp") == ("data", "model")
@@ -76,7 +80,7 @@ def test_rules_step_through_suggestions_and_back() -> None:
 def test_an_explicit_unsharded_rule_is_kept_and_an_axis_that_follows_another_can_be_unsharded() -> None:
     before = draft({"data": REST}, embed=())
     assert before.with_rule("embed", ("data",)).with_rule("embed", ()).preset == before.preset
-    before = draft({"data": REST, "model": 2}, heads=("model",))
+    before = draft(TWO.preset.mesh, heads=("model",))
     after = before.with_rule("saved_embed", ())
     row = Row("rule", "saved_embed")
     assert [value_of(row, each) for each in (before, after, after.reset())] == ["like heads", "unsharded", "like heads"]
@@ -85,19 +89,18 @@ def test_an_explicit_unsharded_rule_is_kept_and_an_axis_that_follows_another_can
 
 
 def test_name_and_summary_mention_the_original_preset() -> None:
-    before = draft({"data": REST, "model": 2}, name="fsdp", embed=("data",))
+    before = draft(TWO.preset.mesh, name="fsdp", embed=("data",))
     assert before.name == "fsdp"
     after = before.with_rule("embed", ("data", "model")).next_size("model", 1)
     assert after.name == "fsdp-edited"
     assert Draft(after.preset, after.preset, 8, frozenset({"fsdp-edited"})).name == "fsdp"
     edited = parse_preset(Path("fsdp-edited.toml"), after.text)
-    second = Draft(edited, before.preset, 8, frozenset({"fsdp", "fsdp-edited"}))
-    assert second.name == "fsdp-edited-2"
+    assert Draft(edited, before.preset, 8, frozenset({"fsdp", "fsdp-edited"})).name == "fsdp-edited-2"
     assert after.with_name("mine").name == "mine"
     assert after.edits == ["model = 4", "embed = data+model"]
-    assert parse_preset(Path("x.toml"), after.text).summary == "fsdp with model = 4, embed = data+model"
+    assert edited.summary == "fsdp with model = 4, embed = data+model"
     assert not after.reset().is_changed
-    pitfall = draft({"data": REST, "model": 2}, name="pitfall-same-axis").with_rule("mlp", ("model",))
+    pitfall = draft(TWO.preset.mesh, name="pitfall-same-axis").with_rule("mlp", ("model",))
     assert pitfall.name == "same-axis-edited", "an edited pitfall is an ordinary preset"
 
 
@@ -118,74 +121,39 @@ def test_invalid_text_is_refused(row: Row, text: str, says: str) -> None:
 
 
 def test_typed_text_is_parsed() -> None:
-    before = draft({"data": REST, "model": 2})
     for text in ("data, model", "data model", "data+model"):
-        assert with_text(before, Row("rule", "embed"), text).rule("embed") == ("data", "model")
-    assert with_text(before, Row("rule", "embed"), "unsharded").preset == before.preset
-    assert with_text(before, Row("axis", "model"), "-1").preset.mesh == {"data": 4, "model": REST}
-    assert with_text(before, NEW_AXIS, "model") == before
-    assert with_text(with_text(before, Row("name", "name"), "mine"), Row("name", "name"), "").name == "p"
+        assert with_text(TWO, Row("rule", "embed"), text).rule("embed") == ("data", "model")
+    assert with_text(TWO, Row("rule", "embed"), "unsharded").preset == TWO.preset
+    assert with_text(TWO, Row("axis", "model"), "-1").preset.mesh == {"data": 4, "model": REST}
+    assert with_text(TWO, NEW_AXIS, "model") == TWO
+    assert with_text(with_text(TWO, Row("name", "name"), "mine"), Row("name", "name"), "").name == "p"
 
 
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return Task(tiny_config(), "cpu")
+SPLIT = draft(TWO.preset.mesh, batch=("data",), embed=("data",))
+OVERRIDDEN = Preset("p", "", "", TWO.preset.mesh, {}, {"*.kernel": Override((("model",),))}, "")
+CROWDED = draft(TWO.preset.mesh | {f"a{number}": 1 for number in range(16)})
+MESH = "heading:mesh of 8 devices"
 
 
 @pytest.mark.parametrize(
-    ("logical", "text", "marked", "says"),
+    ("wrong", "says", "rows"),
     [
-        ("layers", "data", "layers", "layers 2 does not divide by 4: make it 4, or split it over other axes"),
-        ("mlp", "modle", "mlp", "[rules] mlp: no mesh axis 'modle': the mesh has data, model"),
-        ("mlp", "data, data", "mlp", "mesh axis 'data' is named twice: an array can use each mesh axis once"),
-        ("vocab", "data", "embed", "data already splits another dim: give embed another axis"),
+        (SPLIT.with_rule("layers", ("data",)), "layers 2 does not divide by 4: make it 4", ["rule:layers"]),
+        (SPLIT.with_rule("mlp", ("modle",)), "[rules] mlp: no mesh axis 'modle': the mesh has data", ["rule:mlp"]),
+        (SPLIT.with_rule("mlp", ("data", "data")), "mesh axis 'data' is named twice: an array can", ["rule:mlp"]),
+        (SPLIT.with_rule("vocab", ("data",)), "data already splits another dim: give embed", ["rule:embed"]),
+        (SPLIT.with_size("model", 3), "needs a multiple of 3 devices, 8 found: use 6 devices or", [MESH]),
+        (Draft(OVERRIDDEN, OVERRIDDEN, 8, frozenset()).without_axis("model"), "'model'", ["override:*.kernel"]),
+        (SPLIT.with_rule("mlp", ("modle",)).with_size("model", 3), "", ["rule:mlp", MESH]),
+        (CROWDED, "[mesh]: 18 axes: use at most 16", [MESH]),
     ],
 )
-def test_each_problem_is_shown_at_its_row(task: Task, logical: str, text: str, marked: str, says: str) -> None:
-    before = draft({"data": REST, "model": 2}, batch=("data",), embed=("data",))
-    problems = problems_of(task, with_text(before, Row("rule", logical), text))
-    (found,) = [problem for problem in problems if says in problem]
-    assert marks(before, found) == [f"rule:{marked}"]
-
-
-def test_sizes_that_do_not_fill_the_devices_are_shown_at_the_mesh(task: Task) -> None:
-    wrong = draft({"data": REST, "model": 2}, batch=("data",)).with_size("model", 3)
-    (problem,) = problems_of(task, wrong)
-    assert "needs a multiple of 3 devices, 8 found: use 6 devices or another size" in problem
-    assert marks(wrong, problem) == ["heading:mesh of 8 devices"]
-    crowded = wrong
-    for number in range(16):
-        crowded = crowded.with_axis(f"a{number}")
-    (problem,) = crowded.problems()
-    assert "[mesh]: 18 axes: use at most 16" in problem
-    assert marks(wrong, problem) == ["heading:mesh of 8 devices"]
-
-
-def test_an_override_with_a_removed_axis_is_shown_at_the_override(task: Task) -> None:
-    preset = Preset("p", "", "", {"data": REST, "model": 2}, {}, {"*.kernel": Override((("model",),))}, "")
-    wrong = Draft(preset, preset, 8, frozenset()).without_axis("model")
-    (problem,) = problems_of(task, wrong)
-    assert "no mesh axis 'model'" in problem
-    assert marks(wrong, problem) == ["override:*.kernel"]
-
-
-def test_all_problems_are_reported_together(task: Task) -> None:
-    wrong = draft({"data": REST, "model": 2}, batch=("data",)).with_rule("mlp", ("modle",))
-    problems = problems_of(task, wrong.with_size("model", 3))
-    assert [marks(wrong, problem) for problem in problems] == [["rule:mlp"], ["heading:mesh of 8 devices"]]
-
-
-def problems_of(task: Task, wrong: Draft) -> list[str]:
-    try:
+def test_each_problem_is_shown_at_its_row(task: Task, wrong: Draft, says: str, rows: list[str]) -> None:
+    with pytest.raises(UserError) as refused:
         place(task, parse_preset(Path(f"{wrong.name}.toml"), wrong.text), jax.devices())
-    except UserError as error:
-        return list(error.problems)
-    return []
-
-
-def marks(of: Draft, problem: str) -> list[str]:
-    rows = rows_of(of, ["batch", "embed", "mlp", "vocab", "layers"])
-    return [row.id for row in rows if is_about(row, problem)]
+    about = [problem for problem in refused.value.problems if says in problem]
+    listed = rows_of(wrong, ["batch", "embed", "mlp", "vocab", "layers"])
+    assert [row.id for problem in about for row in listed if is_about(row, problem)] == rows
 
 
 def test_saving_under_an_existing_name_asks_first(home: Path) -> None:
@@ -196,8 +164,6 @@ def test_saving_under_an_existing_name_asks_first(home: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "mine.toml").write_text("")
     assert "mine.toml already exists" in (replaced_by(folder / "mine.toml") or "")
-    preset = load_preset("fsdp4-model2")  # whose name is a mesh
-    assert Draft(preset, preset, 8, frozenset()).next_size("model", 1).sizes == {"fsdp": 2, "model": 4}
 
 
 PRESET = Preset("p", "", "", {"data": -1, "model": 2}, {"embed": (("data",),)}, {}, "")
@@ -219,12 +185,16 @@ def preview(number: int, *problems: str) -> PresetPreviewed:
     return PresetPreviewed(number=number, before=after, after=after)
 
 
-def test_only_the_answer_to_the_last_request_is_accepted_and_only_once() -> None:
+def test_only_the_answer_to_the_last_request_to_this_engine_is_accepted_and_only_once() -> None:
     request = PreviewRequest()
+    assert not request.is_current(LIVE)
     request.renew(LIVE)
     first = request.command(EDITED)
     assert (first.number, first.preset) == (1, "p-edited")
     assert first.before != first.after
+    assert request.is_current(LIVE)
+    assert not request.is_current(ENDED)
+    assert not request.is_current(state_after(started(), msgspec.structs.replace(READY, simulated=False)))
     request.renew(LIVE)
     assert not request.accept(preview(first.number)), "the draft has changed since"
     answer = preview(2)
@@ -256,30 +226,12 @@ def test_the_callback_runs_once() -> None:
     assert len(done) == 2, "the draft has changed since"
 
 
-def test_a_request_is_for_one_engine() -> None:
-    request = PreviewRequest()
-    assert not request.is_current(LIVE)
-    request.renew(LIVE)
-    assert request.is_current(LIVE)
-    assert not request.is_current(ENDED)
-    assert not request.is_current(state_after(started(), msgspec.structs.replace(READY, simulated=False)))
-
-
-@pytest.mark.parametrize(
-    ("draft", "problem"),
-    [
-        (DRAFT, None),
-        (EDITED, None),
-        (EDITED.with_name("taken"), "the run already has a preset taken: choose another name"),
-        (DRAFT.with_name("taken"), "the run already has a preset taken: choose another name"),
-    ],
-)
-def test_drafts_that_cannot_be_applied_have_a_problem(draft: Draft, problem: str | None) -> None:
-    assert apply_problems(draft, LIVE) == ([problem] if problem else [])
-    assert apply_problems(draft, ENDED) == [NO_ENGINE]
-
-
-def test_drafts_that_cannot_be_saved_have_a_problem() -> None:
+def test_drafts_that_cannot_be_applied_or_saved_have_a_problem() -> None:
+    for draft in (DRAFT, EDITED):
+        assert apply_problems(draft, LIVE) == []
+        (problem,) = apply_problems(draft.with_name("taken"), LIVE)
+        assert "the run already has a preset taken" in problem
+        assert apply_problems(draft, ENDED) == [NO_ENGINE]
     assert save_problems(EDITED, LIVE) == []
     assert save_problems(EDITED, ENDED) == [NO_ENGINE]
     assert "no mesh axis 'modle'" in save_problems(DRAFT.with_rule("embed", ("modle",)), ENDED)[0]
