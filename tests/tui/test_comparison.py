@@ -1,5 +1,6 @@
 """A comparison takes events, and returns the commands to send."""
 
+import pytest
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.commands import AnyCommand, SwitchPreset
 from shardtui.engine.wire.events import AnyEvent
@@ -27,8 +28,7 @@ class Run:
         self.send(self.comparison.begin())
 
     def send(self, command: AnyCommand | None) -> None:
-        if command:
-            self.sent.append(command)
+        self.sent += [command] if command else []
 
     def happens(self, *events: AnyEvent) -> "Run":
         for event in events:
@@ -84,28 +84,25 @@ def test_the_run_returns_to_a_preset_that_is_not_measured_and_needs_no_switch_fo
     assert (run.comparison.is_over, run.sent, run.seconds("dp")) == (True, [], 0.1)
 
 
-def test_steps_during_background_work_do_not_count() -> None:
-    background: list[tuple[AnyEvent, AnyEvent]] = [
+@pytest.mark.parametrize(
+    ("begun", "ended"),
+    [
         (wire.PresetCompiling(preset="fsdp", ahead=True), wire.AheadEnded(preset="fsdp", problem=None)),
-        (
-            wire.CheckpointSaving(step=9, stall_seconds=0.1),
-            wire.CheckpointSaved(step=9, bytes=1, arrays=1, seconds=1.0),
-        ),
+        (wire.CheckpointSaving(step=9, stall_seconds=0), wire.CheckpointSaved(step=9, bytes=1, arrays=1, seconds=1.0)),
         (wire.Paused(step=9), wire.Resumed(step=9)),
-    ]
-    for begun, ended in background:
-        run = Run("tp").switches("tp").steps(WARM_UP_STEPS + 2).happens(begun).steps(8, SLOW).happens(ended)
-        run.steps(5, SLOW)  # this report may include steps from before its end
-        run.steps(WARM_UP_STEPS, SLOW)
-        assert (run.comparison.done, run.comparison.is_over) == (2, False)
-        run.steps(2)
-        assert run.seconds("tp") == 0.1
+    ],
+)
+def test_steps_during_background_work_do_not_count(begun: AnyEvent, ended: AnyEvent) -> None:
+    run = Run("tp").switches("tp").steps(WARM_UP_STEPS + 2).happens(begun).steps(8, SLOW).happens(ended)
+    run.steps(5, SLOW)  # this report may include steps from before its end
+    run.steps(WARM_UP_STEPS, SLOW)
+    assert (run.comparison.done, run.comparison.is_over) == (2, False)
+    assert run.steps(2).seconds("tp") == 0.1
 
 
 def test_steps_after_a_restored_checkpoint_are_warmed_up_again() -> None:
     run = Run("tp").switches("tp").steps(WARM_UP_STEPS).happens(restored(1)).steps(1, SLOW)
-    run.steps(WARM_UP_STEPS, SLOW).steps(STEPS)
-    assert run.seconds("tp") == 0.1
+    assert run.steps(WARM_UP_STEPS, SLOW).steps(STEPS).seconds("tp") == 0.1
 
 
 def failed(preset: str, step: int = 1, trains: str = "dp") -> wire.SwitchFailed:
@@ -151,27 +148,28 @@ def test_another_viewers_switch_ends_the_comparison() -> None:
     assert no_return.comparison.ended_by == "cannot return to dp: does not fit"
 
 
-def test_the_end_of_the_engine_ends_the_comparison() -> None:
-    ends: list[tuple[AnyEvent, str]] = [
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
         (wire.EngineStopped(step=9, reason="finished"), "the run ended after step 9"),
         (wire.EngineLost(reason="killed"), "killed"),
         (START[0], "another engine resumed the run"),
-    ]
-    for event, why in ends:
-        run = Run("tp", "fsdp").switches("tp").steps(WARM_UP_STEPS + STEPS).switches("fsdp").steps(5).happens(event)
-        assert (run.comparison.is_over, run.comparison.ended_by) == (True, why)
-        assert run.comparison.current == "fsdp"
-        assert (run.seconds("tp"), run.sent) == (0.1, to("tp", "fsdp"))
-        assert run.steps(9).cancels().sent == to("tp", "fsdp"), "it sends nothing more"
+    ],
+)
+def test_the_end_of_the_engine_ends_the_comparison(event: AnyEvent, why: str) -> None:
+    run = Run("tp", "fsdp").switches("tp").steps(WARM_UP_STEPS + STEPS).switches("fsdp").steps(5).happens(event)
+    assert (run.comparison.is_over, run.comparison.ended_by, run.comparison.current) == (True, why, "fsdp")
+    assert (run.seconds("tp"), run.sent) == (0.1, to("tp", "fsdp"))
+    assert run.steps(9).cancels().sent == to("tp", "fsdp"), "it sends nothing more"
 
 
 def test_memory_is_recorded_for_its_preset() -> None:
     """Memory is reported when it changes, at the latest after the steps that end a measurement."""
-
-    def memory(count: int) -> wire.MemoryMeasured:
-        return wire.MemoryMeasured(source="live arrays", bytes_in_use=count, peak_bytes=None, limit_bytes=None)
-
-    run = Run("tp", "fsdp", "dp").happens(memory(100)).switches("tp").steps(WARM_UP_STEPS + STEPS).happens(memory(10))
-    run.switches("fsdp").steps(WARM_UP_STEPS + STEPS).switches("dp").steps(WARM_UP_STEPS + STEPS).happens(memory(99))
+    at_first, under_tp, under_dp = (
+        wire.MemoryMeasured(source="live arrays", bytes_in_use=count, peak_bytes=None, limit_bytes=None)
+        for count in (100, 10, 99)
+    )
+    run = Run("tp", "fsdp", "dp").happens(at_first).switches("tp").steps(WARM_UP_STEPS + STEPS).happens(under_tp)
+    run.switches("fsdp").steps(WARM_UP_STEPS + STEPS).switches("dp").steps(WARM_UP_STEPS + STEPS).happens(under_dp)
     found = [run.comparison.measured(preset, 1) for preset in ("tp", "fsdp", "dp")]
     assert [measured and measured.bytes_in_use for measured in found] == [10, 10, 99]

@@ -3,9 +3,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from shardtui.engine.wire import run_directory
 
 from ..command import answered
-from ..conftest import SHARDTUI
+from ..conftest import SHARDTUI, tiny_config
 
 WORD_BREAKS = " \t\n\"'><=;|&(:"
 
@@ -33,18 +34,13 @@ def completed(line: str) -> list[str]:
         ("shardtui train --model nano-", ["nano-moe "]),
         ("shardtui compare pitfall-f", ["pitfall-first-dim "]),
         ("shardtui train --set lay", ["layers="]),
+        ("shardtui attach ea", ["early-bird "]),
         ("shardtui completion ", ["bash", "zsh", "fish"]),
     ],
 )
-def test_a_shell_gets_completions(line: str, words: list[str]) -> None:
+def test_a_shell_gets_completions(home: Path, line: str, words: list[str]) -> None:
+    run_directory.create(tiny_config(run="early-bird"))
     assert completed(line) == words
-
-
-def test_runs_are_completed(home: Path) -> None:
-    run = home / "state" / "shardtui" / "runs" / "early-bird"
-    run.mkdir(parents=True)
-    (run / "run.json").write_text("{}")
-    assert completed("shardtui attach ea") == ["early-bird "]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

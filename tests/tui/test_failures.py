@@ -17,38 +17,25 @@ DAMAGED = wire.CheckpointDamaged(step=4, set_aside="4.damaged", problems=["a bit
 
 
 @pytest.mark.parametrize(
-    "events",
+    ("lasts", "events"),
     [
-        (SAVE_FAILED, steps(8, 1.0), SAVED, STOPPED),
-        (SAVE_FAILED, restored(2), STOPPED),
-        (SWITCH_FAILED, switched(to_preset="tp"), STOPPED),
-        (LOST, started(), STOPPED),
-        (LOST, steps(8, 1.0), STOPPED),
-        (PAUSED, started(), STOPPED),
-        (DAMAGED, restored(2), STOPPED),
+        (False, (SAVE_FAILED, steps(8, 1.0), SAVED, STOPPED)),
+        (False, (SAVE_FAILED, restored(2), STOPPED)),
+        (False, (SWITCH_FAILED, switched(to_preset="tp"), STOPPED)),
+        (False, (LOST, started(), STOPPED)),
+        (False, (LOST, steps(8, 1.0), STOPPED)),
+        (False, (PAUSED, started(), STOPPED)),
+        (False, (DAMAGED, restored(2), STOPPED)),
+        (True, (SAVED, SAVE_FAILED, STOPPED)),
+        (True, (SAVE_FAILED, started(), STOPPED)),
+        (True, (SWITCH_FAILED, switched(to_preset="fsdp"), STOPPED)),
+        (True, (SWITCH_FAILED, started(), SAVED, STOPPED)),
+        (True, (SAVED, LOST)),
+        (True, (PAUSED, SAVED, STOPPED)),
     ],
 )
-def test_made_good(events: tuple[AnyEvent, ...]) -> None:
-    assert not failed_in(events)
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        (SAVED, SAVE_FAILED, STOPPED),
-        (SAVE_FAILED, started(), STOPPED),
-        (SWITCH_FAILED, switched(to_preset="fsdp"), STOPPED),
-        (SWITCH_FAILED, started(), SAVED, STOPPED),
-        (SAVED, LOST),
-        (PAUSED, SAVED, STOPPED),
-    ],
-)
-def test_lost(events: tuple[AnyEvent, ...]) -> None:
-    assert failed_in(events)
-
-
-def failed_in(events: tuple[AnyEvent, ...]) -> bool:
+def test_a_failure_lasts_unless_what_failed_succeeds_later(lasts: bool, events: tuple[AnyEvent, ...]) -> None:
     failures = Failures()
     for event in events:
         failures.add(event)
-    return bool(failures)
+    assert bool(failures) is lasts
