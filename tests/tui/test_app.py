@@ -214,24 +214,6 @@ async def test_a_loss_that_is_not_finite_pauses_the_run(home: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_second_switch_replaces_a_pending_one(home: Path) -> None:
-    directory = run_directory.create(least_config())
-    async with shown(directory, True) as (app, pilot):
-        await until(lambda: app.state.step >= 1, "steps")
-        await choose(app, pilot, "dp-tp2")
-        await choose(app, pilot, "dp-tp4")
-        await until(lambda: app.state.switches, "a switch")
-        assert [switch.to_preset for switch in app.state.switches] == ["dp-tp4"]
-        await choose(app, pilot, "fsdp")
-        await until(lambda: app.state.compiling, "a compilation")
-        await choose(app, pilot, "dp-tp4")
-        await until(lambda: app.state.compiling is None, "the switch to be cancelled")
-        await asyncio.sleep(4)
-        assert app.state.preset == "dp-tp4"
-        await stop(app)
-
-
-@pytest.mark.slow
 async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Path) -> None:
     directory = run_directory.create(least_config())
     async with shown(directory, True) as (app, pilot):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.run_directory import find
-from shardtui.tui.cli import headless
 
 from ..conftest import LEAST, SHARDTUI
 from .test_cli import run, started
@@ -73,12 +72,3 @@ def test_an_interrupt_before_the_engine_listens_is_kept_for_it(home: Path) -> No
         assert process.poll() is None
     os.kill(process.pid, signal.SIGINT)
     check_ended(process, 130)
-
-
-def test_a_throttle_is_due_at_first_and_once_its_seconds_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(headless.time, "monotonic", lambda: now)
-    limited = headless.Throttle()
-    assert [limited.is_due(), limited.is_due()] == [True, False]
-    now += headless.PROGRESS_SECONDS + 0.1
-    assert [limited.is_due(), limited.is_due()] == [True, False]

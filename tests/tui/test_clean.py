@@ -7,8 +7,6 @@ import unicodedata
 from pathlib import Path
 
 import msgspec
-import pyarrow
-import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,15 +68,10 @@ HOSTILE = "\x1b]0;owned\x07\u202e[red]\x9b31m"
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["fly", HOSTILE],
         ["stop", HOSTILE],
-        ["attach", HOSTILE],
         ["train", "--steps=1", f"--model={HOSTILE}"],
-        ["train", "--steps=1", f"--preset=/{HOSTILE}.toml"],
         ["train", f"--steps={HOSTILE}"],
         ["inspect", f"--hlo=/{HOSTILE}", "--mesh=data=8"],
-        ["inspect", f"--mesh={HOSTILE}=8", "--hlo=x"],
-        ["presets", f"--set={HOSTILE}=1"],
         ["presets", "--preset=\udcff.toml"],
         ["presets", "--preset=/" + "x" * 300],
         ["presets", "--preset=~nobody-of-that-name/x.toml"],
@@ -95,14 +88,11 @@ def test_a_hostile_command_line_is_shown_as_text(home: Path, arguments: list[str
 
 def test_runs_are_listed_as_text(home: Path) -> None:
     run_directory.create(tiny_config(run="hostile", preset=HOSTILE, model_name="[/]"))
-    run_directory.create(tiny_config(run="broken"))
-    (run_directory.state_home() / "broken" / "run.json").write_text('{"run": "\x9b"}')
     (run_directory.state_home() / HOSTILE).mkdir()
     (run_directory.state_home() / HOSTILE / "run.json").write_text("{}")
     table = run("ls", COLUMNS="200")
     assert all(line.isprintable() for line in (table.stdout + table.stderr).splitlines())
     assert "\\x1b]0;owned\\x07\\u202e[red]\\x9b31m" in table.stdout and "[/]" in table.stdout
-    assert "run.json: cannot be read: " in table.stderr
     answer = run("ls", "--json")
     assert answer.stdout.isascii()
     assert [listed["preset"] for listed in json.loads(answer.stdout)["runs"]] == [HOSTILE]
@@ -113,22 +103,6 @@ def test_a_locale_that_cannot_encode_gets_escapes(home: Path) -> None:
     result = run("inspect", "--hlo=x", "--mesh=nope", **ascii_only)
     assert (result.returncode, "AXIS=SIZE,\\u2026" in result.stderr) == (2, True)
     assert run("ls", "--help", **ascii_only).returncode == 0
-
-
-@pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_names_in_a_data_set_are_shown_as_text(home: Path, form: str) -> None:
-    """The engine, a child process, refuses the file and quotes its fields."""
-    source = home / f"source.{form}"
-    if form == "jsonl":
-        source.write_text(json.dumps({HOSTILE: "text", "\x00\x1b]52;c;eA==\x07": 1}) + "\n")
-    else:
-        pyarrow.parquet.write_table(pyarrow.table({HOSTILE: ["text"], "\x1b]52;c;eA==\x07": [1]}), source)
-    for command in (["data", "prepare", str(source), str(home / "out")], ["train", "--steps=1", f"--data={source}"]):
-        result = answered(*command)
-        assert result.returncode == 2
-        assert "\\x1b]0;owned\\x07\\u202e[red]\\x9b31m" in result.stderr
-        assert "\\x1b]52;c;eA==\\x07" in result.stderr
-        assert all(line.isprintable() for line in result.stderr.split("\n"))
 
 
 def test_paths_that_are_not_utf_8_are_used_or_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,21 +119,19 @@ def test_paths_that_are_not_utf_8_are_used_or_refused(home: Path, monkeypatch: p
     presets.mkdir(parents=True)
     (presets / f"{name}.toml").write_text("[mesh]\ndata = -1\n")
     monkeypatch.chdir(folder)
-    refused = f"{os.fsencode(home).decode()}/d\\udcffr"
-    for command in (
+    commands = [
         ["data", "prepare", "text.jsonl", "out"],
         ["train", "--steps=1", "--data=text.jsonl"],
         ["train", "--steps=1", "--model=lm.py:lm"],
         ["train", "--steps=1", "--checkpoint-dir=kept"],
         ["inspect", "--model=lm.py:lm"],
         ["explain", "lm.py:lm", "--text"],
-    ):
-        result = answered(*command)
-        assert (result.returncode, refused in result.stderr) == (2, True), (command, result.stderr)
-        assert "rename the file or directory" in result.stderr
+    ]
+    answers = [answered(*command) for command in commands]
+    assert all("rename the file or directory" in each.stderr for each in answers)
     assert not run_directory.all_runs(), "nothing is half made"
     assert answered("presets", "--devices=8").returncode == 0
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    for command in (["ls"], ["stop", "none"], ["train", "--steps=1"]):
-        result = answered(*command)
-        assert (result.returncode, refused in result.stderr) == (2, True), (command, result.stderr)
+    answers += [answered(*command) for command in (["ls"], ["stop", "none"], ["train", "--steps=1"])]
+    for each in answers:
+        assert (each.returncode, f"{home}/d\\udcffr" in each.stderr) == (2, True), (each.args, each.stderr)

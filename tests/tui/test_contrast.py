@@ -11,7 +11,6 @@ from textual.theme import BUILTIN_THEMES
 
 from .recordings import recorded
 from .test_app import finished, until
-from .test_number_views import run_with
 
 OWN = [theme for theme in BUILTIN_THEMES.values() if not theme.name.startswith("ansi")]
 
@@ -31,15 +30,7 @@ def test_contrast_is_that_of_wcag_and_the_terminals_own_colours_stay() -> None:
     assert readable(ansi) == {**ansi, **{name: f"ansi_{colour}" for name, colour in ANSI.items()}}
 
 
-async def test_the_app_draws_with_them(home: Path) -> None:
-    async with finished(run_with()) as (app, _):
-        for theme in ("textual-light", "textual-dark"):
-            app.theme = theme
-            expected = readable(BUILTIN_THEMES[theme].to_color_system().generate())
-            assert app.get_css_variables()["text-muted"] == app.theme_variables["text-muted"] == expected["text-muted"]
-
-
-async def test_an_axis_has_one_colour_in_every_view(home: Path) -> None:
+async def test_the_app_draws_with_them_and_an_axis_has_one_colour_in_every_view(home: Path) -> None:
     """Rich draws tables and Textual what is around them: both take the colour from the theme."""
     async with finished(recorded(), (140, 40)) as (app, pilot):
 
@@ -50,6 +41,8 @@ async def test_an_axis_has_one_colour_in_every_view(home: Path) -> None:
 
         for theme in ("textual-light", "textual-dark"):
             app.theme = theme
+            muted = readable(BUILTIN_THEMES[theme].to_color_system().generate())["text-muted"]
+            assert app.get_css_variables()["text-muted"] == app.theme_variables["text-muted"] == muted
             expected = Color.parse(app.get_css_variables()[axis_style("model")]).rgb
             for key in "1234":
                 await pilot.press(key)
