@@ -1,10 +1,9 @@
 """`shardtui explain` and `shardtui why` as a user has them."""
 
-import json
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from shardtui.engine.explain.explanation import CollectiveOrigin, Explanation, Link, ValueOrigin
 from shardtui.tui.state.explanation_diff import changes
 
@@ -62,22 +61,16 @@ def program(tmp_path: Path) -> Path:
 
 
 def test_lowered_traced_and_a_pair_are_explained_alike(program: Path, home: Path) -> None:
-    answers = []
-    for name in ("lowered", "traced", "pair"):
-        result = run("explain", f"{program}:{name}", MESH, "--json")
-        assert result.returncode == 0, result.stderr
-        answers.append(checked("explain", result.stdout))
-        assert answers[-1].pop("program") == f"program.py:{name}"
-    assert answers[0] == answers[1] == answers[2]
-    found = answers[0]
+    names = ["lowered", "traced", "pair"]
+    answers = [run("explain", f"{program}:{name}", MESH, "--json").stdout for name in names]
+    found, *others = (checked("explain", answer) for answer in answers)
+    assert [each.pop("program") for each in (found, *others)] == [f"program.py:{name}" for name in names]
+    assert others == [found, found]
     assert found["mesh"] == {"data": 4, "model": 2}
     hidden = next(value for value in found["values"] if value["name"] == "hidden")
-    assert hidden["axes"] == [["data"], ["model"]]
-    assert hidden["source"] == f"{program}:9"
-    assert [(link["kind"], link["what"]) for link in hidden["origin"] if link["axis"] == "model"][-1] == (
-        "input",
-        "argument w",
-    )
+    assert (hidden["axes"], hidden["source"]) == ([["data"], ["model"]], f"{program}:9")
+    *_, end = (link for link in hidden["origin"] if link["axis"] == "model")
+    assert (end["kind"], end["what"]) == ("input", "argument w")
     assert {each["kind"] for each in found["collectives"]} == {"all-reduce"}
     assert found["compiled"] is None
 
@@ -97,11 +90,9 @@ def test_a_saved_explanation_shows_what_changed(program: Path, home: Path) -> No
 
 
 def test_the_report_shows_values_collectives_and_the_compiled_program(program: Path, home: Path) -> None:
-    result = run("explain", f"{program}:pair", MESH, "--compile", COLUMNS="100")
-    assert result.returncode == 0, result.stderr
-    assert "program.py:pair: data 4 × model 2\nan estimate by Shardy's passes" in result.stdout
-    assert "collectives, estimated" in result.stdout
-    assert "estimated and compiled collectives, per device" in result.stdout
+    report = run("explain", f"{program}:pair", MESH, "--compile", COLUMNS="100").stdout
+    assert "program.py:pair: data 4 × model 2\nan estimate by Shardy's passes" in report
+    assert "collectives, estimated" in report and "estimated and compiled collectives, per device" in report
     chain = run("explain", f"{program}:pair", "hidden", MESH).stdout
     assert "hidden 8 × 32 f32 (data, model)  program.py:9" in chain
     assert "  dim 1: over model\n    ← operand 1 of the product, w (program.py:9)\n    ← argument w" in chain
@@ -132,9 +123,7 @@ def test_wrong_arguments_are_one_message(program: Path, home: Path, arguments: l
 
 
 def test_why_ends_at_the_rule_and_tries_another(home: Path) -> None:
-    result = run("why", "mlp.hidden", "--preset=fsdp-tp2", "--try=mlp=", "--json", *SETTINGS)
-    assert result.returncode == 0, result.stderr
-    report = checked("why", result.stdout)
+    report = checked("why", run("why", "mlp.hidden", "--preset=fsdp-tp2", "--try=mlp=", "--json", *SETTINGS).stdout)
     (hidden,) = [value for value in report["values"] if value["name"] == "blocks.mlp.hidden"]
     (end,) = [link for link in hidden["origin"] if link["axis"] == "model"]
     assert end["what"].endswith("rule mlp → model")
@@ -147,21 +136,15 @@ def test_why_ends_at_the_rule_and_tries_another(home: Path) -> None:
 def test_changes_are_in_words() -> None:
     link = Link(dim=0, axis="data", kind="input", what="argument x", source="")
     value = ValueOrigin(name="x", shape=[8], dtype="f32", axes=[["data"]], role="value", source="a.py:1", origin=[link])
-    reduced = CollectiveOrigin(
-        kind="all-reduce", axes=["data"], count=2, bytes=80, source="a.py:2", because=["the sum at a.py:2"]
-    )
-    before = Explanation(program="p", mesh={"data": 4}, values=[value], collectives=[reduced])
-    moved = msgspec.structs.replace(reduced, source="a.py:9", because=["the sum at a.py:9"])
-    assert changes(before, msgspec.structs.replace(before, collectives=[moved])) == []
-    after = msgspec.structs.replace(
-        before,
-        mesh={"data": 2},
-        values=[value, msgspec.structs.replace(value, axes=[[]], origin=[])],
-        collectives=[msgspec.structs.replace(reduced, count=3, bytes=120)],
-    )
-    assert changes(before, after) == [
+    unsplit = replace(value, axes=[[]], origin=[])
+    why = ["the sum at a.py:2"]
+    sent = CollectiveOrigin(kind="all-reduce", axes=["data"], count=2, bytes=80, source="a.py:2", because=why)
+    before = Explanation(program="p", mesh={"data": 4}, values=[value], collectives=[sent])
+    moved = replace(sent, source="a.py:9", because=["the sum at a.py:9"])
+    assert changes(before, replace(before, collectives=[moved])) == []
+    more = replace(sent, count=3, bytes=120)
+    assert changes(before, replace(before, mesh={"data": 2}, values=[value, unsplit], collectives=[more])) == [
         "mesh: data 4 → data 2",
         "x #2: new, 8 f32 (–)",
         "all-reduce over data: 2 × in 80 B → 3 × in 120 B (the sum at a.py)",
     ]
-    assert json.loads(msgspec.json.encode(before))["schema"] == 1

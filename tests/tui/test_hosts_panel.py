@@ -1,6 +1,6 @@
 """The processes in Mesh, the attempts of a supervised run, and what is announced of them."""
 
-import msgspec
+from msgspec.structs import replace
 from shardtui.engine.spec.attempt import Attempt, LostProcess
 from shardtui.engine.wire.events import AnyEvent, EngineLost, EngineStarted, Failed, HostsMeasured
 from shardtui.engine.wire.hosts import Activity, HostInfo, HostStatus
@@ -39,40 +39,28 @@ def attempt(number: int) -> EngineStarted:
 
 async def test_each_process_and_the_last_epochs_have_a_line() -> None:
     several = [attempt(number) for number in range(2, LAST_ATTEMPTS + 3)]
-    head, *lines = await shown(
-        attempt(1), steps(8, *[1.0] * 8, time=5.0), *several, msgspec.structs.replace(READY, hosts=HOSTS)
-    )
+    head, *lines = await shown(attempt(1), steps(8, *[1.0] * 8, time=5.0), *several, replace(READY, hosts=HOSTS))
     assert "host" in head
-    assert [line.split()[:2] for line in lines] == [
-        ["0", "host-0"],
-        ["1", "host-1"],
-        *(["attempt", str(number)] for number in range(3, LAST_ATTEMPTS + 3)),
-    ]
+    attempts = [["attempt", str(number)] for number in range(3, LAST_ATTEMPTS + 3)]
+    assert [line.split()[:2] for line in lines] == [["0", "host-0"], ["1", "host-1"], *attempts]
     assert lines[-1].endswith("after step 8: no step yet; process 1 lost: its process was ended by SIGKILL")
+    assert await shown(attempt(1), READY) == []
+    assert [line.partition(":")[0] for line in await shown(attempt(1), attempt(2), READY)] == ["attempt 2 after step 0"]
 
 
 async def test_a_stuck_process_and_those_that_wait_have_a_word_at_80_columns() -> None:
-    named = [
-        HostInfo(process=host.process, processes=2, name=f"t1v-n-1234abcd-w-{host.process}", pid=4_194_303)
-        for host in HOSTS
-    ]
+    named = [replace(host, name=f"t1v-n-1234abcd-w-{host.process}", pid=4_194_303) for host in HOSTS]
     waits = HostStatus(0, 1_204_000, 9_990_000_000, activity=Activity(step=1_204_002), verdict="waiting")
-    stuck = HostStatus(
-        1, 1_204_000, 9_990_000_000, activity=Activity(step=1_204_001, where="batch (lm.py:27)"), verdict="stuck"
-    )
-    ready = msgspec.structs.replace(READY, hosts=named)
+    activity = Activity(step=1_204_001, where="batch (lm.py:27)")
+    stuck = replace(waits, process=1, activity=activity, verdict="stuck")
+    ready = replace(READY, hosts=named)
     _, *lines = await shown(attempt(1), ready, HostsMeasured(hosts=[waits, stuck]), width=80)
     assert [line[-9:] for line in lines[:2]] == ["◌ waiting", "  ✗ stuck"]
     assert max(map(len, lines)) <= 78, "inside the border"
     assert lines[2] == "process 1: stuck in batch (lm.py:27), step 1,204,001"
-    behind = msgspec.structs.replace(waits, verdict="", step=1_203_000)
+    behind = replace(waits, verdict="", step=1_203_000)
     _, line, *_ = await shown(attempt(1), ready, HostsMeasured(hosts=[behind, stuck]), width=80)
     assert line.endswith("! 1,000 behind")
-
-
-async def test_a_process_that_was_lost_needs_a_panel() -> None:
-    assert await shown(attempt(1), READY) == []
-    assert [line.partition(":")[0] for line in await shown(attempt(1), attempt(2), READY)] == ["attempt 2 after step 0"]
 
 
 def announced(first: EngineStarted, event: EngineLost | Failed | EngineStarted) -> tuple[str, str, str]:
@@ -92,8 +80,5 @@ def test_a_supervisor_starts_the_engine_again_unless_it_was_refused_and_without_
     assert given_up == failed
     refused = announced(attempt(1), Failed(problems=["no such preset"], refused=True))
     assert refused == announced(started(), killed) == failed
-
-
-def test_the_next_attempt_names_the_process_that_was_lost() -> None:
     lost = "process 1 was lost: its process was ended by SIGKILL"
     assert announced(started(), attempt(2)) == ("resuming", lost, "warning")
