@@ -106,7 +106,8 @@ def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
 
 
 TRAIN = ["train", "--steps=3"]
-HLO = Path(__file__).parents[1] / "hlo"
+TEXTS = Path(__file__).parents[1] / "hlo"
+HLO = TEXTS / "tpu-psum.hlo"
 
 
 @pytest.mark.parametrize(
@@ -114,19 +115,14 @@ HLO = Path(__file__).parents[1] / "hlo"
     [
         (["train", "--steps=-1"], "--steps -1: must be at least 1"),
         ([*TRAIN, "--restarts=2"], "--restarts 2: only for a supervised run: add --supervise"),
-        ([*TRAIN, "--preset=nope"], "preset nope: no such preset: choose from dp"),
         (["train", "--steps=1", "--switch=5:nope"], "--switch 5:nope: preset nope: no such preset"),
         ([*TRAIN, "--switch=9:tp"], "--switch 9:tp: step 9 is not before the last one, 3: give --steps 10 or more"),
         ([*TRAIN, "--switch=1:tp", "--switch=1:dp"], "another switch is scheduled after that step"),
         ([*TRAIN, "--switch=tp"], "'tp' is not STEP:PRESET"),
-        ([*TRAIN, *SETTINGS, "--switch=2:{wide}"], "layers: rule → data (8): layers 2 does not divide by 8: make it 8"),
-        ([*TRAIN, "--model=nope"], "--model nope: no such model"),
         ([*TRAIN, "--set=layers=many"], "Expected `int`, got `str` at `.layers`"),
         ([*TRAIN, "--set=attention=fast"], "'fast' at `.attention`: choose from auto, plain, splash, cudnn, ring"),
         ([*TRAIN, "--seq-len=500"], "--seq-len 500 is longer than the model's context of 128"),
-        ([*TRAIN, "--run=../x"], "a name has 1 to 64 characters"),
         (["attach", "nope"], "run nope: no such run"),
-        (["attach"], "no run is training"),
         ([], "the UI needs a terminal"),
         (["tour"], "the UI needs a terminal"),
         (["fly"], "fly: no such command"),
@@ -140,25 +136,19 @@ HLO = Path(__file__).parents[1] / "hlo"
         (["replay", "tiny-1", "--speed=-1"], "'-1' is not a speed, such as 10"),
         (["replay", "tiny-1", "--speed=nan"], "'nan' is not a speed, such as 10"),
         ([*TRAIN, "--data=/nowhere"], "--data /nowhere: no such file or directory"),
-        ([*TRAIN, "--devices=7", "--preset=dp-tp2"], "needs a multiple of 2 devices, 7 found"),
         ([*TRAIN, "--platform=abacus"], "abacus"),
         (["inspect", "--hlo=/no/such", "--mesh=data=8"], "--hlo /no/such: cannot be read: No such file"),
-        (["inspect", "--hlo={hlo}"], "--hlo FILE and --mesh AXIS=SIZE,… belong together"),
+        (["inspect", f"--hlo={HLO}"], "--hlo FILE and --mesh AXIS=SIZE,… belong together"),
         (["inspect", "--mesh=data=8"], "belong together"),
-        (["inspect", "--hlo={hlo}", "--mesh=data=4"], "data 4 has 4 devices, but the module was compiled for 8"),
-        (["inspect", "--hlo={hlo}", "--mesh=data"], "'data' is not AXIS=SIZE"),
-        (["inspect", "--hlo={hlo}", "--mesh=data=0"], "'data=0' is not AXIS=SIZE"),
-        (["inspect", "--hlo={broken}", "--mesh=data=8"], "its groups name a device outside the mesh of 8"),
+        (["inspect", f"--hlo={HLO}", "--mesh=data=4"], "data 4 has 4 devices, but the module was compiled for 8"),
+        (["inspect", f"--hlo={HLO}", "--mesh=data"], "'data' is not AXIS=SIZE"),
+        (["inspect", f"--hlo={HLO}", "--mesh=data=0"], "'data=0' is not AXIS=SIZE"),
         (["inspect", f"--hlo={__file__}", "--mesh=data=8"], "not the text of a compiled module"),
-        (["inspect", "--preset=tp", "--set=heads=4"], "heads 4 does not divide by 8"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input_gives_one_message_and_leaves_nothing(home: Path, arguments: list[str], says: str) -> None:
-    hlo, broken, wide = HLO / "tpu-psum.hlo", home / "broken.hlo", home / "wide.toml"
-    broken.write_text(hlo.read_text().replace("{0,2,4,6}", "{0,2,4,9}"))
-    wide.write_text('[mesh]\ndata = -1\n[rules]\nlayers = "data"\n')
-    result = answered(*(argument.format(hlo=hlo, broken=broken, wide=wide) for argument in arguments))
+    result = answered(*arguments)
     assert result.returncode in (1, 2)
     assert says in result.stderr
     assert "Traceback" not in result.stderr
@@ -227,14 +217,10 @@ def test_inspect_describes_a_preset_as_json(home: Path) -> None:
     assert kernel["logical_axes"] == ["layers", "embed", "mlp"]
     assert (kernel["bytes"], kernel["bytes_per_device"], kernel["replicas"]) == (2 * 32 * 64 * 4, 2048, 1)
     assert kernel["shards"][1] == {"start": [0, 0, 32], "stop": [2, 8, 64], "devices": [1]}
-    assert len(kernel["shards"]) == 8
-    scale = arrays["norm.scale"]
-    assert [shard["devices"] for shard in scale["shards"]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert arrays["step"]["shards"] == [{"start": [], "stop": [], "devices": list(range(8))}]
+    assert [shard["devices"] for shard in arrays["norm.scale"]["shards"]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     kinds = ("parameters", "moments", "scalars", "batch", "padding")
     assert sum(report["memory"][kind] for kind in kinds) == report["memory"]["arguments"]
-    assert report["problem"] is None
-    assert report["origin_problem"] is None
+    assert report["problem"] is report["origin_problem"] is None
     assert all(array["origin"] is not None for array in arrays.values())
     ends = {(link["dim"], link["axis"]): (link["kind"], link["what"]) for link in kernel["origin"]}
     assert ends[1, "fsdp"] == ("input", "argument blocks.mlp.up.kernel: rule embed → fsdp")
@@ -269,7 +255,7 @@ def test_inspect_compares_two_presets_and_is_for_people_or_a_picture(home: Path)
 
 
 def test_inspect_reads_the_text_of_any_compiled_program(tmp_path: Path) -> None:
-    text = HLO / "tpu-psum-in-two-loops.hlo"
+    text = TEXTS / "tpu-psum-in-two-loops.hlo"
     result = run("inspect", f"--hlo={text}", "--mesh=data=4,model=2", "--json")
     (collective,) = checked("inspect-hlo", result.stdout)["collectives"]
     assert (collective["kind"], collective["axes"], collective["count"]) == ("all-reduce", ["data"], 15)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.base import formatting
 from shardtui.engine.wire.events import EngineStopped, MemoryMeasured, ProgramsKept
-from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.lines import NUMBER, cut
 from textual.content import Content
@@ -16,44 +15,39 @@ from ..recorded import recorded_run
 from .recordings import described
 from .test_app import finished
 
-VIEWS = "12346"
-
-
 (INSPECTION,) = described("dp")
 COMPILED = INSPECTION.compiled
-KEPT = ProgramsKept(presets=["dp"], bytes=23_400_000, limit_bytes=2_150_000_000)
-IN_USE = MemoryMeasured(source="live arrays", bytes_in_use=11_300_000, peak_bytes=None, limit_bytes=None)
 
 
-def figures_on(app: ShardtuiApp) -> set[str]:
-    """Returns the numbers with a decimal point or a unit: a cut number would lose them. The last line has only keys."""
-    lines = "\n".join(screen_text(app).splitlines()[:-1])
-    found = (match[0].strip(".,") for match in NUMBER.finditer(lines))
-    return {text for text in found if "." in text or re.search(r"[a-zA-Zµ%]", text)}
-
-
-async def seen(size: tuple[int, int]) -> dict[str, set[str]]:
+async def figures(size: tuple[int, int]) -> dict[str, set[str]]:
+    """Returns by view the numbers with a decimal point or a unit: a cut number would lose them."""
+    events = (
+        COMPILED,
+        ProgramsKept(presets=["dp"], bytes=23_400_000, limit_bytes=2_150_000_000),
+        MemoryMeasured(source="live arrays", bytes_in_use=11_300_000, peak_bytes=None, limit_bytes=None),
+        EngineStopped(step=4, reason="stopped"),
+    )
     found: dict[str, set[str]] = {}
-    stem = f"{size[0]}-{size[1]}"
-    ended = EngineStopped(step=4, reason="stopped")  # no losses: the ticks of a chart depend on its size
-    directory = recorded_run(stem, COMPILED, KEPT, IN_USE, ended, is_finite=False)
+    directory = recorded_run(f"{size[0]}-{size[1]}", *events, is_finite=False)  # ticks of losses depend on the size
     async with finished(directory, size) as (app, pilot):
-        for view in VIEWS:
+        for view in "12346":
             await pilot.press(view)
             await pilot.pause()
-            found[view] = figures_on(app)
+            lines = "\n".join(screen_text(app).splitlines()[:-1])  # the last one has only keys
+            numbers = {match[0].strip(".,") for match in NUMBER.finditer(lines)}
+            found[view] = {text for text in numbers if "." in text or re.search(r"[a-zA-Zµ%]", text)}
     return found
 
 
 @pytest.mark.slow
 async def test_every_number_is_shown_in_full_or_left_out(home: object) -> None:
-    large, small = await seen((300, 100)), await seen((300, 30))  # a small headline writes its figures as text
+    large, small = await figures((300, 100)), await figures((300, 30))  # a small headline writes its figures as text
     full = {view: large[view] | small[view] for view in large}
     operations = sum(collective.count for collective in COMPILED.collectives)
     assert {formatting.size(COMPILED.memory.peak), f"{operations} ops"} <= full["1"]
     for size in ((60, 20), (80, 24), (140, 40)):
-        for view, figures in (await seen(size)).items():
-            cut_off = figures - full[view] - full["1"]
+        for view, shown in (await figures(size)).items():
+            cut_off = shown - full[view] - full["1"]
             assert not cut_off, f"view {view} at {size}: {cut_off}"
 
 
