@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.wire import run_directory
@@ -40,26 +41,19 @@ def described(*presets: str) -> list[Inspection]:
 
 def inspections(settings: tuple[str, ...], devices: int, *presets: str) -> list[Inspection]:
     """Inspects presets in an engine process, as `shardtui inspect` does."""
-    return decoded(_inspected(settings, devices, *presets))
-
-
-def anew() -> bytes:
-    lines = _inspected(TINY, 8, *PRESETS).decode().replace(str(ROOT), "/home/me/shardtui")
-    lines = re.sub(r'[^" ]*/site-packages/', "/home/me/site-packages/", lines)
-    timeless = (
-        msgspec.structs.replace(
-            each, versions={}, compiled=msgspec.structs.replace(each.compiled, compile_seconds=1.0, from_cache=False)
-        )
-        for each in decoded(lines.encode())
-    )
-    return b"".join(encode_json(each) + b"\n" for each in timeless)
-
-
-def _inspected(settings: tuple[str, ...], devices: int, *presets: str) -> bytes:
     model = load_model("nano", settings)
     config = tiny_config(model=model.model, training=model.training, preset=presets[0], devices=devices)
     command = [sys.executable, "-m", "shardtui.engine", "inspect", encode_json(config).decode(), *presets[1:]]
-    return subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
+    return decoded(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def anew() -> bytes:
+    lines = b""
+    for each in inspections(TINY, 8, *PRESETS):
+        compiled = replace(each.compiled, compile_seconds=1.0, from_cache=False)
+        lines += encode_json(replace(each, versions={}, compiled=compiled)) + b"\n"
+    text = lines.decode().replace(str(ROOT), "/home/me/shardtui")
+    return re.sub(r'[^" ]*/site-packages/', "/home/me/site-packages/", text).encode()
 
 
 def decoded(lines: bytes) -> list[Inspection]:

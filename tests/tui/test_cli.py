@@ -14,7 +14,6 @@ from shardtui.tui.cli.main import _parser, main
 
 from ..command import answered
 from ..conftest import LEAST, SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after, tiny_config
-from ..processes import awaited
 from ..programs import OF_EXPERTS
 from ..schemas import checked, checked_lines
 
@@ -163,16 +162,6 @@ def test_all_problems_at_once(home: Path) -> None:
     short.write_text("too short")
     result = run("train", "--steps=3", "--batch-size=12", f"--data={short}")
     assert "does not divide" in result.stderr and "9 bytes are fewer than one sequence of 128 + 1" in result.stderr
-
-
-def test_an_engine_that_is_killed_is_a_message(home: Path) -> None:
-    process = started("train", *LEAST, "--steps=1000000", "--run=doomed")
-    lock = home / "state/shardtui/runs/doomed/lock"
-    awaited(lambda: lock.exists() and lock.read_text().strip(), "the engine")
-    os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert "ended by SIGKILL" in errors and "Traceback" not in errors
 
 
 def test_rename_and_rm_take_ended_runs_and_no_others(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

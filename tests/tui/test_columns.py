@@ -7,17 +7,8 @@ import pytest
 from rich.text import Text
 from shardtui.engine.base import formatting
 from shardtui.engine.wire.descriptions import MeshInfo
-from shardtui.tui.state import board_rows, measured_rows
+from shardtui.tui.state import board_rows, measured_rows, number_tables, tables
 from shardtui.tui.state.experts import LOADS
-from shardtui.tui.state.number_tables import LAYERS, SHARDS, numbers_columns
-from shardtui.tui.state.tables import (
-    BUFFERS,
-    ESTIMATED_COLLECTIVES,
-    VALUES,
-    array_columns,
-    collective_columns,
-    operation_columns,
-)
 from shardtui.tui.terminal.plain_table import GAP, NARROWEST, Column, figure, fit, needed_cells, table_of
 from shardtui.tui.widgets.table import Table, shortened
 from textual.app import App, ComposeResult
@@ -26,15 +17,15 @@ from .test_time import breakdown
 
 FIGURE, TEXT = "1,234,567.8 GB", "layers/0/attention/" * 12 + "query.py:123"
 TABLES = {
-    "arrays": array_columns(MeshInfo({"data": 8}, [])),
-    "collectives": collective_columns(),
-    "buffers": BUFFERS,
-    "operations": operation_columns(breakdown(idle=0.1)),
-    "values": VALUES,
-    "estimated collectives": ESTIMATED_COLLECTIVES,
-    "numbers": numbers_columns(),
-    "layers": LAYERS,
-    "shards": SHARDS,
+    "arrays": tables.array_columns(MeshInfo({"data": 8}, [])),
+    "collectives": tables.collective_columns(),
+    "buffers": tables.BUFFERS,
+    "operations": tables.operation_columns(breakdown(idle=0.1)),
+    "values": tables.VALUES,
+    "estimated collectives": tables.ESTIMATED_COLLECTIVES,
+    "numbers": number_tables.numbers_columns(),
+    "layers": number_tables.LAYERS,
+    "shards": number_tables.SHARDS,
     "experts": LOADS,
     "plan": board_rows.columns(),
     "compare": measured_rows.columns("tokens"),
