@@ -1,7 +1,6 @@
 """Commands that are alone with their engine: where nobody reads them any more, it stops, and they say so."""
 
 import json
-import os
 import signal
 import subprocess
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.run_directory import find
 
-from ..conftest import LEAST, SHARDTUI
+from ..conftest import LEAST, SHARDTUI, killed_after
 from .test_cli import run, started
 
 ENDLESS = ("train", "--run=mine", "--steps=10000000", *LEAST)
@@ -65,10 +64,18 @@ def test_a_comparison_that_nobody_reads_ends(home: Path) -> None:
     assert run_directory.all_runs() == []
 
 
-def test_an_interrupt_before_the_engine_listens_is_kept_for_it(home: Path) -> None:
-    process = subprocess.Popen([*SHARDTUI, *ENDLESS, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+@pytest.mark.parametrize("trains", [False, pytest.param(True, marks=pytest.mark.core)])
+def test_an_interrupt_ends_the_run_after_its_step_and_is_kept_until_the_engine_listens(
+    home: Path, trains: bool
+) -> None:
+    process = started(*ENDLESS, "--json")
     log = home / "state/shardtui/runs/mine/engine.log"
     while not log.exists():  # it is made as the engine is started
         assert process.poll() is None
-    os.kill(process.pid, signal.SIGINT)
-    check_ended(process, 130)
+    if trains:
+        next(line for line in process.stdout if '"StepDone"' in line)
+    process.send_signal(signal.SIGINT)
+    with killed_after(240, process.pid):
+        *_, last = process.stdout
+        check_ended(process, 130)
+    assert json.loads(last)["type"] == "RunEnded"

@@ -1,8 +1,6 @@
 """The command line as a user has it: a process, its output, its exit code, and what it leaves behind."""
 
-import json
 import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from shardtui.engine.wire import lock, run_directory
 from shardtui.tui.cli.main import _parser, main
 
 from ..command import answered
-from ..conftest import LEAST, SETTINGS, SHARDTUI, WITH_DROPOUT, killed_after, tiny_config
+from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
 from ..programs import OF_EXPERTS
 from ..schemas import checked, checked_lines
 
@@ -89,19 +87,6 @@ def test_presets_as_json(home: Path) -> None:
     assert {name for name, preset in presets.items() if not preset["fits"]} == {*OF_EXPERTS}
     (problem,) = presets["dp-ep4"]["problems"]
     assert "this model has no experts: try --model nano-moe or --set experts=8" in problem
-
-
-@pytest.mark.core
-def test_interrupting_stops_the_engine_after_its_step(home: Path) -> None:
-    process = started("train", *LEAST, "--steps=1000000", "--run=long", "--json")
-    for line in process.stdout:
-        if json.loads(line)["type"] == "StepDone":
-            break
-    process.send_signal(signal.SIGINT)
-    with killed_after(240, process.pid):
-        *_, stopped, ended = (json.loads(line) for line in process.stdout)
-        assert process.wait() == 130
-    assert (stopped["type"], stopped["reason"], ended["type"]) == ("EngineStopped", "stopped", "RunEnded")
 
 
 TRAIN = ["train", "--steps=3"]
