@@ -140,13 +140,26 @@ def test_bad_input_gives_one_message_and_leaves_nothing(home: Path, arguments: l
     assert list((home / "state").rglob("*.json*")) == []
 
 
-def test_all_problems_at_once(home: Path) -> None:
-    result = run("train", "--steps=0", "--preset=nope", "--batch-size=0", "--seed=-1", "--devices=0")
-    assert result.stderr.count("shardtui: ") == 5
-    short = home / "short"
-    short.write_text("too short")
-    result = run("train", "--steps=3", "--batch-size=12", f"--data={short}")
-    assert "does not divide" in result.stderr and "9 bytes are fewer than one sequence of 128 + 1" in result.stderr
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (
+            "train --steps=0 --preset=nope --batch-size=0 --seed=-1 --devices=0",
+            ["--steps 0: ", "preset nope: no such preset", "--batch-size 0: ", "--seed -1: ", "--devices 0: "],
+        ),
+        ("train --steps=3 --batch-size=12 --data={home}/short", ["does not divide", "9 bytes are fewer than one sequ"]),
+        (
+            "compare nope tp ./tp.toml --steps=0 --batch-size=0",
+            ["preset nope: no such", "/tp.toml: no such file", "--steps 0", "--batch-size 0", "has the same name"],
+        ),
+    ],
+)
+def test_all_problems_are_reported_at_once(home: Path, command: str, says: list[str]) -> None:
+    (home / "short").write_text("too short")
+    result = answered(*command.format(home=home).split())
+    assert (result.returncode, result.stdout) == (2, "")
+    assert [words for words in says if words not in result.stderr] == []
+    assert list((home / "state").rglob("*.json*")) == []
 
 
 def test_rename_and_rm_take_ended_runs_and_no_others(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,11 +63,7 @@ def test_compare_measures_presets_and_leaves_no_files(home: Path) -> None:
     assert files(home / "state") == []
 
 
-def test_bad_input_is_refused_with_every_problem(home: Path) -> None:
-    result = run("compare", "nope", "tp", "./tp.toml", "--steps=0", "--batch-size=0")
-    assert (result.returncode, result.stdout) == (2, "")
-    for says in ("preset nope: no such", "/tp.toml: no such file", "--steps 0", "--batch-size 0", "has the same name"):
-        assert says in result.stderr
+def test_data_that_cannot_be_read_are_named_once(home: Path) -> None:
     refused = run("compare", "tp", "--data=/dev/null", *SETTINGS)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.count("a character device, not a file") == 1
