@@ -101,14 +101,12 @@ def test_the_report_shows_values_collectives_and_the_compiled_program(program: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{program}:nothing"], "program.py:nothing: program.py ({program}) has no nothing: it has checkpoint_name"),
         (["{program}:SPEC"], "SPEC of program.py is P"),
         (["{program}:number"], "program.py:number: it returns int: return what jax.jit(f).lower(…) or .trace(…) gives"),
         (["{program}:wrong_shapes"], "explain program.py:wrong_shapes: TypeError: dot_general"),
         (["{program}:elsewhere"], "it has a mesh of its own, other than --mesh data=4,model=2: leave --mesh out"),
         (["{program}:needs"], "program.py:needs: it takes mesh, but is called without arguments"),
         (["absent.py:f"], "explain absent.py:f: there is no file"),
-        (["absent.py"], "explain absent.py: no function is named: write absent.py:FUNCTION"),
         (["{program}:pair", "--diff=absent.json"], "--diff absent.json: cannot be read: No such file or directory"),
         (["{program}:pair", "--diff={program}"], "not what `shardtui explain … --save` wrote"),
         (["{program}:pair", "--save=/nowhere/x"], "--save /nowhere/x: cannot be written: No such file"),
