@@ -54,8 +54,6 @@ def test_compare_measures_presets_and_leaves_no_files(home: Path) -> None:
         assert (row["mesh"], row["verdict"], row["problems"]) == (mesh, "fits", [])
         measured, compiled = row["measured"], row["compiled"]
         assert (measured["steps"], board["memory_source"]) == (3, "live arrays")
-        assert measured["fastest_seconds"] <= measured["lower_quartile_seconds"] <= measured["step_seconds"]
-        assert measured["step_seconds"] <= measured["upper_quartile_seconds"] <= measured["slowest_seconds"]
         assert measured["tokens_per_second"] == 8 * 16 / measured["step_seconds"]
         assert abs(measured["bytes_in_use"] / compiled["argument_bytes"] - 1) < 0.1
         assert compiled["bytes_sent"] == sum(flow["bytes_sent"] for flow in compiled["collectives"]) > 0
