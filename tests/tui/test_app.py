@@ -214,7 +214,7 @@ async def test_a_loss_that_is_not_finite_pauses_the_run(home: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Path) -> None:
+async def test_a_request_shows_before_its_answer_and_escape_or_the_active_preset_cancels_it(home: Path) -> None:
     directory = run_directory.create(least_config())
     async with shown(directory, True) as (app, pilot):
         await until(lambda: app.state.step >= 1, "steps")
@@ -230,6 +230,11 @@ async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Pat
             os.kill(holder.pid, signal.SIGCONT)
         await until(lambda: any(isinstance(event, SwitchCancelled) for event in app.state.events), "the answer")
         assert (app.state.preset, app.state.requested, app.state.switches) == ("dp", "", [])
+        await choose(app, pilot, "fsdp")
+        await until(lambda: app.state.compiling, "a compilation")
+        await choose(app, pilot, "dp")
+        await until(lambda: app.state.compiling is None, "its end")
+        assert (app.state.preset, app.state.switches) == ("dp", [])
         await stop(app)
 
 

@@ -87,7 +87,6 @@ async def test_rows_are_sorted_by_value_or_else_by_text_with_what_is_unknown_las
     """The values of two rows differ by less than their cells show."""
     rows = {"a": ("● beta", 1_204_400.0), "b": ("Alpha", 1_203_900.0), "c": ("", math.nan), "d": ("gamma", None)}
     columns = [Column("name", lambda row: row[0]), figure("size", lambda row: row[1], formatting.size)]
-
     async with TableApp().run_test() as pilot:
         table = pilot.app.query_one(Table)
         table.show_columns(columns, rows)
