@@ -1,63 +1,39 @@
-"""FIFOs, sockets, devices and directories in place of files: nothing blocks on them, and messages name them."""
+"""FIFOs in place of files of runs and presets: nothing blocks on them, and messages name them."""
 
 import json
 import os
 from pathlib import Path
 
 import pytest
-from shardtui.engine.base.regular_file import NotRegular, open_regular, read_regular
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_files import user_presets
 from shardtui.engine.spec.preset_reader import load_preset, load_presets
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import EventLog, last_seq
-from shardtui.engine.wire.run_directory import RunDirectory, compilation_cache, plan_cache, state_home
+from shardtui.engine.wire.run_directory import compilation_cache, plan_cache, state_home
 
 from ..command import answered
 from ..conftest import tiny_config
 
 
 def fifo(path: Path) -> Path:
-    """Makes a FIFO, in place of the file if there is one."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)
     return path
 
 
-def created(name: str) -> RunDirectory:
-    return run_directory.create(tiny_config(run=name))
-
-
-def test_only_regular_files_are_opened(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"text")
-    (tmp_path / "link").symlink_to("file")
-    assert read_regular(tmp_path / "file", 4) == read_regular(tmp_path / "link", 4) == b"text"
-    others = {fifo(tmp_path / "fifo"): "a FIFO", tmp_path: "a directory", Path("/dev/zero"): "a character device"}
-    for path, kind in others.items():
-        with pytest.raises(NotRegular, match=f"{kind}, not a regular file"):
-            open_regular(path)
-    with pytest.raises(FileNotFoundError):
-        open_regular(tmp_path / "none")
-    events = fifo(tmp_path / "events.jsonl")
+def test_good_runs_are_listed_next_to_bad_ones(home: Path) -> None:
+    good, *bad = (run_directory.create(tiny_config(run=name)).path for name in ("good-1", "bad-1", "bad-2"))
+    fifos = [fifo(bad[0] / "run.json"), fifo(bad[1] / "events.jsonl")]
+    listed = answered("ls", "--json")
+    assert [run["run"] for run in json.loads(listed.stdout)["runs"]] == [good.name]
+    for path in fifos:
+        assert f"{path}: cannot be read: a FIFO, not a regular file" in listed.stderr
     for use in (last_seq, lambda path: EventLog(path, lambda event: None)):
         with pytest.raises(UserError, match=r"events\.jsonl: cannot be read: a FIFO"):
-            use(events)
-
-
-def test_good_runs_are_listed_next_to_bad_ones(home: Path) -> None:
-    for name in ("good-1", "bad-1", "bad-2"):
-        created(name)
-    runs = run_directory.state_home()
-    bad = {
-        fifo(runs / "bad-1/run.json"): "cannot be read: a FIFO, not a regular file",
-        fifo(runs / "bad-2/events.jsonl"): "cannot be read: a FIFO, not a regular file",
-    }
-    listed = answered("ls", "--json")
-    assert [run["run"] for run in json.loads(listed.stdout)["runs"]] == ["good-1"]
-    for path, why in bad.items():
-        assert f"{path}: {why}" in listed.stderr
+            use(fifos[1])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +41,7 @@ def test_good_runs_are_listed_next_to_bad_ones(home: Path) -> None:
     [(["verify"], "run.json"), (["train", "--resume"], "run.json"), (["train", "--resume"], "events.jsonl")],
 )
 def test_commands_name_the_bad_file_of_a_run(home: Path, command: list[str], name: str) -> None:
-    path = fifo(created("tiny-1").path / name)
+    path = fifo(run_directory.create(tiny_config()).path / name)
     result = answered(*command, "tiny-1", *(["--steps=3"] if "train" in command else []))
     assert result.returncode == 2
     assert f"shardtui: {path}: " in result.stderr
