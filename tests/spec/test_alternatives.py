@@ -8,7 +8,7 @@ import pytest
 import yaml
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task
-from shardtui.engine.parallel.rules import Decision, by_rules, flax_rules
+from shardtui.engine.parallel.rules import by_rules, flax_rules
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_program
@@ -53,11 +53,15 @@ def test_the_first_alternative_that_divides_and_is_free_is_used() -> None:
     assert odd[1].problem is None
 
 
-def test_a_dim_that_no_alternative_fits_is_a_problem() -> None:
+def test_a_dim_that_no_alternative_fits_is_a_problem_and_explicit_axis_types_take_none() -> None:
     task = Task(tiny_config(model=tiny_model(mlp=63)), "cpu")
     with pytest.raises(UserError, match=r"mlp 63: no alternative fits: model \(63 does not divide by 2\); .*add \[\]"):
         place(task, preset('mlp = [["model"], ["fsdp", "model"]]'), jax.devices())
     assert place(task, preset('mlp = [["model"], []]'), jax.devices())
+    with pytest.raises(UserError, match="explicit axis types take no alternatives"):
+        place(task, preset('mlp = [["model"], []]', 'axis_types = "explicit"'), jax.devices())
+    rules = flax_rules(preset('mlp = [["model"], ["fsdp", "model"], []]'), set())
+    assert [axes for name, axes in rules if name == "mlp"] == ["model", ("fsdp", "model"), None]
 
 
 @pytest.mark.parametrize(
@@ -70,14 +74,6 @@ def test_a_dim_that_no_alternative_fits_is_a_problem() -> None:
 )
 def test_alternatives_that_cannot_be_are_refused(rules: str, problem: str) -> None:
     assert problem in "\n".join(preset(rules).problems)
-
-
-def test_explicit_axis_types_take_no_alternatives_and_flax_repeated_rules() -> None:
-    task = Task(tiny_config(), "cpu")
-    with pytest.raises(UserError, match="explicit axis types take no alternatives"):
-        place(task, preset('mlp = [["model"], []]', 'axis_types = "explicit"'), jax.devices())
-    rules = flax_rules(preset('mlp = [["model"], ["fsdp", "model"], []]'), set())
-    assert [axes for name, axes in rules if name == "mlp"] == ["model", ("fsdp", "model"), None]
 
 
 @pytest.mark.core
@@ -129,14 +125,8 @@ ici_tensor_parallelism: 2
 """
 
 
-@pytest.fixture
-def rules(tmp_path: Path) -> Path:
-    path = tmp_path / "small.yml"
-    path.write_text(RULES)
-    return path
-
-
-def test_rules_become_a_preset_that_fits(rules: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_become_a_preset_that_fits_and_is_exported(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (rules := home / "small.yml").write_text(RULES)
     assert main(["presets", "import", str(rules)]) == 0
     preset = load_preset("small")
     assert preset.mesh == {"fsdp": -1, "tensor": 2}
@@ -157,17 +147,13 @@ def test_rules_become_a_preset_that_fits(rules: Path, home: Path, capsys: pytest
     assert "[overrides]: MaxText's rules are by logical axis only" in capsys.readouterr().err
     assert main(["presets", "export", "dp-tp2"]) == 0
     assert '["activation_batch", ["data"]]' in capsys.readouterr().out
-
-
-def test_sizes_may_be_given_and_exports_are_imported_the_same(rules: Path, tmp_path: Path, home: Path) -> None:
     found = read_maxtext(rules, "any", {"data": 2, "stage": 2})
     assert found.preset.sizes(16) == {"data": 2, "stage": 2, "fsdp": 2, "tensor": 2}
     assert found.preset.stage_axes == ("stage",)
     with pytest.raises(UserError, match=r"--mesh model: not an axis of .*: choose from data, stage, fsdp, tensor"):
         read_maxtext(rules, "any", {"model": 2})
-    main(["presets", "import", str(rules)])
     for name in ("small", "fsdp-tp2", "hsdp", "dp-tp2-pp2"):
-        path = tmp_path / f"{name}-out.yml"
+        path = home / f"{name}-out.yml"
         path.write_text(maxtext_text(load_preset(name)))
         assert yaml.safe_load(path.read_text())["mesh_axes"] == list(load_preset(name).mesh)
         again, preset = read_maxtext(path, name, {}).preset, load_preset(name)
@@ -204,12 +190,10 @@ def test_rules_of_some_parameters_are_theirs_alone(tmp_path: Path, home: Path) -
     model = tiny_model(experts=4, heads=4, kv_heads=2)
     placement = place(Task(tiny_config(model=model), "cpu"), found.preset, jax.devices())
     splits = {
-        name: [axis for dim in decision.dims for axis in dim.axes]
-        for name, decision in jax.tree_util.tree_leaves_with_path(placement.state.params, is_leaf=is_decision)
-        for name in [jax.tree_util.keystr(name, simple=True, separator=".")]
-        if "kernel" in name or "embedding" in name
+        jax.tree_util.keystr(name, simple=True, separator="."): [axis for dim in decision.dims for axis in dim.axes]
+        for name, decision in jax.tree_util.tree_leaves_with_path(placement.state.params)
     }
-    assert splits == {
+    assert {name: axes for name, axes in splits.items() if "kernel" in name or "embedding" in name} == {
         "blocks.attention.kv.kernel": ["expert"],
         "blocks.attention.out.kernel": ["expert"],
         "blocks.attention.query.kernel": ["expert"],
@@ -225,10 +209,6 @@ def test_rules_of_some_parameters_are_theirs_alone(tmp_path: Path, home: Path) -
     path.write_text(ATTENTION_ON_EXPERT.replace("['heads', []]", "['q_heads', ['fsdp']], ['heads', []]"))
     with pytest.raises(UserError, match="q_heads is split otherwise than heads: give both the same axes"):
         read_maxtext(path, "a", {"fsdp": 4, "expert": 2})
-
-
-def is_decision(leaf: object) -> bool:
-    return isinstance(leaf, Decision)
 
 
 @pytest.mark.parametrize(
