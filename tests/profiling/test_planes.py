@@ -73,7 +73,11 @@ def parts(breakdown: StepBreakdown) -> dict[str, float]:
     return {part.name: round(part.seconds * 1e6, 6) for part in breakdown.parts if part.seconds}
 
 
-def test_the_step_of_a_tpu_is_divided_among_its_parts(tmp_path: Path) -> None:
+def test_the_step_of_a_tpu_is_divided_among_its_parts_and_operations_have_rates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy reads and writes 256 bytes in 10 µs; an all-reduce sends 256 in 20 µs, after 5 µs of waiting."""
+    monkeypatch.setattr(breakdown_module, "peaks", lambda kind: Peaks(1e12, 1e9, 5e8))
     breakdown = read_breakdown(tpu().write(tmp_path), {"data": 2})
     assert breakdown.steps == 3
     # from 10 to 280: three steps of 70 and two pauses of 30
@@ -88,37 +92,28 @@ def test_the_step_of_a_tpu_is_divided_among_its_parts(tmp_path: Path) -> None:
         "idle": 5,  # device 1, until it begins the all-reduce
     }
     assert [sum(device.seconds) for device in breakdown.devices] == pytest.approx([90e-6, 90e-6])
-
-
-def test_the_collectives_of_a_tpu_have_hidden_time_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breakdown_module, "peaks", lambda kind: Peaks(1e12, 1e9, 1e9))
-    breakdown = read_breakdown(tpu().write(tmp_path), {"data": 2})
-    found = {each.name: each for each in breakdown.collectives}
-    gather, reduce = found["all-gather-start.1"], found["all-reduce.2"]
+    collectives = {each.name: each for each in breakdown.collectives}
+    gather, reduce = collectives["all-gather-start.1"], collectives["all-reduce.2"]
     assert (gather.hidden_seconds, gather.exposed_seconds) == pytest.approx((20e-6, 10e-6))
     assert (gather.count, reduce.count) == (1, 1)
-    assert reduce.predicted_seconds == pytest.approx(2 * 0.5 * 256 / 1e9)
-    assert gather.predicted_seconds == pytest.approx(0.5 * 256 / 1e9)
+    assert (gather.predicted_seconds, reduce.predicted_seconds) == pytest.approx((128 / 5e8, 2 * 128 / 5e8))
     assert [(wait.device, wait.count) for wait in breakdown.waits] == [(1, 1)]
     assert breakdown.waits[0].seconds == pytest.approx(10e-6)
-
-
-def test_operations_have_rates_and_their_share_of_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy reads and writes 256 bytes in 10 µs; an all-reduce sends 256 in 20 µs, after 5 µs of waiting."""
-    monkeypatch.setattr(breakdown_module, "peaks", lambda kind: Peaks(1e12, 1e9, 5e8))
-    breakdown = read_breakdown(tpu().write(tmp_path), {"data": 2})
-    found = {each.name: each for each in breakdown.operations}
-    copy, reduce, fusion = found["copy.4"], found["all-reduce.2"], found["fusion.1"]
-    assert (copy.flops, copy.bytes, reduce.bytes, fusion.bytes) == (None, 512, 256, None)
-    assert (copy.bytes_per_second, reduce.bytes_per_second) == pytest.approx((512 / 10e-6, 256 / 20e-6), rel=1e-3)
-    assert (copy.bandwidth_share, reduce.bandwidth_share) == pytest.approx((0.0512, 0.0256), rel=1e-3)
-    assert (copy.roofline_seconds, reduce.roofline_seconds) == pytest.approx((512e-9, 512e-9))
+    operations = {each.name: each for each in breakdown.operations}
+    copy, sums, fusion = operations["copy.4"], operations["all-reduce.2"], operations["fusion.1"]
+    assert (copy.flops, copy.bytes, sums.bytes, fusion.bytes) == (None, 512, 256, None)
+    assert (copy.bytes_per_second, sums.bytes_per_second) == pytest.approx((512 / 10e-6, 256 / 20e-6), rel=1e-3)
+    assert (copy.bandwidth_share, sums.bandwidth_share) == pytest.approx((0.0512, 0.0256), rel=1e-3)
+    assert (copy.roofline_seconds, sums.roofline_seconds) == pytest.approx((512e-9, 512e-9))
+    assert (fusion.part, fusion.module, fusion.source) == ("matrix products", "blocks/mlp", "/home/me/model.py:12")
+    breakdown = read_breakdown(tpu().write(tmp_path), {})
+    assert "all-reduce: waiting" in parts(breakdown)
+    assert {tuple(each.axes) for each in breakdown.collectives} == {()}, "none without a mesh"
 
 
 def test_the_chip_and_unknown_lines_are_named_and_a_collective_is_in_progress_from_its_start(tmp_path: Path) -> None:
     space = tpu()
-    plane = space.plane("/device:TPU:2")
-    plane.say(device_type_string="TPU v6 Lite")
+    space.plane("/device:TPU:2").say(device_type_string="TPU v6 Lite")
     (copy,) = [each for each in read_breakdown(space.write(tmp_path), {"data": 2}).operations if each.name == "copy.4"]
     assert copy.roofline_seconds == pytest.approx(512 / 1638e9, rel=1e-3)
     space = tpu()
@@ -128,30 +123,19 @@ def test_the_chip_and_unknown_lines_are_named_and_a_collective_is_in_progress_fr
     (gather,) = [each for each in breakdown.collectives if each.kind == "all-gather"]
     assert (gather.hidden_seconds, gather.exposed_seconds) == pytest.approx((20e-6, 10e-6))
     space = tpu()
-    plane = space.plane("/device:NPU:0")
-    plane.line("what", [("is this", 0, 1)])
+    space.plane("/device:NPU:0").line("what", [("is this", 0, 1)])
     space.message.planes[0].lines[3].name = b"A New Line"
     breakdown = read_breakdown(space.write(tmp_path), {"data": 2})
     assert breakdown.skipped == ["/device:TPU:0: A New Line", "/device:NPU:0"]
 
 
-def test_an_operation_has_its_module_and_source_and_collectives_without_a_mesh_no_axes(tmp_path: Path) -> None:
-    breakdown = read_breakdown(tpu().write(tmp_path), {})
-    (fusion,) = [each for each in breakdown.operations if each.name == "fusion.1"]
-    assert (fusion.part, fusion.module, fusion.source) == ("matrix products", "blocks/mlp", "/home/me/model.py:12")
-    assert "all-reduce: waiting" in parts(breakdown)
-    assert {tuple(each.axes) for each in breakdown.collectives} == {()}
+def test_a_step_that_is_cut_on_one_device_does_not_count(tmp_path: Path) -> None:
+    for cut in (1, 4):
+        breakdown = read_breakdown(tpu(steps=4, cut=cut).write(tmp_path), {"data": 2})
+        assert (breakdown.steps, breakdown.step_seconds) == (3, pytest.approx(90e-6))
 
 
-@pytest.mark.parametrize("cut", [1, 4])
-def test_a_step_that_is_cut_on_one_device_does_not_count(tmp_path: Path, cut: int) -> None:
-    breakdown = read_breakdown(tpu(steps=4, cut=cut).write(tmp_path), {"data": 2})
-    assert breakdown.steps == 3
-    assert breakdown.step_seconds == pytest.approx(90e-6)
-
-
-def test_devices_that_number_runs_differently_are_aligned(tmp_path: Path) -> None:
-    """Device 1 was traced from the second step on: its first run is the second of device 0."""
+def test_a_device_that_was_traced_from_the_second_step_on_is_aligned(tmp_path: Path) -> None:
     space = tpu(steps=4)
     for line in space.message.planes[1].lines:
         late = [event for event in line.events if event.offset_ps >= STEP * 10**6]
@@ -178,7 +162,7 @@ def gpu(sampled: int = 0) -> Space:
     return space
 
 
-def test_the_step_of_a_gpu_is_divided_among_its_parts(tmp_path: Path) -> None:
+def test_the_step_of_a_gpu_is_divided_among_its_parts_also_beside_a_longer_program(tmp_path: Path) -> None:
     breakdown = read_breakdown(gpu().write(tmp_path), {"model": 2}, GPU_TEXT)
     assert breakdown.steps == 3
     assert breakdown.step_seconds == pytest.approx(250e-6 / 3)
@@ -188,12 +172,8 @@ def test_the_step_of_a_gpu_is_divided_among_its_parts(tmp_path: Path) -> None:
     assert found["other programs"] == pytest.approx(5 * 2 / 3)  # the copies between steps: the last is after the end
     assert sum(found.values()) == pytest.approx(250 / 3)
     assert breakdown.collectives[0].hidden_seconds == pytest.approx(20e-6)
-
-
-def test_the_text_says_which_program_of_a_trace_is_the_step(tmp_path: Path) -> None:
-    """A sampler that ran in the trace may have taken longer."""
-    alone, beside = (read_breakdown(gpu(each).write(tmp_path), {"model": 2}, GPU_TEXT) for each in (0, 10 * STEP))
-    assert (beside.program, beside.steps, parts(beside)) == ("jit_step", 3, parts(alone))
+    beside = read_breakdown(gpu(sampled=10 * STEP).write(tmp_path), {"model": 2}, GPU_TEXT)
+    assert (beside.program, beside.steps, parts(beside)) == ("jit_step", 3, found), "the text says which is the step"
 
 
 CONVOLUTION = """HloModule jit_conv
@@ -209,7 +189,7 @@ custom_call_target="__cudnn$convForward"
 
 
 def test_a_convolution_of_a_gpu_library_is_one_product_of_several_kernels(tmp_path: Path) -> None:
-    """As in a trace of an MI300X: one stream, and two kernels for the operation."""
+    """As in a trace of an MI300X."""
     space = Space()
     plane = space.plane("/device:GPU:7")
     for at in (0, STEP, 2 * STEP):
@@ -217,8 +197,7 @@ def test_a_convolution_of_a_gpu_library_is_one_product_of_several_kernels(tmp_pa
             events = [(kernel, at + begin, at + end)]
             plane.line("Stream #1(Kernel)", events, hlo_op="conv.1", hlo_module="jit_conv", program_id="15")
     breakdown = read_breakdown(space.write(tmp_path), {}, CONVOLUTION)
-    assert breakdown.steps == 3
-    assert parts(breakdown)["matrix products"] == pytest.approx(38)
+    assert (breakdown.steps, parts(breakdown)["matrix products"]) == (3, pytest.approx(38))
     (found,) = breakdown.operations
     assert (found.count, found.flops) == (1, 2 * 2 * 8 * 5 * 3)
 

@@ -60,6 +60,9 @@ def test_operations_follow_each_other_and_collectives_share_links_and_pass_behin
     breakdown = predicted(WHILE)
     assert breakdown.step_seconds == pytest.approx(5 * 0.002)
     assert [(each.name, each.count) for each in breakdown.operations] == [("g", 5)]
+    breakdown = predicted(FUSION, KERNEL)
+    assert breakdown.skipped == ["k"], "it has no estimate"
+    assert parts(breakdown) == pytest.approx({"other fusions": FUSED})
 
 
 def test_an_asynchronous_collective_ends_with_its_done_not_with_an_update() -> None:
@@ -103,12 +106,6 @@ def test_a_transfer_between_slices_takes_the_rate_of_dcn() -> None:
         predicted_breakdown(module, mesh, load_topology("v5e:4x4"))
 
 
-def test_what_has_no_estimate_is_named() -> None:
-    breakdown = predicted(FUSION, KERNEL)
-    assert breakdown.skipped == ["k"]
-    assert parts(breakdown) == pytest.approx({"other fusions": FUSED})
-
-
 @pytest.mark.parametrize(
     ("text", "mesh", "topology", "message"),
     [
@@ -139,24 +136,18 @@ def test_the_work_of_a_compiled_program_takes_its_estimated_cycles(name: str) ->
 WHOLE_MESH = {"data": 4, "seq": 1, "model": 2}
 
 
-def read(name: str) -> Program:
-    module = parse((TEXTS / f"tpu-{name}.hlo").read_text())
-    return Program(module, WHOLE_MESH, 8, set())
-
-
-def test_a_collective_of_fusions_is_one_and_one_with_a_slice_a_reduce_scatter() -> None:
-    operations = read("fsdp").operations
+def test_every_collective_of_the_inventory_has_one_operation_that_begins_it() -> None:
+    read = {
+        path.stem: Program(parse(path.read_text()), WHOLE_MESH, 8, set()) for path in sorted(TEXTS.glob("tpu-*.hlo"))
+    }
+    for name, program in read.items():
+        begins = [each for each in program.operations.values() if each.collective and each.is_begin]
+        found = [(program.collectives[each.collective].kind, each.part.rpartition(" ")[2]) for each in begins]
+        assert len(found) == len(inventory(program.module, WHOLE_MESH)), name
+    operations = read["tpu-fsdp"].operations
     begin, middle, end = (operations[name] for name in ("async-collective-start", "fusion.27", "async-collective-done"))
-    assert begin.part == end.part == "all-gather over data"
+    assert begin.part == end.part == "all-gather over data", "a collective of fusions is one"
     assert begin.collective == end.collective == "async-collective-start"
     assert (begin.is_begin, end.is_begin) == (True, False)
     assert (middle.part, middle.collective) == ("matrix products", "")
-    assert read("fsdp").operations["fusion.25"].part == "reduce-scatter over data"
-
-
-def test_every_collective_of_the_inventory_has_one_operation_that_begins_it() -> None:
-    for path in TEXTS.glob("tpu-*.hlo"):
-        program = read(path.stem.removeprefix("tpu-"))
-        begins = [each for each in program.operations.values() if each.collective and each.is_begin]
-        found = sorted((program.collectives[each.collective].kind, each.part.rpartition(" ")[2]) for each in begins)
-        assert len(found) == len(inventory(program.module, WHOLE_MESH)), path.name
+    assert operations["fusion.25"].part == "reduce-scatter over data", "one with a slice"

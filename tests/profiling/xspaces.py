@@ -11,27 +11,21 @@ Timed = tuple[str, int, int]
 
 
 class Space:
-    """A trace under construction."""
-
     def __init__(self) -> None:
         self.message = space_class()()
 
     def plane(self, name: str) -> "PlaneWriter":
-        """Adds a plane."""
         message = self.message.planes.add()
         message.name = name.encode()
         return PlaneWriter(message)
 
     def write(self, folder: Path) -> Path:
-        """Writes the trace as a file."""
         path = folder / "host.xplane.pb"
         path.write_bytes(self.message.SerializeToString())
         return path
 
 
 class PlaneWriter:
-    """A plane under construction."""
-
     def __init__(self, message: Any) -> None:
         self.message = message
         self.events: dict[str, int] = {}
