@@ -5,57 +5,23 @@ Requests follow XLA's `coordination_service.proto`, with only the fields needed 
 
 import contextlib
 import re
-import struct
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import grpc
+from shardtui.engine.base.protobuf import message_class
 
 SERVICE = "/xla.coordination.CoordinationService/"
-VARINT, FIXED64, BYTES = 0, 1, 2
+MESSAGES = {
+    "Source": ("fixed64 incarnation 3",),
+    "Entry": ("bytes key 1", "bytes value 2"),
+    "Insert": ("Source source 1", "Entry entry 2", "bool overwrites 3"),
+    "Request": ("Source source 1", "bytes key 2"),
+    "Folder": ("bytes key 1", "Entry* entries 2"),
+}
+Insert, Request, Folder = (message_class("attacker", MESSAGES, name) for name in ("Insert", "Request", "Folder"))
 INCARNATION = re.compile(r"wrong service incarnation: requested \d+, currently (\d+)")
-
-
-def field(number: int, value: int | bytes, kind: int = BYTES) -> bytes:
-    head = varint(number << 3 | kind)
-    match value:
-        case bytes():
-            return head + varint(len(value)) + value
-        case _ if kind == FIXED64:
-            return head + struct.pack("<Q", value)
-        case _:
-            return head + varint(value)
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def fields(data: bytes) -> list[tuple[int, bytes]]:
-    """Returns the fields of a protobuf message, by number; all must hold bytes."""
-    found: list[tuple[int, bytes]] = []
-    at = 0
-    while at < len(data):
-        key, at = _read_varint(data, at)
-        assert key & 7 == BYTES, "every field of these answers holds bytes"
-        size, at = _read_varint(data, at)
-        found.append((key >> 3, data[at : at + size]))
-        at += size
-    return found
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte, at = data[at], at + 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value, at
 
 
 class Attacker:
@@ -73,23 +39,18 @@ class Attacker:
                 return
 
     def write(self, key: str, value: bytes) -> None:
-        entry = field(1, key.encode()) + field(2, value)
-        self._call("InsertKeyValue", field(2, entry) + field(3, 1, VARINT))
-
-    def delete(self, key: str, is_folder: bool = False) -> None:
-        self._call("DeleteKeyValue", field(2, key.encode()) + field(3, int(is_folder), VARINT))
+        self._call("InsertKeyValue", Insert(entry={"key": key.encode(), "value": value}, overwrites=True))
 
     def read(self, folder: str) -> Mapping[str, bytes]:
-        answer = self._call("GetKeyValueDir", field(2, folder.encode()))
-        entries = [dict(fields(value)) for number, value in fields(answer) if number == 2]
-        return {entry[1].decode(): entry.get(2, b"") for entry in entries}
+        answer = Folder.FromString(self._call("GetKeyValueDir", Request(key=folder.encode())))
+        return {entry.key.decode(): entry.value for entry in answer.entries}
 
-    def _call(self, method: str, request: bytes) -> bytes:
+    def _call(self, method: str, request: Any) -> bytes:
         call = self._channel.unary_unary(SERVICE + method)
         for _ in range(2):
-            incarnations = field(1, field(3, self._incarnation, FIXED64))
+            request.source.incarnation = self._incarnation
             try:
-                return call(incarnations + request, timeout=5)
+                return call(request.SerializeToString(), timeout=5)
             except grpc.RpcError as error:
                 known = INCARNATION.search(str(error))
                 if known is None or int(known[1]) == self._incarnation:

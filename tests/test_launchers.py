@@ -38,7 +38,6 @@ PROGRAMS = {
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, home: Path) -> list[list[str]]:
-    """The processes that `shardtui engine` becomes."""
     found: list[list[str]] = []
     monkeypatch.setattr(engine.os, "execv", lambda _, command: found.append(command))
     return found
@@ -86,7 +85,6 @@ def test_scripts_start_a_supervisor_on_each_host(
     script: str, options: list[str], coordinator: str, least: int | None, tmp_path: Path, started: list[list[str]]
 ) -> None:
     commands = arguments_of(script, *options, folder=tmp_path)
-    assert len(commands) == HOSTS
     assert {found.min_processes for found in checked(commands, coordinator, started)} == {least}
 
 
@@ -98,8 +96,7 @@ def test_an_indexed_job_starts_a_supervisor_in_each_pod(started: list[list[str]]
     assert service["metadata"]["name"] == pod["subdomain"] == job["metadata"]["name"] == "big"
     assert service["spec"] == {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job-name": "big"}}
     (container,) = pod["containers"]
-    rules = json.dumps(spec["podFailurePolicy"])
-    assert container["name"] in rules
+    assert container["name"] in json.dumps(spec["podFailurePolicy"])
     program, *arguments = container["command"]
     assert program == "shardtui"
     index = "$(JOB_COMPLETION_INDEX)"

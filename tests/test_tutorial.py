@@ -36,14 +36,8 @@ OF_THE_COMPILER = re.compile(r"^.*(?:temporaries|a step needs).*$", re.MULTILINE
 SIZE = (110, 32)
 """Columns and rows of a terminal on which Watch has all panels that a page names."""
 PAGES = [
-    page.relative_to(DOCS).as_posix()
-    for page in (
-        *sorted((DOCS / "tutorial").glob("*.md")),
-        *(
-            DOCS / name
-            for name in ("curves.md", "data.md", "explain.md", "out-of-memory.md", "slow-step.md", "tpu-vm.md")
-        ),
-    )
+    *(page.relative_to(DOCS).as_posix() for page in sorted((DOCS / "tutorial").glob("*.md"))),
+    *("curves.md", "data.md", "explain.md", "out-of-memory.md", "slow-step.md", "tpu-vm.md"),
 ]
 
 
@@ -59,17 +53,16 @@ def blocks(page: str) -> list[Block]:
 @pytest.fixture
 def shell(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty directory, in which `shardtui` and `python` are those of this environment."""
-    commands = home / "bin"
+    commands, work = home / "bin", home / "work"
     commands.mkdir()
+    work.mkdir()
     for name, arguments in (("shardtui", " -m shardtui.tui"), ("python", "")):
         command = commands / name
         command.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n')
         command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
-    folder = home / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+    monkeypatch.chdir(work)
+    return work
 
 
 def run(block: Block) -> str:
@@ -118,7 +111,7 @@ def on_terminal(block: Block) -> Terminal:
 
 
 def move_cursor_to(terminal: Terminal, preset: str) -> None:
-    """Moves down the list, which begins again at its end. A key that comes before the list has the focus is lost."""
+    """A key that comes before the list has the focus is lost."""
     for _ in range(200):
         if f"╭─ {preset} ─" in "\n".join(terminal.screen.display):
             return
@@ -169,11 +162,6 @@ def test_the_reference_has_every_preset_and_option() -> None:
         assert f"`{option}" in section
 
 
-def _is_own(word: str) -> bool:
-    """Whether a word of `shardtui watch` stands before the program, whose options follow."""
-    return word != "-m" and not word.endswith(".py")
-
-
 def test_every_command_in_the_docs_has_known_options() -> None:
     """Of all pages and the README, also where a command needs hosts, a TPU or an hour."""
     parser = _parser(*COMMANDS)
@@ -184,7 +172,9 @@ def test_every_command_in_the_docs_has_known_options() -> None:
         for written in COMMAND.findall(page.read_text().replace("\\\n", " ")):
             name = written.split()[0]
             seen.add(name)
-            words = takewhile(_is_own, written.split()) if name == "watch" else written.split()
+            words = written.split()
+            if name == "watch":  # the options behind the program are its own
+                words = takewhile(lambda word: word != "-m" and not word.endswith(".py"), words)
             options = {word.partition("=")[0] for word in words if word.startswith("--")}
             unknown = options - known.get(name, known["run"]) - {"--help", "--version"}
             assert not unknown, f"{page.name}: shardtui {written}"
