@@ -15,12 +15,15 @@ SHARD = ROWS // 4 * COLUMNS // 2 * 4
 SPLIT_BOTH_WAYS = P("data", "model")
 
 
+Body = Callable[[jax.Array], jax.Array]
+
+
 @dataclass(frozen=True)
 class Program:
     """A program with one kind of collective."""
 
     name: str
-    body: Callable[[jax.Array], jax.Array]
+    body: Body
     """What runs on one device's shard."""
     out: P
     """The spec of the result."""
@@ -29,22 +32,19 @@ class Program:
     into: P = SPLIT_BOTH_WAYS
 
     def lower(self, mesh: Mesh) -> jax.stages.Lowered:
-        x = jax.ShapeDtypeStruct((ROWS, COLUMNS), jnp.float32, sharding=NamedSharding(mesh, self.into))
-        mapped = jax.shard_map(self.body, mesh=mesh, in_specs=self.into, out_specs=self.out, check_vma=False)
-        return jax.jit(mapped).lower(x)
+        return lowered(self.body, mesh, ROWS, self.into, self.out)
 
 
 def programs() -> Iterator[Program]:
     """Yields one program for each kind of collective, and for each kind of loop around one."""
     both, rows = SPLIT_BOTH_WAYS, P("data", None)
-    exchanged = partial(jax.lax.all_to_all, axis_name="model", split_axis=0, concat_axis=1, tiled=True)
     regathered = looped(lambda x: gathered(x)[:, 1 : x.shape[1] + 1])  # as many columns as there were
     rescattered = looped(lambda x: jnp.tile(scattered(x), (1, 2)))
     counted = partial(jax.lax.fori_loop, 2, 9, lambda _, x: psum(x) * 0.5 + jnp.sin(x))
     until_large = partial(jax.lax.while_loop, lambda x: x.sum() < 1e6, lambda x: psum(x) + x)
-    yield Program("psum", lambda x: jax.lax.psum(x, "data"), P(None, "model"), ("all-reduce", ["data"], 1, SHARD))
+    yield Program("psum", psum, P(None, "model"), ("all-reduce", ["data"], 1, SHARD))
     over_both = ("all-reduce", ["data", "model"], 1, SHARD)
-    yield Program("psum over two axes", lambda x: jax.lax.psum(x, ("data", "model")), P(None, None), over_both)
+    yield Program("psum over two axes", partial(psum, axis=("data", "model")), P(None, None), over_both)
     yield Program("pmax", lambda x: jax.lax.pmax(x, "model"), rows, ("all-reduce", ["model"], 1, SHARD))
     yield Program("all_gather", gathered, rows, ("all-gather", ["model"], 1, 2 * SHARD))
     yield Program("psum_scatter", scattered, both, ("reduce-scatter", ["model"], 1, 2 * SHARD), into=rows)
@@ -68,10 +68,8 @@ class SlicesProgram:
     """A program with one transfer between slices, over the mesh replica = slices × data = 4 × model = 2."""
 
     name: str
-    body: Callable[[jax.Array, int], jax.Array]
-    """What runs on one device's shard; its second argument is the number of slices."""
+    body: Body
     out: P
-    """The spec of the result."""
     kind: str
     gathers: bool = False
     """Whether its bytes are those of all slices' shards."""
@@ -83,62 +81,37 @@ class SlicesProgram:
         return self.kind, ["replica"], self.times, each, "dcn"
 
     def lower(self, mesh: Mesh) -> jax.stages.Lowered:
-        slices, into = mesh.shape["replica"], P(("replica", "data"), "model")
-        x = jax.ShapeDtypeStruct((256 * slices, 1024), jnp.float32, sharding=NamedSharding(mesh, into))
-        body = lambda x: self.body(x, slices)  # noqa: E731
-        return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=into, out_specs=self.out, check_vma=False)).lower(x)
+        return lowered(self.body, mesh, 256 * mesh.shape["replica"], P(("replica", "data"), "model"), self.out)
 
 
 def slices_programs() -> Iterator[SlicesProgram]:
     """Yields a program for each type of transfer between slices, in a loop and outside."""
-    same, whole = P(("replica", "data"), "model"), P("data", "model")
-    wide = P("data", ("model", "replica"))
-
-    def around(x: jax.Array, slices: int) -> jax.Array:
-        return jax.lax.ppermute(x, "replica", [(i, (i + 1) % slices) for i in range(slices)])
-
-    def summed(x: jax.Array, _: int) -> jax.Array:
-        return jax.lax.psum(x, "replica")
-
-    def gathered(x: jax.Array, _: int) -> jax.Array:
-        return jax.lax.all_gather(x, "replica", axis=0, tiled=True)
-
-    def scattered(x: jax.Array, _: int) -> jax.Array:
-        return jax.lax.psum_scatter(x, "replica", scatter_dimension=1, tiled=True)
-
-    def exchanged(x: jax.Array, _: int) -> jax.Array:
-        return jax.lax.all_to_all(x, "replica", 0, 1, tiled=True)
-
-    def in_loop(body: Callable[[jax.Array, int], jax.Array]) -> Callable[[jax.Array, int], jax.Array]:
-        return lambda x, slices: looped(lambda x: body(x, slices))(x)
-
-    def as_before(x: jax.Array, slices: int) -> jax.Array:
-        return gathered(x, slices)[1 : x.shape[0] + 1]
-
-    def in_rows(x: jax.Array, _: int) -> jax.Array:
-        return jax.lax.all_to_all(x, "replica", 0, 0, tiled=True)
-
-    def tiled(x: jax.Array, slices: int) -> jax.Array:
-        return jnp.tile(scattered(x, slices), (1, slices))
-
+    same, whole, wide = P(("replica", "data"), "model"), P("data", "model"), P("data", ("model", "replica"))
+    summed, passed = partial(psum, axis="replica"), partial(around, axis="replica")
+    joined, parted = partial(gathered, axis="replica", dim=0), partial(scattered, axis="replica")
+    exchanged_rows = partial(exchanged, axis="replica", dim=0)
+    rejoined = looped(lambda x: joined(x)[1 : x.shape[0] + 1])
+    reparted = looped(lambda x: jnp.tile(parted(x), (1, jax.lax.axis_size("replica"))))
     yield SlicesProgram("psum", summed, whole, "all-reduce")
-    yield SlicesProgram("all_gather", gathered, whole, "all-gather", gathers=True)
-    yield SlicesProgram("psum_scatter", scattered, wide, "reduce-scatter")
-    yield SlicesProgram("all_to_all", exchanged, wide, "all-to-all")
-    yield SlicesProgram("ppermute", around, same, "collective-permute")
-    yield SlicesProgram("psum in a loop", in_loop(summed), same, "all-reduce", times=TRIPS)
-    yield SlicesProgram("all_gather in a loop", in_loop(as_before), same, "all-gather", gathers=True, times=TRIPS)
-    yield SlicesProgram("psum_scatter in a loop", in_loop(tiled), same, "reduce-scatter", times=TRIPS)
-    yield SlicesProgram("all_to_all in a loop", in_loop(in_rows), same, "all-to-all", times=TRIPS)
-    yield SlicesProgram("ppermute in a loop", in_loop(around), same, "collective-permute", times=TRIPS)
+    yield SlicesProgram("all_gather", joined, whole, "all-gather", gathers=True)
+    yield SlicesProgram("psum_scatter", parted, wide, "reduce-scatter")
+    yield SlicesProgram("all_to_all", partial(exchanged, axis="replica"), wide, "all-to-all")
+    yield SlicesProgram("ppermute", passed, same, "collective-permute")
+    yield SlicesProgram("psum in a loop", looped(summed), same, "all-reduce", times=TRIPS)
+    yield SlicesProgram("all_gather in a loop", rejoined, same, "all-gather", gathers=True, times=TRIPS)
+    yield SlicesProgram("psum_scatter in a loop", reparted, same, "reduce-scatter", times=TRIPS)
+    yield SlicesProgram("all_to_all in a loop", looped(exchanged_rows), same, "all-to-all", times=TRIPS)
+    yield SlicesProgram("ppermute in a loop", looped(passed), same, "collective-permute", times=TRIPS)
 
 
 def lower_hierarchy(mesh: Mesh) -> jax.stages.Lowered:
     """Lowers an all-reduce over an axis that is both inside slices and across them: data = 4 × slices, model = 2."""
-    both = P("data", "model")
-    x = jax.ShapeDtypeStruct((64 * mesh.shape["data"], 1024), jnp.float32, sharding=NamedSharding(mesh, both))
-    mapped = jax.shard_map(psum, mesh=mesh, in_specs=both, out_specs=P(None, "model"), check_vma=False)
-    return jax.jit(mapped).lower(x)
+    return lowered(psum, mesh, 64 * mesh.shape["data"], SPLIT_BOTH_WAYS, P(None, "model"))
+
+
+def lowered(body: Body, mesh: Mesh, rows: int, into: P, out: P) -> jax.stages.Lowered:
+    x = jax.ShapeDtypeStruct((rows, COLUMNS), jnp.float32, sharding=NamedSharding(mesh, into))
+    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=into, out_specs=out, check_vma=False)).lower(x)
 
 
 LAYERS, WIDTH = 4, 1024
@@ -162,24 +135,29 @@ def lower_fsdp(mesh: Mesh) -> jax.stages.Lowered:
     return jax.jit(fsdp_step, out_shardings=(split, None)).lower(weights, x)
 
 
-def psum(x: jax.Array) -> jax.Array:
-    return jax.lax.psum(x, "data")
+def psum(x: jax.Array, axis: str | tuple[str, str] = "data") -> jax.Array:
+    return jax.lax.psum(x, axis)
 
 
-def gathered(x: jax.Array) -> jax.Array:
-    return jax.lax.all_gather(x, "model", axis=1, tiled=True)
+def gathered(x: jax.Array, axis: str = "model", dim: int = 1) -> jax.Array:
+    return jax.lax.all_gather(x, axis, axis=dim, tiled=True)
 
 
-def scattered(x: jax.Array) -> jax.Array:
-    return jax.lax.psum_scatter(x, "model", scatter_dimension=1, tiled=True)
+def scattered(x: jax.Array, axis: str = "model") -> jax.Array:
+    return jax.lax.psum_scatter(x, axis, scatter_dimension=1, tiled=True)
 
 
-def around(x: jax.Array) -> jax.Array:
-    """Passes each shard to the next device along data, by collective-permute."""
-    return jax.lax.ppermute(x, "data", [(i, (i + 1) % 4) for i in range(4)])
+def exchanged(x: jax.Array, axis: str = "model", dim: int = 1) -> jax.Array:
+    return jax.lax.all_to_all(x, axis, 0, dim, tiled=True)
 
 
-def looped(body: Callable[[jax.Array], jax.Array], trips: int = TRIPS) -> Callable[[jax.Array], jax.Array]:
+def around(x: jax.Array, axis: str = "data") -> jax.Array:
+    """Passes each shard to the next device, by collective-permute."""
+    devices = jax.lax.axis_size(axis)
+    return jax.lax.ppermute(x, axis, [(i, (i + 1) % devices) for i in range(devices)])
+
+
+def looped(body: Body, trips: int = TRIPS) -> Body:
     """Returns a loop of `body` that no compiler can hoist."""
 
     def run(x: jax.Array) -> jax.Array:
