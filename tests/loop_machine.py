@@ -58,14 +58,8 @@ DEVICES = (8, 4, 1)
 MADE = 'summary = "made in the run"\n[mesh]\ndata = -1\n[rules]\nbatch = "data"\nmlp = "data"\n'
 TOLERANCE = 1e-5
 COUNTED = (
-    wire.Switched,
-    wire.SwitchFailed,
-    wire.Paused,
-    wire.CheckpointSaved,
-    wire.CheckpointFailed,
-    wire.CheckpointDamaged,
-    wire.Restored,
-    wire.RestoreFailed,
+    *("Switched", "SwitchFailed", "Paused", "CheckpointSaved", "CheckpointFailed", "CheckpointDamaged"),
+    *("Restored", "RestoreFailed"),
 )
 
 
@@ -74,33 +68,24 @@ class Step:
 
     def __init__(self, step: Callable[..., Any]) -> None:
         self._step = step
-        self.fails: Callable[[Any], None] | None = None
-        """What the next call does to the state before it fails; None if it succeeds."""
+        self.fails = False
+        self.consumes = False
+        """Whether it then fails after it has taken the donated state, which is gone; else before it runs."""
 
     def __call__(self, state: Any, batch: Any) -> Any:
-        if self.fails is None:
+        if not self.fails:
             return self._step(state, batch)
-        fails, self.fails = self.fails, None
-        fails(state)
+        self.fails = False
+        for leaf in jax.tree.leaves(state) if self.consumes else ():
+            leaf.delete()
         return jax.block_until_ready(jax.jit(lambda: jnp.ones(2**46, jnp.float32))())
 
 
-def keeps_the_state(_: Any) -> None:
-    """Fails before the program runs: the state is intact."""
-
-
-def consumes_the_state(state: Any) -> None:
-    """Fails after the program has taken the donated state: the state is gone."""
-    for leaf in jax.tree.leaves(state):
-        leaf.delete()
-
-
 class Failing:
-    """A function that raises once when `is_next` is set."""
+    """A function, or batches by number, that raises once when `is_next` is set."""
 
     def __init__(self, function: Callable[..., Any], error: Callable[[], Exception]) -> None:
-        self._function = function
-        self._error = error
+        self._function, self._error = function, error
         self.is_next = False
 
     def __call__(self, *arguments: Any) -> Any:
@@ -109,13 +94,7 @@ class Failing:
             raise self._error()
         return self._function(*arguments)
 
-
-class FailingBatches:
-    def __init__(self, batches: Batches) -> None:
-        self.get = Failing(batches.__getitem__, lambda: UserError("batch: ValueError: none today (lm.py:7)"))
-
-    def __getitem__(self, number: int) -> Any:
-        return self.get(number)
+    __getitem__ = __call__
 
 
 class Shared:
@@ -131,6 +110,7 @@ class Shared:
         self.config = msgspec.structs.replace(config, training=training)
         self.task = Task(self.config, "cpu")
         self.corpus = read_corpus(self.config.data)
+        self.batches = Batches(self.corpus, training.batch_size, training.seq_len, self.config.seed)
         self.presets = {name: read_preset(PRESETS / "parallelism" / f"{name}.toml") for name in NAMES}
         self.programs: dict[Any, Program] = {}
         self.transfers: dict[int, Transfers] = {count: Transfers() for count in DEVICES}
@@ -142,14 +122,6 @@ class Shared:
         saver_module.save_arrays = self.save = Failing(
             save_arrays, lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         )
-
-    @property
-    def batches(self) -> Batches:
-        training = self.config.training
-        return Batches(self.corpus, training.batch_size, training.seq_len, self.config.seed)
-
-    def compiler(self, devices: int, made: Path) -> "SharedCompiler":
-        return SharedCompiler(self, devices, made)
 
     def initial(self, preset: Preset, devices: int) -> Callable[[], Any]:
         if (preset.name, devices) not in self._initial:
@@ -164,7 +136,7 @@ class Shared:
         return self.losses[step - 1]
 
     def _losses(self) -> Iterator[float]:
-        compiler = self.compiler(8, self.folder)
+        compiler = SharedCompiler(self, 8, self.folder)
         program, state = compiler.compiled("dp"), self.initial(self.presets["dp"], 8)()
         compiler.close()
         for number in itertools.count():
@@ -208,9 +180,8 @@ class LoopMachine(RuleBasedStateMachine):
         self.home = Path(tempfile.mkdtemp(dir=self.shared.folder))
         self.events: list[Event] = []
         self.seen = RunState()
-        self.step, self.preset, self.paused = 0, "dp", False
+        self.step, self.preset, self.paused, self.damaged = 0, "dp", False, 0
         self.schedule: list[ScheduledSwitch] = []
-        self.damaged = 0
         self.is_running = False
 
     @initialize(preset=st.sampled_from(NAMES), devices=st.sampled_from(DEVICES))
@@ -235,10 +206,10 @@ class LoopMachine(RuleBasedStateMachine):
         else:
             self._switch_to("made", commands.AddPreset("made", MADE))
 
-    @rule(name=st.sampled_from(NAMES), fails=st.sampled_from([keeps_the_state, consumes_the_state]))
-    def switch_fails(self, name: str, fails: Callable[[Any], None]) -> None:
+    @rule(name=st.sampled_from(NAMES), consumes=st.booleans())
+    def switch_fails(self, name: str, consumes: bool) -> None:
         """Fails the first step after a switch; if that consumed the state, the newest checkpoint is restored."""
-        if self.schedule or name == self.preset or (fails is consumes_the_state and not self.loop.tools.saver.kept()):
+        if self.schedule or name == self.preset or (consumes and not self.kept):
             return
         if self.paused:
             self.resume()
@@ -247,14 +218,14 @@ class LoopMachine(RuleBasedStateMachine):
         self._advance()
         self.loop.tools.compiler.wait()
         step = self.shared.programs[name, self.devices].step
-        step.fails = fails
+        step.fails, step.consumes = True, consumes
         self.loop.advance()
-        assert step.fails is None
+        assert not step.fails
         failed = self._last(wire.SwitchFailed)
         assert (failed.to_preset, failed.preset) == (name, before)
-        if fails is consumes_the_state:
+        if consumes:
             self.loop.tools.saver.finish()
-            self.step = self.loop.tools.saver.kept()[-1].step
+            self.step = self.kept[-1]
 
     @precondition(lambda self: not self.paused)
     @rule()
@@ -274,11 +245,11 @@ class LoopMachine(RuleBasedStateMachine):
         at = self.step
         self._advance(commands.SaveCheckpoint())
         self.loop.tools.saver.finish()
-        assert at in [kept.step for kept in self.loop.tools.saver.kept()]
+        assert at in self.kept
 
     @rule()
     def save_to_a_full_disk(self) -> None:
-        if self.step in [kept.step for kept in self.loop.tools.saver.kept()]:
+        if self.step in self.kept:
             return
         self.shared.save.is_next = True
         self._advance(commands.SaveCheckpoint())
@@ -288,25 +259,25 @@ class LoopMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.seen.checkpoints)
     @rule(which=st.integers(0, 3))
     def restore(self, which: int) -> None:
-        step = self._kept(which)
+        step = self._chosen(which)
         self.step = step
         self._advance(commands.RestoreCheckpoint(step))
-        assert not [kept for kept in self.loop.tools.saver.kept() if kept.step > step]
+        assert not [kept for kept in self.kept if kept > step]
 
     @precondition(lambda self: self.seen.checkpoints)
     @rule()
     def restore_without_memory(self) -> None:
         """Fails a restore, out of memory: the state is unchanged, and no checkpoint counts as damaged."""
-        kept = [info.step for info in self.loop.tools.saver.kept()]
+        kept = self.kept
         self.shared.load.is_next = True
         self._advance(commands.RestoreCheckpoint(kept[0]))
         assert "out of memory" in self._last(wire.RestoreFailed).problems[0]
-        assert [info.step for info in self.loop.tools.saver.kept()] == kept
+        assert self.kept == kept
 
     @precondition(lambda self: self.seen.checkpoints)
     @rule(which=st.integers(0, 3), where=st.integers(0, 1 << 20))
     def restore_a_damaged_checkpoint(self, which: int, where: int) -> None:
-        step = self._kept(which)
+        step = self._chosen(which)
         if not step:  # the initial checkpoint may be the only one to begin from
             return
         files = (path for path in (self.home / "checkpoints" / str(step)).rglob("*") if path.is_file())
@@ -321,7 +292,7 @@ class LoopMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.paused)
     @rule()
     def a_batch_fails(self) -> None:
-        self.batches.get.is_next = True
+        self.batches.is_next = True
         self.paused = True
         self._advance()
         assert self.seen.paused_by == "batch: ValueError: none today (lm.py:7)"
@@ -372,7 +343,7 @@ class LoopMachine(RuleBasedStateMachine):
         self.preset, self.schedule = preset, list(schedule)
         self.inbox, cluster = Inbox(), Cluster()
         config = msgspec.structs.replace(shared.config, preset=preset, switches=tuple(schedule))
-        compiler = shared.compiler(devices, self.home / "presets")
+        compiler = SharedCompiler(shared, devices, self.home / "presets")
         if (self.home / "presets/made.toml").exists():
             compiler._presets["made"] = read_preset(self.home / "presets/made.toml")
         place = CheckpointDirectory(epath.Path(self.home / "checkpoints"))
@@ -380,7 +351,7 @@ class LoopMachine(RuleBasedStateMachine):
         self._record(READY)
         about = config, shared.task, shared.corpus.describe(), compiler.devices
         saver = Saver(place, *about, cluster, self._record, self.inbox.wake)
-        self.batches = FailingBatches(shared.batches)
+        self.batches = Failing(shared.batches.__getitem__, lambda: UserError("batch: ValueError: none today (lm.py:7)"))
         profiler = Profiler(self.home / "profile", self._record, cluster)
         self.loop = Loop(Tools(config, compiler, saver, profiler, cluster, self.inbox, self._record), self.batches)
         assert self.loop.begin(saver.newest())
@@ -393,8 +364,7 @@ class LoopMachine(RuleBasedStateMachine):
         self.loop.advance()
         assert self.loop.is_over
         assert self.loop.end() == self.step
-        kept = [info.step for info in self.loop.tools.saver.kept()]
-        assert not self.step or kept[-1] == self.step
+        assert not self.step or self.kept[-1] == self.step
         self.loop.tools.compiler.close()
 
     def _switch_to(self, name: str, command: Any) -> None:
@@ -424,15 +394,20 @@ class LoopMachine(RuleBasedStateMachine):
 
     def _record(self, event: Event) -> None:
         self.events.append(event)
-        if isinstance(event, COUNTED):
-            self.done.append(type(event).__name__)
+        if (name := type(event).__name__) in COUNTED:
+            self.done.append(name)
         apply(self.seen, event)
         if isinstance(event, wire.CheckpointsKept):
             assert [info.step for info in event.checkpoints] == sorted(info.step for info in event.checkpoints)
 
-    def _kept(self, which: int) -> int:
-        assert [info.step for info in self.seen.checkpoints] == [info.step for info in self.loop.tools.saver.kept()]
-        return self.seen.checkpoints[which % len(self.seen.checkpoints)].step
+    @property
+    def kept(self) -> list[int]:
+        """The steps of the checkpoints."""
+        return [info.step for info in self.loop.tools.saver.kept()]
+
+    def _chosen(self, which: int) -> int:
+        assert [info.step for info in self.seen.checkpoints] == self.kept
+        return self.kept[which % len(self.kept)]
 
     def _last(self, kind: type[Any]) -> Any:
         return next(event for event in reversed(self.events) if isinstance(event, kind))
