@@ -23,7 +23,7 @@ DTYPES = (
 
 
 class Encoding(NamedTuple):
-    """How `Bits` hold the elements of a dtype: in how many words, of how many bits."""
+    """How `Bits` hold the elements of a dtype."""
 
     words: int
     width: int
@@ -77,7 +77,6 @@ def random(chance: Chance, tries: int, dtype: str) -> Bits:
 
 
 def of_bfloat16(chance: Chance, tries: int, dtype: str) -> Bits:
-    """Makes arrays of normal values rounded to bfloat16."""
     values = chance.standard_normal((tries, SIDE * SIDE), np.float32)
     return of_values(values.astype(jnp.bfloat16).astype(np.float32) * 4, dtype)
 
@@ -106,17 +105,10 @@ def negated(chance: Chance, bits: Bits, dtype: str) -> Bits:
     return bits ^ one(2 ** (width - 1)) if has_sign else (one(0) - bits) & one(2**width - 1)
 
 
-def two_negated(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    changed, rows = bits.copy(), np.arange(len(bits))[:, None]
-    two = _two(chance, len(bits))
-    changed[rows, two] = negated(chance, bits, dtype)[rows, two]
-    return changed
-
-
-def exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    changed, rows = bits.copy(), np.arange(len(bits))[:, None]
-    two = _two(chance, len(bits))
-    changed[rows, two] = bits[rows, two[:, ::-1]]
+def in_two_places(chance: Chance, bits: Bits, dtype: str, negates: bool) -> Bits:
+    """Negates two elements of each array, or exchanges them."""
+    changed, rows, two = bits.copy(), np.arange(len(bits))[:, None], _two(chance, len(bits))
+    changed[rows, two] = negated(chance, bits, dtype)[rows, two] if negates else bits[rows, two[:, ::-1]]
     return changed
 
 
@@ -152,8 +144,8 @@ def shards_taken(chance: Chance, bits: Bits, dtype: str, both: bool) -> Bits:
 
 CHANGES: dict[str, Callable[[Chance, Bits, str], Bits]] = {
     "one bit flipped": flipped,
-    "two elements exchanged": exchanged,
-    "two elements negated": two_negated,
+    "two elements exchanged": partial(in_two_places, negates=False),
+    "two elements negated": partial(in_two_places, negates=True),
     "negated": negated,
     "rolled": rolled,
     "transposed": transposed,
@@ -175,8 +167,6 @@ def _taken(bits: Bits, sources: np.ndarray) -> Bits:
 
 
 class Tried(NamedTuple):
-    """What a digest detected of one change in arrays of one dtype."""
-
     dtype: str
     change: str
     """A key of `CHANGES`."""

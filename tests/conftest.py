@@ -73,10 +73,7 @@ LONGEST = ("programs", "test_cli.py", "test_app.py", "test_views.py", "test_serv
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets the snapshots of tests that `-m` leaves out be unused; a run of all tests fails for an unused one.
-
-    Deletes kept programs once there are too many.
-    """
+    """Lets the snapshots of tests that `-m` leaves out be unused. Deletes kept programs once there are too many."""
     config.option.warn_unused_snapshots |= bool(config.option.markexpr)
     kept = config.rootpath / KEPT_PROGRAMS
     if not hasattr(config, "workerinput") and sum(path.stat().st_size for path in kept.glob("*")) > MAX_KEPT_BYTES:
@@ -86,9 +83,13 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Runs the tests of one file on one worker, and so all that need the compiled programs."""
+    place: dict[pytest.Item, int] = {}
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-    items.sort(key=lambda item: LONGEST.index(group) if (group := _group(item)) in LONGEST else len(LONGEST))
+        fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
+        group = "programs" if "programs" in fixtures else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))
+        place[item] = LONGEST.index(group) if group in LONGEST else len(LONGEST)
+    items.sort(key=place.__getitem__)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -115,17 +116,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def _group(item: pytest.Item) -> str:
-    fixtures = item.fixturenames if isinstance(item, pytest.Function) else ()
-    return "programs" if "programs" in fixtures else item.path.name
-
-
 @pytest.fixture(scope="session", autouse=True)
 def own_directories(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[None]:
-    """Sets directories for sockets, whose paths must be short, and for what is kept for later.
-
-    All workers share it, and compiled programs are kept for later runs, too.
-    """
+    """Sets directories for sockets, whose paths must be short, and for what all workers and later runs share."""
     path, base = f"/tmp/shardtui-test-{os.getpid()}", tmp_path_factory.getbasetemp()
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     os.environ |= {"SHARDTUI_RUNTIME_DIR": path, "XDG_CACHE_HOME": str(cache)}
@@ -157,10 +150,7 @@ def interrupts() -> None:
 
 @contextmanager
 def killed_after(seconds: float, pid: int) -> Iterator[None]:
-    """Kills a process that has not ended after `seconds`.
-
-    For tests that read its output line by line: `communicate` would lose what was read ahead of those lines.
-    """
+    """For tests that read its output line by line: `communicate` would lose what was read ahead of those lines."""
     timer = Timer(seconds, os.kill, (pid, signal.SIGKILL))
     timer.start()
     try:
@@ -171,10 +161,7 @@ def killed_after(seconds: float, pid: int) -> Iterator[None]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yields a folder of this test's own, with the directories for runs and presets below it.
-
-    Kills the engines that a failed test has left running.
-    """
+    """A folder with the directories for runs and presets. Kills the engines that a failed test has left running."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     yield tmp_path
@@ -197,15 +184,14 @@ BATCHES = TrainingConfig(batch_size=16, seq_len=128)
 
 def tiny_model(**changes: Any) -> ModelConfig:
     values = {"layers": 2, "embed": 32, "heads": 8, "mlp": 64, "vocab": 256, "vocab_rows": 256, "context": 16}
-    return ModelConfig(**values | {"dropout": 0.0} | changes)
+    return ModelConfig(**{**values, "dropout": 0.0, **changes})
 
 
 def tiny_config(**changes: object) -> RunConfig:
-    """Returns the config of a run under `dp` with the model of `TINY`, with changes of its fields."""
+    """The config of a run under `dp` with the model of `TINY`, with changes of its fields."""
     training = TrainingConfig(batch_size=8, seq_len=16)
     values = {"run": "tiny-1", "model_name": "nano", "model": tiny_model(), "training": training, "preset": "dp"}
-    values["data"] = __file__  # a small file
-    return RunConfig(**{**values, **changes})
+    return RunConfig(**{**values, "data": __file__, **changes})  # a small file
 
 
 def least_config(**changes: object) -> RunConfig:
@@ -224,21 +210,9 @@ def task() -> Task:
     return Task(tiny_config(model=WIDE, training=BATCHES), "cpu")
 
 
-READY = EngineReady(
-    versions={},
-    devices=[],
-    simulated=True,
-    memory_limit=None,
-    warnings=[],
-    dtype="float32",
-    parameters=1,
-    padding_parameters=0,
-    tokens_per_step=128,
-    flops_per_step=1e6,
-    corpus=CorpusInfo("text", 1, 1, "0" * 64),
-    presets=[],
-    preset_problems=[],
-)
+ABOUT: dict[str, Any] = {"versions": {}, "devices": [], "simulated": True, "memory_limit": None, "warnings": []}
+ABOUT |= {"dtype": "float32", "parameters": 1, "padding_parameters": 0, "tokens_per_step": 128, "flops_per_step": 1e6}
+READY = EngineReady(**ABOUT, corpus=CorpusInfo("text", 1, 1, "0" * 64), presets=[], preset_problems=[])
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ class Flip:
 
 
 def random_flip(state: TrainState, chance: random.Random) -> Flip:
-    """Returns a flip of a bit that is drawn from all bits of a random array, on a random device."""
+    """Draws from all bits of a random array, on a random device."""
     leaves = jax.tree.leaves(state)
     leaf = chance.randrange(len(leaves))
     shard = leaves[leaf].addressable_shards[0].data
@@ -33,16 +33,14 @@ def flipped(state: TrainState, flip: Flip) -> TrainState:
     leaves, treedef = jax.tree.flatten(state)
     array = leaves[flip.leaf]
     device = array.sharding.mesh.devices.flat[flip.device]
-    shards = [_flipped(shard, flip) if shard.device == device else shard.data for shard in array.addressable_shards]
-    leaves[flip.leaf] = jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
+    shards = {shard.device: shard.data for shard in array.addressable_shards}
+    if device in shards:  # or another process has it
+        held = np.array(shards[device])
+        bits = held.reshape(-1).view(np.uint8)
+        bits[flip.element * held.dtype.itemsize + flip.bit // 8] ^= 1 << flip.bit % 8
+        shards[device] = jax.device_put(held, device)
+    leaves[flip.leaf] = jax.make_array_from_single_device_arrays(array.shape, array.sharding, [*shards.values()])
     return treedef.unflatten(leaves)
-
-
-def _flipped(shard: jax.Shard, flip: Flip) -> jax.Array:
-    held = np.array(shard.data)
-    bits = held.reshape(-1).view(np.uint8)
-    bits[flip.element * held.dtype.itemsize + flip.bit // 8] ^= 1 << flip.bit % 8
-    return jax.device_put(held, shard.device)
 
 
 def unequal_replicas(state: TrainState) -> set[int]:

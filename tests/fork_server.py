@@ -31,18 +31,10 @@ from shardtui.engine.wire.engine_command import ENGINE
 UI = "shardtui.tui"
 STARTS_OTHERS = {"supervise", "supervise-host"}
 IMPORTED = (
-    "shardtui.tui.app",
-    "shardtui.tui.cli.inspect",
-    "shardtui.tui.cli.plan",
-    "shardtui.engine.checkpoint.export",
-    "shardtui.engine.distributed.jax_cluster",
-    "shardtui.engine.explain.step",
-    "shardtui.engine.explain.programs",
-    "shardtui.engine.planning.answers",
-    "shardtui.engine.profiling.predicted",
-    "shardtui.engine.program.inspection",
-    "shardtui.engine.training.host",
-    "shardtui.engine.training.train",
+    *(f"{UI}.{name}" for name in ("app", "cli.inspect", "cli.plan")),
+    *("shardtui.engine.checkpoint.export", "shardtui.engine.distributed.jax_cluster", "shardtui.engine.explain.step"),
+    *("shardtui.engine.explain.programs", "shardtui.engine.planning.answers", "shardtui.engine.profiling.predicted"),
+    *("shardtui.engine.program.inspection", "shardtui.engine.training.host", "shardtui.engine.training.train"),
 )
 READ_AT_IMPORT = ("JAX_", "LC_", "LANG", "PYTHON")
 """Prefixes of environment variables that modules read when they are imported."""
@@ -125,7 +117,7 @@ def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _module(command: Sequence[Any]) -> str:
-    """Returns the module of ours that a command runs; empty if it runs something else."""
+    """The module of ours that a command runs; empty if it runs something else."""
     words = [*map(str, command)]
     for interpreter in ([sys.executable, "-m"], ENGINE[:-1]):
         rest = words[len(interpreter) :]
@@ -199,8 +191,8 @@ def _leave_server(descriptors: list[int], channel: socket.socket) -> None:
         theirs.close()
         ForkServer(ours).install()
         return
-    for end in (ours, channel):
-        end.close()
+    ours.close()
+    channel.close()
     for descriptor in descriptors:
         os.close(descriptor)
     _serve(theirs)

@@ -56,8 +56,6 @@ def hang(how):
 
 
 class HangingModel:
-    """Its file, and how it is told what to do."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)

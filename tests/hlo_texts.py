@@ -63,20 +63,15 @@ def loops(body: str, count: int, before: str = "") -> str:
 
 def nested(count: int, call: str) -> str:
     """Returns computations %n.0, %n.1, … that each call the one before."""
-    lines = (
-        f"%n.{n} (q: s32[]) -> s32[] {{\n  %q = s32[] parameter(0)\n{call.format(n - 1)}}}\n\n" for n in range(count)
-    )
-    return "".join(lines)
+    head = "(q: s32[]) -> s32[] {\n  %q = s32[] parameter(0)\n"
+    return "".join(f"%n.{n} {head}{call.format(n - 1)}}}\n\n" for n in range(count))
 
 
 def _frames(size: int) -> str:
+    files = 'FileNames\n1 "/x-packages/jax/a.py"\n\nFileLocations\n1 {file_name_id=1 line=1}\n\n'
     frames = "".join(f"{n} {{file_location_id=1 parent_frame_id={n}}}\n" for n in range(1, size // 200))
-    tables = (
-        f'FileNames\n1 "/x-packages/jax/a.py"\n\nFileLocations\n1 {{file_name_id=1 line=1}}\n\nStackFrames\n{frames}\n'
-    )
-    return module(
-        (reduced("%p", f"{SHORT}, metadata={{stack_frame_id={n}}}", n) for n in range(1, size // 200)), tables=tables
-    )
+    lines = (reduced("%p", f"{SHORT}, metadata={{stack_frame_id={n}}}", n) for n in range(1, size // 200))
+    return module(lines, tables=f"{files}StackFrames\n{frames}\n")
 
 
 def _copies(count: int) -> str:

@@ -20,7 +20,6 @@ Operation = Callable[[Draw], Step]
 
 
 def program(seed: int) -> RandomProgram:
-    """Returns the program of a seed."""
     draw = random.Random(f"lax {seed}")
     mesh = random_mesh(draw)
     chosen = [_step(draw) for _ in range(draw.choice((0, 0, 1, 1, 2)))]
@@ -66,12 +65,10 @@ def _rolled(draw: Draw) -> Step:
     return lambda x: jnp.roll(x, shift, dim)
 
 
-def _shifted(draw: Draw) -> Step:
+def _shifted(x: jax.Array, dim: int) -> jax.Array:
     """A shift with zeros: what a causal token shift does."""
-    dim = draw.randrange(2)
-    edges = [(0, 0), (0, 0)]
-    edges[dim] = (1, 0)
-    return lambda x: lax.slice_in_dim(jnp.pad(x, edges), 0, SIZE, axis=dim)
+    edges = [(int(other == dim), 0) for other in range(2)]
+    return lax.slice_in_dim(jnp.pad(x, edges), 0, SIZE, axis=dim)
 
 
 def _padded(draw: Draw) -> Step:
@@ -84,15 +81,10 @@ def _sliced(draw: Draw) -> Step:
     return lambda x: lax.slice_in_dim(x, begin, end, stride, dim)
 
 
-def _halves(draw: Draw) -> Step:
+def _halves(x: jax.Array, dim: int) -> jax.Array:
     """Rotates the halves of a dim, as rotary embeddings do."""
-    dim = draw.randrange(2)
-
-    def step(x: jax.Array) -> jax.Array:
-        first, second = jnp.split(x, 2, axis=dim)
-        return jnp.concatenate((-second, first), axis=dim)
-
-    return step
+    first, second = jnp.split(x, 2, axis=dim)
+    return jnp.concatenate((-second, first), axis=dim)
 
 
 def _updated(draw: Draw) -> Step:
@@ -111,10 +103,6 @@ def _taken(draw: Draw) -> Step:
     return lambda x: jnp.take(x, indices, axis=dim)
 
 
-def _looked_up(x: jax.Array) -> jax.Array:
-    return x[jnp.abs(x[:, 0]).astype(int) % SIZE]
-
-
 def _scattered(draw: Draw) -> Step:
     rows = jnp.arange(SIZE) * 5 % SIZE
     if draw.random() < 0.5:
@@ -127,14 +115,12 @@ def _convolved(draw: Draw) -> Step:
     width, form = draw.choice((2, 3)), draw.randrange(3)
 
     def step(x: jax.Array) -> jax.Array:
-        if form == 0:
-            kernel = jnp.ones((width, SIZE, SIZE)) / SIZE
-            return lax.conv_general_dilated(x[None], kernel, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"))[0]
         if form == 1:
             return lax.conv_general_dilated(x[None, None], jnp.ones((1, 1, width, width)), (1, 1), "SAME")[0, 0]
-        kernel = jnp.ones((width, 1, SIZE))
+        kernel, groups = (jnp.ones((width, 1, SIZE)), SIZE) if form else (jnp.ones((width, SIZE, SIZE)) / SIZE, 1)
+        dims = ("NWC", "WIO", "NWC")
         return lax.conv_general_dilated(
-            x[None], kernel, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=SIZE
+            x[None], kernel, (1,), "SAME", dimension_numbers=dims, feature_group_count=groups
         )[0]
 
     return step
@@ -150,11 +136,6 @@ def _pooled_gradient(draw: Draw) -> Step:
     return jax.grad(lambda x: (lax.reduce_window(x, -jnp.inf, lax.max, window, window, "VALID") ** 2).sum())
 
 
-def _sorted_pair(x: jax.Array, dim: int) -> jax.Array:
-    keys, values = lax.sort((x, x.T), dimension=dim)
-    return keys + values
-
-
 def _largest(draw: Draw) -> Step:
     count = draw.choice((1, 4))
     return lambda x: lax.top_k(x, count)[0]
@@ -163,22 +144,6 @@ def _largest(draw: Draw) -> Step:
 def _batched(x: jax.Array) -> jax.Array:
     one = x.reshape(4, 6, SIZE)
     return jnp.einsum("bij,bkj->bik", one, one)
-
-
-def _grouped(x: jax.Array) -> jax.Array:
-    return lax.ragged_dot(x, jnp.ones((3, SIZE, 8)), jnp.array([4, 12, 8]))
-
-
-def _compared(x: jax.Array) -> jax.Array:
-    return jnp.where(x > x.T, x, jnp.tril(x))
-
-
-def _noisy(x: jax.Array) -> jax.Array:
-    return x + jax.random.normal(jax.random.key(0), x.shape)
-
-
-def _branched(x: jax.Array) -> jax.Array:
-    return lax.cond(x[0, 0] > 0, jnp.sin, lambda x: x.T, x)
 
 
 def _recurrence(x: jax.Array, dim: int) -> jax.Array:
@@ -198,23 +163,23 @@ STEPS: dict[str, Operation] = {
     "cumlogsumexp": _on_dim(lax.cumlogsumexp),
     "recurrence": _on_dim(_recurrence),
     "sort": _on_dim(lambda x, dim: lax.sort(x, dimension=dim)),
-    "sorted pair": _on_dim(_sorted_pair),
+    "sorted pair": _on_dim(lambda x, dim: jnp.add(*lax.sort((x, x.T), dimension=dim))),
     "argsort": _on_dim(lambda x, dim: jnp.argsort(x, dim).astype(x.dtype)),
     "reverse": _on_dim(lambda x, dim: lax.rev(x, (dim,))),
     "roll": _rolled,
-    "shift": _shifted,
-    "halves": _halves,
+    "shift": _on_dim(_shifted),
+    "halves": _on_dim(_halves),
     "update": _updated,
     "take": _taken,
-    "look-up": _of(_looked_up),
+    "look-up": _of(lambda x: x[jnp.abs(x[:, 0]).astype(int) % SIZE]),
     "take along": _on_dim(lambda x, dim: jnp.take_along_axis(x, jnp.argsort(x, 1 - dim), dim)),
     "scatter": _scattered,
     "convolution": _convolved,
     "max-pool gradient": _pooled_gradient,
-    "select": _of(_compared),
+    "select": _of(lambda x: jnp.where(x > x.T, x, jnp.tril(x))),
     "clamp": _of(lambda x: lax.clamp(-1.0, x, 1.0)),
-    "normal": _of(_noisy),
-    "branch": _of(_branched),
+    "normal": _of(lambda x: x + jax.random.normal(jax.random.key(0), x.shape)),
+    "branch": _of(lambda x: lax.cond(x[0, 0] > 0, jnp.sin, lambda x: x.T, x)),
     "merge and split": _of(lambda x: (x.reshape(-1) * 2).reshape(4, 6, SIZE).reshape(SIZE, SIZE)),
     "cholesky": _of(lambda x: lax.linalg.cholesky(x @ x.T + 30 * jnp.eye(SIZE))),
     "solve": _of(lambda x: lax.linalg.triangular_solve(x + 30 * jnp.eye(SIZE), x, left_side=True, lower=True)),
@@ -238,7 +203,7 @@ ENDS: dict[str, Operation] = {
     "reshape": _of(lambda x: x.reshape(-1, 6)),
     "flatten": _of(lambda x: x.reshape(-1)),
     "batched product": _of(_batched),
-    "ragged product": _of(_grouped),
+    "ragged product": _of(lambda x: lax.ragged_dot(x, jnp.ones((3, SIZE, 8)), jnp.array([4, 12, 8]))),
     "pool": _pooled,
     "mean of windows": _of(lambda x: x.reshape(12, 2, SIZE).mean(1)),
     "fft": _of(lambda x: jnp.abs(jnp.fft.fft(x))),

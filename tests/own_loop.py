@@ -23,8 +23,6 @@ BATCH, WIDTH, HIDDEN = 16, 32, 64
 
 
 class Mlp(nnx.Module):
-    """Two dense layers [B, 32] → [B, 64] → [B, 32], split over model."""
-
     def __init__(self, rngs: nnx.Rngs) -> None:
         def split(*names: str) -> nnx.Initializer:
             return nnx.with_partitioning(nnx.initializers.lecun_normal(), names)
@@ -47,9 +45,8 @@ def main(name: str) -> None:
     tx = optax.adam(1e-2)
     graph, params = nnx.split(model)
     state = {"params": params, "opt_state": tx.init(params), "step": jnp.zeros((), jnp.int32)}
-    state = jax.device_put(
-        state, jax.tree.map(lambda x: NamedSharding(mesh, x.sharding.spec if x.ndim else P()), state)
-    )
+    shardings = jax.tree.map(lambda x: NamedSharding(mesh, x.sharding.spec if x.ndim else P()), state)
+    state = jax.device_put(state, shardings)
 
     def train_step(state, batch):
         def loss(params):

@@ -71,10 +71,8 @@ class Case:
     def summary(self) -> str:
         model, training = self.config.model, self.config.training
         sizes = {name: getattr(model, name) for name in ("layers", "embed", "heads", "mlp", "vocab_rows", "experts")}
-        batch = f"batch {training.batch_size} × {training.seq_len}"
-        lines = [line for line in self.text.splitlines() if line]
-        how = f"remat={model.remat} {model.dtype}, {batch}"
-        return f"case {self.seed} on {self.devices}: {sizes} {how}: {'; '.join(lines)}"
+        how = f"remat={model.remat} {model.dtype}, batch {training.batch_size} × {training.seq_len}"
+        return f"case {self.seed} on {self.devices}: {sizes} {how}: {'; '.join(self.text.split())}"
 
 
 def case(seed: int) -> Case:

@@ -60,7 +60,7 @@ class RandomProgram:
 
 
 def program(seed: int, alone: bool = False) -> RandomProgram:
-    """Returns the program of a seed. `alone`: the same program on one device."""
+    """`alone`: the same program on one device."""
     chance = random.Random(seed)
     mesh = random_mesh(chance, alone)
     steps = [_step(chance, mesh) for _ in range(chance.choice((2, 3, 4, 6)))]
@@ -77,7 +77,7 @@ def program(seed: int, alone: bool = False) -> RandomProgram:
 
 @dataclass(frozen=True)
 class ProgramOfResults:
-    """A random program that returns its argument and what each of its steps gives, some with a sharding asked for."""
+    """It returns its argument and what each of its steps gives, some with a sharding asked for."""
 
     jitted: Any
     argument: jax.ShapeDtypeStruct

@@ -78,7 +78,6 @@ def record(directory: RunDirectory, *events: Event) -> None:
 
 
 def events_in(path: Path) -> list[Event]:
-    """Returns the events of a log."""
     return [event for events in LogReader(path).read() for event in events]
 
 

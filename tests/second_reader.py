@@ -153,7 +153,7 @@ def _named_groups(mesh: str, ids: str, axes: str, devices: int) -> np.ndarray:
 
 
 def _axes(groups: np.ndarray, mesh: Mapping[str, int]) -> tuple[str, ...]:
-    """Returns the mesh axes along which members of a group differ."""
+    """The mesh axes along which members of a group differ."""
     places = np.stack(np.unravel_index(groups, tuple(mesh.values())), axis=-1)  # [groups, members, axes]
     varies = (places != places[:, :1]).any(axis=(0, 1))
     return tuple(axis for axis, differs in zip(mesh, varies, strict=True) if differs)

@@ -51,13 +51,13 @@ class Hosts:
 
 
 def _events(path: Path) -> list[Event]:
-    """Returns the events of a file, without a line that is being written."""
+    """Without a line that is being written."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def losses_by_step(events: list[Event]) -> dict[int, float]:
-    """Returns the last loss that was reported of each step."""
+    """The last loss that was reported of each step."""
     return {
         event["step"] - len(event["losses"]) + 1 + index: loss
         for event in events

@@ -10,6 +10,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
@@ -50,10 +51,8 @@ class Table:
         self.rows.append(list(cells))
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if self.records and kind is None:
-            self.record()
-
-    def record(self) -> None:
+        if not self.records or kind is not None:
+            return
         path = DATA / f"{self.name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         sets: Sets = json.loads(path.read_text()) if path.exists() else {}
@@ -80,13 +79,10 @@ def encoded(sets: Sets) -> str:
 
 
 def _fields(entry: Entry) -> str:
-    rows = ",\n".join(f"   {_json(row)}" for row in entry["rows"])
-    fields = [f'  "{name}": {_json(value)}' for name, value in entry.items() if name != "rows"]
+    encode = partial(json.dumps, ensure_ascii=False)
+    rows = ",\n".join(f"   {encode(row)}" for row in entry["rows"])
+    fields = [f'  "{name}": {encode(value)}' for name, value in entry.items() if name != "rows"]
     return ",\n".join([*fields, f'  "rows": [\n{rows}\n  ]'])
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _command() -> str:

@@ -14,13 +14,10 @@ import pyte
 
 from .conftest import LEAST, SHARDTUI
 
-ON_ITS_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-)
+BECOME = "os.execv(sys.argv[1], sys.argv[1:])"
+ON_ITS_TERMINAL = f"import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {BECOME}"
 """Starts with stdin as the controlling terminal, so that a hang-up sends SIGHUP."""
-WITHOUT_HANG_UP = (
-    "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-)
+WITHOUT_HANG_UP = f"import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); {BECOME}"
 """Starts without any signal on hang-up: the terminal is not the controlling one, and SIGHUP is ignored."""
 
 NEW_RUN = ("run", "--run=tiny", *LEAST)
@@ -47,9 +44,7 @@ class Terminal:
         wanted = {**os.environ, "TERM": "xterm-256color", **environment}
         self.process = subprocess.Popen(
             [sys.executable, "-c", start, *SHARDTUI, *arguments],
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
+            **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
             env={name: value for name, value in wanted.items() if name not in without},
             cwd=folder,
             start_new_session=True,
