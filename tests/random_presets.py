@@ -72,7 +72,7 @@ class Case:
         model, training = self.config.model, self.config.training
         sizes = {name: getattr(model, name) for name in ("layers", "embed", "heads", "mlp", "vocab_rows", "experts")}
         how = f"remat={model.remat} {model.dtype}, batch {training.batch_size} × {training.seq_len}"
-        return f"case {self.seed} on {self.devices}: {sizes} {how}: {'; '.join(self.text.split())}"
+        return f"case {self.seed} on {self.devices}: {sizes} {how}: {'; '.join(self.text.splitlines())}"
 
 
 def case(seed: int) -> Case:

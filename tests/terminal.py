@@ -44,7 +44,9 @@ class Terminal:
         wanted = {**os.environ, "TERM": "xterm-256color", **environment}
         self.process = subprocess.Popen(
             [sys.executable, "-c", start, *SHARDTUI, *arguments],
-            **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
             env={name: value for name, value in wanted.items() if name not in without},
             cwd=folder,
             start_new_session=True,

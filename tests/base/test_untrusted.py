@@ -19,31 +19,30 @@ DECODES = {"decode", "decode_lines", "Decoder", "load"}
 PARSERS = {"json", "msgspec.json", "tomllib", "yaml", "np"}
 ELSEWHERE = {
     "engine/base/untrusted.py": "the one place",
-    "engine/base/machine.py": "/proc and /sys",
-    "engine/base/output.py": "the output of an own child",
-    "engine/base/processes.py": "/proc",
-    "engine/wire/lock.py": "/proc",
+    **dict.fromkeys(("engine/base/machine.py", "engine/base/processes.py", "engine/wire/lock.py"), "/proc and /sys"),
     "tui/client/stopping.py": "/proc",
     "engine/planning/compilers.py": "the package's own sources",
     "tui/metrics/csv_file.py": "what it has written, and the first lines of a file that it may replace",
     "engine/program/compilation_cache.py": "sources that this process has imported",
-    "engine/supervision/engine.py": "the beat of an own child",
+    **dict.fromkeys(
+        ("engine/base/output.py", "engine/supervision/engine.py"), "the output and the beat of an own child"
+    ),
     "engine/distributed/seal.py": "the run's secret, on storage that may be remote",
     "engine/checkpoint/reading.py": "on storage that may be remote: Unreadable or Damaged",
     "engine/checkpoint/manifest.py": "what that has read: Unreadable or Damaged",
     "engine/checkpoint/export.py": "syncs what it has written",
-    "engine/program/compiler_process.py": "the answer of an own child",
     "engine/program/weights.py": "maps tensors of files that `stored_tensors` has checked",
-    "engine/spec/preset_files.py": "TOML, inside `refusing`",
-    "engine/spec/maxtext_rules.py": "YAML, inside `refusing`",
+    **dict.fromkeys(
+        ("engine/spec/preset_files.py", "engine/spec/maxtext_rules.py"), "TOML and YAML, inside `refusing`"
+    ),
     "engine/spec/model_choice.py": "a value of --set",
     "engine/wire/event_log.py": "line by line: a damaged one is counted",
     "engine/__main__.py": "arguments from the UI's process",
     "engine/spec/watch_request.py": "the request of the command that became this process",
-    "engine/watching/reporter.py": "what a watched program prints, as bytes",
-    "tui/cli/watch.py": "what a watched program has printed",
+    **dict.fromkeys(("engine/watching/reporter.py", "tui/cli/watch.py"), "what a watched program has printed"),
     **dict.fromkeys(("tui/client/engine_client.py", "tui/cli/inspect.py"), "engine's answer"),
-    **dict.fromkeys((f"tui/client/{name}.py" for name in ("planner", "explainer")), "engine's answer"),
+    **dict.fromkeys(("tui/client/planner.py", "tui/client/explainer.py"), "engine's answer"),
+    "engine/program/compiler_process.py": "the answer of an own child",
 }
 
 
@@ -103,12 +102,8 @@ def test_deep_nesting_and_advice() -> None:
 
 def test_files_are_read_in_one_place() -> None:
     """Elsewhere each would need its own list of what can go wrong."""
-    found = {
-        str(path.relative_to(ROOT))
-        for room in ("engine", "tui")
-        for path in (ROOT / room).rglob("*.py")
-        if any(_reads(path))
-    }
+    modules = (path for room in ("engine", "tui") for path in (ROOT / room).rglob("*.py"))
+    found = {str(path.relative_to(ROOT)) for path in modules if any(_reads(path))}
     assert found - ELSEWHERE.keys() == set(), "read files through engine/base/untrusted.py"
     assert ELSEWHERE.keys() - found == set(), "no longer needed"
 
@@ -120,8 +115,7 @@ def _reads(path: Path) -> Iterator[ast.Call]:
                 yield call
             case ast.Call(ast.Attribute(owner, name)) if name in READS:
                 yield call
-            case ast.Call(ast.Attribute(owner, name)) if name in DECODES:
-                if ast.unparse(owner) in PARSERS:
-                    yield call
+            case ast.Call(ast.Attribute(owner, name)) if name in DECODES and ast.unparse(owner) in PARSERS:
+                yield call
             case ast.Call(ast.Attribute(_, "open"), [ast.Constant(str(mode)), *_]) if mode.startswith("r"):
                 yield call

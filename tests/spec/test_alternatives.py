@@ -14,7 +14,7 @@ from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_program
 from shardtui.engine.spec.maxtext_rules import maxtext_text, read_maxtext
 from shardtui.engine.spec.preset import Preset
-from shardtui.engine.spec.preset_reader import load_preset, parse_preset
+from shardtui.engine.spec.preset_reader import load_preset, load_presets, parse_preset
 from shardtui.tui.cli.main import main
 from shardtui.tui.state.draft import Draft
 
@@ -129,6 +129,7 @@ def test_rules_become_a_preset_that_fits_and_is_exported(home: Path, capsys: pyt
     (rules := home / "small.yml").write_text(RULES)
     assert main(["presets", "import", str(rules)]) == 0
     preset = load_preset("small")
+    assert preset in load_presets()[0]
     assert preset.mesh == {"fsdp": -1, "tensor": 2}
     assert preset.rules == {
         "batch": (("fsdp",),),

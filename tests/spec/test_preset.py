@@ -4,8 +4,6 @@ from pathlib import Path
 
 import jax
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
@@ -148,25 +146,3 @@ def test_only_an_override_that_names_the_batch_applies_to_it(task: Task, tmp_pat
         text = f'[mesh]\ndata = 8\n[rules]\nbatch = "data"\n[overrides]\n"{glob}" = []\n'
         placement = place(task, read_preset(write(tmp_path / "p.toml", text)), jax.devices())
         assert placement.batch_shardings.inputs.spec[0] == spec, glob
-
-
-def test_user_presets_are_read_from_the_config_directory_or_a_path(home: Path) -> None:
-    path = home / "config/shardtui/presets/parallelism/mine.toml"
-    write(path, '[mesh]\nfsdp = -1\n[rules]\nmlp = "fsdp"\n')
-    assert load_preset("mine").source == str(path)
-    assert load_preset(str(path)).rules == {"mlp": (("fsdp",),)}
-    assert "mine" in {preset.name for preset in load_presets()[0]}
-    write(path, "[mesh")
-    presets, bad = load_presets()
-    assert "mine" not in {preset.name for preset in presets}
-    assert "not valid TOML" in bad[0]
-
-
-@given(st.text() | st.binary().map(lambda data: data.decode("latin-1")))
-def test_any_text_is_read_as_a_preset_or_rejected(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "any.toml"
-    path.write_text(text, encoding="utf-8", errors="surrogatepass")
-    try:
-        assert read_preset(path).mesh
-    except UserError as error:
-        assert str(path) in str(error)

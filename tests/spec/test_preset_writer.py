@@ -65,10 +65,7 @@ def test_built_in_presets_are_read_back_the_same_and_files_read_like_ones_by_han
 
 
 def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file/p\.toml: cannot be written"):
-        write_preset(tmp_path / "file" / "p.toml", "[mesh]\n")
     (tmp_path / "p.toml").mkdir()
-    with pytest.raises(UserError, match="cannot be written: Is a directory"):
+    with pytest.raises(UserError, match=r"p\.toml: cannot be written: Is a directory"):
         write_preset(tmp_path / "p.toml", "[mesh]\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "p.toml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["p.toml"]
