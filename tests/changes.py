@@ -23,8 +23,6 @@ DTYPES = (
 
 
 class Encoding(NamedTuple):
-    """How `Bits` hold the elements of a dtype."""
-
     words: int
     width: int
     has_sign: bool
@@ -113,7 +111,6 @@ def in_two_places(chance: Chance, bits: Bits, dtype: str, negates: bool) -> Bits
 
 
 def rolled(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    """Rotates each flattened array by a random distance."""
     return _taken(bits, np.arange(SIDE * SIDE) - chance.integers(1, SIDE * SIDE, (len(bits), 1)))
 
 

@@ -20,8 +20,6 @@ Body = Callable[[jax.Array], jax.Array]
 
 @dataclass(frozen=True)
 class Program:
-    """A program with one kind of collective."""
-
     name: str
     body: Body
     """What runs on one device's shard."""
@@ -36,7 +34,6 @@ class Program:
 
 
 def programs() -> Iterator[Program]:
-    """Yields one program for each kind of collective, and for each kind of loop around one."""
     both, rows = SPLIT_BOTH_WAYS, P("data", None)
     regathered = looped(lambda x: gathered(x)[:, 1 : x.shape[1] + 1])  # as many columns as there were
     rescattered = looped(lambda x: jnp.tile(scattered(x), (1, 2)))
@@ -85,7 +82,6 @@ class SlicesProgram:
 
 
 def slices_programs() -> Iterator[SlicesProgram]:
-    """Yields a program for each type of transfer between slices, in a loop and outside."""
     same, whole, wide = P(("replica", "data"), "model"), P("data", "model"), P("data", ("model", "replica"))
     summed, passed = partial(psum, axis="replica"), partial(around, axis="replica")
     joined, parted = partial(gathered, axis="replica", dim=0), partial(scattered, axis="replica")
@@ -152,7 +148,6 @@ def exchanged(x: jax.Array, axis: str = "model", dim: int = 1) -> jax.Array:
 
 
 def around(x: jax.Array, axis: str = "data") -> jax.Array:
-    """Passes each shard to the next device, by collective-permute."""
     devices = jax.lax.axis_size(axis)
     return jax.lax.ppermute(x, axis, [(i, (i + 1) % devices) for i in range(devices)])
 

@@ -46,7 +46,6 @@ class Compilers:
         awaited(lambda: len(self.started) >= count, f"compilation {count}")
 
     def all_gone(self, within: float = 5.0) -> bool:
-        """Returns whether all compilations end within so many seconds."""
         with suppress(TimeoutError):
             return awaited(lambda: not any(map(is_alive, self.started)), seconds=within)
         return False

@@ -17,8 +17,6 @@ Flows = dict[tuple[str, tuple[str, ...]], int]
 
 @dataclass(frozen=True)
 class Answer:
-    """An explanation of a program, with the compiled one."""
-
     program: str
     explanation: Explanation
 
@@ -62,7 +60,6 @@ def random_answer(seed: int) -> Answer:
 
 
 def library_answer(name: str) -> Answer:
-    """The answer for one of `PROGRAMS`, over data = 4 × model = 2."""
     with jax.set_mesh(jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)):
         return answer(PROGRAMS[name](), name)
 

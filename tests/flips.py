@@ -20,7 +20,6 @@ class Flip:
 
 
 def random_flip(state: TrainState, chance: random.Random) -> Flip:
-    """Draws from all bits of a random array, on a random device."""
     leaves = jax.tree.leaves(state)
     leaf = chance.randrange(len(leaves))
     shard = leaves[leaf].addressable_shards[0].data
@@ -44,7 +43,6 @@ def flipped(state: TrainState, flip: Flip) -> TrainState:
 
 
 def unequal_replicas(state: TrainState) -> set[int]:
-    """Returns the places of arrays whose replicas differ, by comparing the bytes themselves."""
     found: set[int] = set()
     for place, leaf in enumerate(jax.tree.leaves(state)):
         held: dict[str, bytes] = {}

@@ -127,7 +127,6 @@ def _module(command: Sequence[Any]) -> str:
 
 
 def _serve(channel: socket.socket) -> None:
-    """Forks a process for each request until nobody is left to make one."""
     while True:
         message, descriptors = b"", []
         with suppress(ConnectionError):
@@ -148,7 +147,6 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _become(request: dict[str, Any], descriptors: list[int], channel: socket.socket) -> NoReturn:
-    """Makes this process what was asked for, and runs it to its end."""
     command, path = request["command"], os.environ.get(PATH)
     module = _module(command)
     arguments = command[command.index(module) + 1 :]

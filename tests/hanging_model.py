@@ -73,7 +73,6 @@ class HangingModel:
         (self._folder / f"hang-sleep-{process}-{step}").touch()
 
     def exit_once(self, process: int, status: int) -> None:
-        """Makes a process end with this status in its next batch, as a library may do."""
         (self._folder / f"hang-exit{status}-{process}-now").touch()
 
     def be_slow(self, process: int, step: int, seconds: float) -> None:

@@ -47,8 +47,6 @@ def _step(draw: Draw) -> tuple[str, Step]:
 
 
 def _on_dim(function: Callable[..., jax.Array]) -> Operation:
-    """An operation along a random dim."""
-
     def made(draw: Draw) -> Step:
         dim = draw.randrange(2)
         return lambda x: function(x, dim)
@@ -111,7 +109,6 @@ def _scattered(draw: Draw) -> Step:
 
 
 def _convolved(draw: Draw) -> Step:
-    """A convolution of one or two dims, over space or over channels."""
     width, form = draw.choice((2, 3)), draw.randrange(3)
 
     def step(x: jax.Array) -> jax.Array:

@@ -130,7 +130,6 @@ class Shared:
         return self._initial[preset.name, devices]
 
     def loss(self, step: int) -> float:
-        """Returns the loss of step 1, 2, … in a run without commands or failures."""
         while len(self.losses) < step:
             self.losses.append(next(self._undisturbed))
         return self.losses[step - 1]

@@ -265,7 +265,6 @@ def why_not(task: Task, preset: Preset, devices: list[jax.Device]) -> str | None
 
 
 def _used(preset: Preset) -> set[str]:
-    """The mesh axes that rules or overrides name."""
     splits = (*preset.rules.values(), *(override.spec for override in preset.overrides.values()))
     return {axis for axes in itertools.chain(*splits) for axis in axes}
 

@@ -67,8 +67,6 @@ class AllKept(KeptPrograms):
 
 
 class Known(Compiler):
-    """A compiler that has the programs of the tests already."""
-
     def __init__(self, task: Task, programs: Mapping[str, Program], made: Path = Path("nowhere")) -> None:
         if isinstance(programs, Programs):
             presets = dict(programs.presets)
@@ -80,8 +78,6 @@ class Known(Compiler):
 
 
 class Inspected(dict[str, PresetInspected]):
-    """The inspections of `programs`. Each is made when it is first read."""
-
     def __init__(self, task: Task, programs: Mapping[str, Program]) -> None:
         super().__init__()
         self._task, self._programs = task, programs

@@ -55,8 +55,6 @@ ODD = Sizes((1, 3, 5, 6), (3, 4, 7), (15, 24, 40), (6, 9, 12), (1, 3, 6, 12), (9
 
 @dataclass(frozen=True)
 class Case:
-    """A random model and a random preset for it."""
-
     seed: int
     devices: int
     config: RunConfig

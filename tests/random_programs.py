@@ -39,8 +39,6 @@ NEIGHBOURS: dict[str, Step] = {
 
 @dataclass(frozen=True)
 class RandomProgram:
-    """A random function of one array, and the mesh that it runs on."""
-
     mesh: Mesh
     function: Step
     spec: P

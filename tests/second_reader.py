@@ -23,8 +23,6 @@ Collectives = Counter[tuple[str, tuple[str, ...], int, int]]
 
 @dataclass(frozen=True)
 class Line:
-    """An instruction of a computation that runs."""
-
     name: str
     type: str
     opcode: str

@@ -14,8 +14,6 @@ Event = dict[str, Any]
 
 
 class Hosts:
-    """Simulated hosts, which run the same command line."""
-
     def __init__(self, folder: Path, count: int, *options: str, settings: Sequence[str] = SETTINGS) -> None:
         self.folder, self._count = folder, count
         self._port = free_port()
@@ -57,7 +55,6 @@ def _events(path: Path) -> list[Event]:
 
 
 def losses_by_step(events: list[Event]) -> dict[int, float]:
-    """The last loss that was reported of each step."""
     return {
         event["step"] - len(event["losses"]) + 1 + index: loss
         for event in events

@@ -86,6 +86,5 @@ def _fields(entry: Entry) -> str:
 
 
 def _command() -> str:
-    """As it was called, from the root of the tree."""
     path = Path(sys.argv[0]).resolve().relative_to(ROOT)
     return " ".join(["python", str(path), *(argument for argument in sys.argv[1:] if argument != "--record")])

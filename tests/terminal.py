@@ -26,8 +26,6 @@ RESTORED = b"\x1b[?1049l"
 
 
 class Terminal:
-    """A pty with `shardtui` on it, 80 × 24 or of another size."""
-
     def __init__(
         self,
         *arguments: str,
@@ -79,7 +77,6 @@ class Terminal:
         raise AssertionError(f"no sign of {why}:\n" + "\n".join(self.screen.display))
 
     def press(self, keys: str, *awaited: str, gone: Sequence[str] = ()) -> None:
-        """Types keys, and reads until the screen shows some texts, and others no longer."""
         self.send(keys)
         self.until(
             lambda text: all(each in text for each in awaited) and not any(each in text for each in gone),
@@ -103,7 +100,6 @@ class Terminal:
         return self.process.wait(timeout=20)
 
     def is_restored(self) -> bool:
-        """Returns whether the process left the alternate screen and restored the terminal's attributes."""
         return RESTORED in self.output and termios.tcgetattr(self.master) == self.attributes
 
     def hang_up(self) -> None:

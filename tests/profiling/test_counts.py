@@ -57,7 +57,6 @@ def traced(task: Task, program: Program, folder: Path) -> StepBreakdown:
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    """A program and the breakdown of its step."""
     name, preset = request.param
     known = load_model("nano" if name == "user's" else name, SMALL)
     model = USERS if name == "user's" else known.model

@@ -48,7 +48,6 @@ class PlaneWriter:
         self._add_stats(entry.value, stats)
 
     def say(self, **stats: str | int) -> None:
-        """Adds stats of the plane."""
         self._add_stats(self.message, stats)
 
     def kernels(self, name: str, events: Sequence[Timed], module: str) -> None:
