@@ -135,16 +135,12 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
 
 
 @pytest.fixture(scope="session", autouse=True)
-def warm_processes(own_directories: None, pytestconfig: pytest.Config) -> None:
-    """Starts processes by forks, unless slow tests run: those start interpreters, as users do."""
+def processes(own_directories: None, pytestconfig: pytest.Config) -> None:
+    """Restores SIGINT, which a shell that starts tests in the background has ignored. Starts processes by forks, unless
+    slow tests run: those start interpreters, as users do."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if pytestconfig.option.markexpr in (DEFAULT, "core"):
         fork_server.start()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def interrupts() -> None:
-    """Restores SIGINT for the processes of tests: a shell that starts them in the background has it ignored."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
