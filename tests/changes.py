@@ -14,6 +14,7 @@ Chance = np.random.Generator
 """A seeded source of random numbers."""
 
 SIDE, SHARDS = 16, (4, 2)
+PLACES = np.arange(SIDE * SIDE)
 DTYPES = (
     *("bool", "int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"),
     *("uint64", "float4_e2m1fn", "float8_e3m4", "float8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz"),
@@ -110,17 +111,9 @@ def in_two_places(chance: Chance, bits: Bits, dtype: str, negates: bool) -> Bits
     return changed
 
 
-def rolled(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    return _taken(bits, np.arange(SIDE * SIDE) - chance.integers(1, SIDE * SIDE, (len(bits), 1)))
-
-
-def transposed(chance: Chance, bits: Bits, dtype: str) -> Bits:
-    return _taken(bits, np.arange(SIDE * SIDE).reshape(SIDE, SIDE).T.reshape(1, -1))
-
-
 def halves_exchanged(chance: Chance, bits: Bits, dtype: str) -> Bits:
     """Exchanges the upper and lower, or the left and right halves of each array."""
-    rows, columns = np.divmod(np.arange(SIDE * SIDE), SIDE)
+    rows, columns = np.divmod(PLACES, SIDE)
     ways = np.stack([(rows + SIDE // 2) % SIDE * SIDE + columns, rows * SIDE + (columns + SIDE // 2) % SIDE])
     return _taken(bits, ways[chance.integers(0, 2, len(bits))])
 
@@ -144,8 +137,8 @@ CHANGES: dict[str, Callable[[Chance, Bits, str], Bits]] = {
     "two elements exchanged": partial(in_two_places, negates=False),
     "two elements negated": partial(in_two_places, negates=True),
     "negated": negated,
-    "rolled": rolled,
-    "transposed": transposed,
+    "rolled": lambda chance, bits, _: _taken(bits, PLACES - chance.integers(1, SIDE * SIDE, (len(bits), 1))),
+    "transposed": lambda chance, bits, _: _taken(bits, PLACES.reshape(SIDE, SIDE).T.reshape(1, -1)),
     "halves exchanged": halves_exchanged,
     "a shard in another's place": partial(shards_taken, both=True),
     "a shard repeated": partial(shards_taken, both=False),

@@ -15,7 +15,6 @@ from flax import nnx
 
 FOLDER = pathlib.Path(__file__).parent
 
-
 class Lm(nnx.Module):
     def __init__(self, rngs):
         self.table = nnx.Embed(64, 64, rngs=rngs)
@@ -23,14 +22,11 @@ class Lm(nnx.Module):
     def __call__(self, tokens):
         return self.table(tokens)
 
-
 def lm(rngs: nnx.Rngs):
     return Lm(rngs)
 
-
 def loss(model, batch):
     return -jnp.take_along_axis(jax.nn.log_softmax(model(batch)), batch[..., None], -1).mean()
-
 
 def batch(step, batch_size):
     slow = FOLDER / f"slow-{jax.process_index()}-{step}"
@@ -42,7 +38,6 @@ def batch(step, batch_size):
                 how.unlink()
             hang(how.name)
     return np.random.default_rng(step).integers(0, 64, (batch_size, 4))
-
 
 def hang(how):
     if "exit" in how:

@@ -118,9 +118,8 @@ def _groups(rest: str, devices: int) -> np.ndarray:
         return _named_groups(*named.groups(""), devices)
     listed = re.search(r"replica_groups=\{((?:\{[\d,]+\},?)*)\}", rest)
     assert listed, rest
-    if not listed[1]:
-        return np.arange(devices).reshape(1, -1)
-    return np.array([[int(member) for member in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])])
+    groups = [[int(member) for member in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", listed[1])]
+    return np.array(groups or [range(devices)])
 
 
 def _named_groups(mesh: str, ids: str, axes: str, devices: int) -> np.ndarray:

@@ -1,9 +1,7 @@
 """Words for every exit status, and a wait for a process that ends by itself, late, or not while it is stopped."""
 
-import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -47,21 +45,6 @@ def sleeping() -> "Iterator[subprocess.Popen[bytes]]":
             process.kill()
 
 
-@contextmanager
-def stopped_always(pid: int) -> Iterator[None]:
-    is_over = threading.Event()
-
-    def stop() -> None:
-        while not is_over.wait(0.001):
-            os.kill(pid, signal.SIGSTOP)
-
-    thread = threading.Thread(target=stop)
-    thread.start()
-    yield
-    is_over.set()
-    thread.join()
-
-
 def test_a_stopped_process_is_continued_once_then_waited_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "STOPPED_SECONDS", 0.2)
     with sleeping() as process:
@@ -70,8 +53,8 @@ def test_a_stopped_process_is_continued_once_then_waited_for_no_more(monkeypatch
         awaited(lambda: is_stopped(process.pid))
         assert deadline.problem([process.pid]) == ""
         awaited(lambda: not is_stopped(process.pid))
-        with stopped_always(process.pid):
-            awaited(lambda: deadline.problem([process.pid]))
+        process.send_signal(signal.SIGSTOP)
+        awaited(lambda: deadline.problem([process.pid]))
         assert "stopped by a signal" in deadline.problem([process.pid])
         assert wait_for(process, 0.1, then=process.kill)
     assert process.returncode == -signal.SIGKILL

@@ -64,16 +64,13 @@ def test_a_dim_that_no_alternative_fits_is_a_problem_and_explicit_axis_types_tak
     assert [axes for name, axes in rules if name == "mlp"] == ["model", ("fsdp", "model"), None]
 
 
-@pytest.mark.parametrize(
-    ("rules", "problem"),
-    [
+def test_alternatives_that_cannot_be_are_refused() -> None:
+    for rules, problem in (
         ('mlp = ["model", ["fsdp"]]', "[rules] mlp: axes and lists are mixed"),
         ('seq = [["model"], []]', "[rules] seq: 2 alternatives, but the whole step splits seq in one way"),
         ('mlp = [["model"], ["tensor"]]', "[rules] mlp: no mesh axis 'tensor'"),
-    ],
-)
-def test_alternatives_that_cannot_be_are_refused(rules: str, problem: str) -> None:
-    assert problem in "\n".join(preset(rules).problems)
+    ):
+        assert problem in "\n".join(preset(rules).problems)
 
 
 @pytest.mark.core

@@ -67,9 +67,8 @@ def test_every_problem_of_a_file_is_reported_at_once(tmp_path: Path) -> None:
     assert text.count(str(tmp_path / "bad.toml")) == 7
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_invalid_files_are_rejected(tmp_path: Path) -> None:
+    for text, says in (
         ("[mesh\n", "not valid TOML"),
         ("[mesh]\ndata = 'all'\n", "Expected `int`"),
         ("[mesh]\n", "[mesh]: no axis"),
@@ -80,10 +79,8 @@ def test_every_problem_of_a_file_is_reported_at_once(tmp_path: Path) -> None:
         ("[mesh]\ndata = 0x" + "f" * 4000, "[mesh] 'data': a size must be at most 1,000,000"),
         ("[mesh]\ndata = " + "9" * 5000, "not valid TOML: Exceeds the limit"),
         ("#" * (2**20 + 1), "1,048,577 bytes: at most 1,048,576 are read"),
-    ],
-)
-def test_invalid_files_are_rejected(tmp_path: Path, text: str, says: str) -> None:
-    assert says in problems(tmp_path / "bad.toml", text)
+    ):
+        assert says in problems(tmp_path / "bad.toml", text)
 
 
 def test_a_file_with_an_invalid_name_is_reported_and_left_out(home: Path) -> None:
@@ -105,9 +102,9 @@ def test_a_mesh_must_fit_the_devices() -> None:
     assert load_preset("dp-tp2").sizes(8) == {"data": 4, "model": 2}
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_invalid_rules_and_overrides_are_rejected(tmp_path: Path) -> None:
+    task = Task(tiny_config(), "cpu")
+    for text, says in (
         ('[rules]\nembed = "data"\nmlp = "data"', "data already splits another dim"),
         ('[rules]\nlayers = "data"', "layers 2 does not divide by 8"),
         ('[rules]\nembde = "data"', "embde: no such logical axis"),
@@ -116,12 +113,10 @@ def test_a_mesh_must_fit_the_devices() -> None:
         ('[overrides]\n"norm.scale" = [["data", "model"]]', "embed 32 does not divide by 64"),
         ('[rules]\nbatch = ["data", "model"]\n[overrides]\n"batch.*" = []', "the step splits: .* batch 8 does not"),
         ('[rules]\nlayers = "data"\n[overrides]\n"*" = []', "the step splits: .* layers 2 does not divide by 8"),
-    ],
-)
-def test_invalid_rules_and_overrides_are_rejected(tmp_path: Path, text: str, says: str) -> None:
-    preset = read_preset(write(tmp_path / "bad.toml", f"[mesh]\ndata = 8\nmodel = 8\n{text}\n"))
-    with pytest.raises(UserError, match=says):
-        place(Task(tiny_config(), "cpu"), preset, jax.devices() * 8)
+    ):
+        preset = read_preset(write(tmp_path / "bad.toml", f"[mesh]\ndata = 8\nmodel = 8\n{text}\n"))
+        with pytest.raises(UserError, match=says):
+            place(task, preset, jax.devices() * 8)
 
 
 def test_problems_of_file_mesh_and_arrays_are_reported_together(tmp_path: Path) -> None:
