@@ -135,7 +135,7 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
 
 
 @pytest.fixture(scope="session", autouse=True)
-def processes(own_directories: None, pytestconfig: pytest.Config) -> None:
+def warm_processes(own_directories: None, pytestconfig: pytest.Config) -> None:
     """Restores SIGINT, which a shell that starts tests in the background has ignored. Starts processes by forks, unless
     slow tests run: those start interpreters, as users do."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -46,7 +46,6 @@ from shardtui.engine.training.profiler import Profiler
 from shardtui.engine.training.tools import Tools
 from shardtui.engine.wire import commands
 from shardtui.engine.wire import events as wire
-from shardtui.engine.wire.events import Event
 from shardtui.engine.wire.inbox import Inbox
 from shardtui.tui.state.interpreter import apply
 from shardtui.tui.state.run_state import Phase, RunState
@@ -177,7 +176,7 @@ class LoopMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.home = Path(tempfile.mkdtemp(dir=self.shared.folder))
-        self.events: list[Event] = []
+        self.events: list[wire.Event] = []
         self.seen = RunState()
         self.step, self.preset, self.paused, self.damaged = 0, "dp", False, 0
         self.schedule: list[ScheduledSwitch] = []
@@ -391,7 +390,7 @@ class LoopMachine(RuleBasedStateMachine):
         for command in commands:
             assert self.inbox.put(command) is None
 
-    def _record(self, event: Event) -> None:
+    def _record(self, event: wire.Event) -> None:
         self.events.append(event)
         if (name := type(event).__name__) in COUNTED:
             self.done.append(name)

@@ -64,22 +64,18 @@ def test_good_presets_are_listed_next_to_bad_ones(home: Path) -> None:
         choose_model("mine")
 
 
-PLACES = [
-    ("XDG_CONFIG_HOME", ".config", user_presets, "presets"),
-    ("XDG_STATE_HOME", ".local/state", state_home, "runs"),
-    ("XDG_CACHE_HOME", ".cache", compilation_cache, "jax"),
-    ("XDG_CACHE_HOME", ".cache", plan_cache, "plan"),
-]
-
-
 def test_directories_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for variable, default, directory, name in PLACES:
-        monkeypatch.setenv(variable, "/elsewhere")
-        assert directory() == Path("/elsewhere/shardtui", name)
-        usual = tmp_path / default / "shardtui" / name
+    for variable, default, directory, name in (
+        ("XDG_CONFIG_HOME", ".config", user_presets, "presets"),
+        ("XDG_STATE_HOME", ".local/state", state_home, "runs"),
+        ("XDG_CACHE_HOME", ".cache", compilation_cache, "jax"),
+        ("XDG_CACHE_HOME", ".cache", plan_cache, "plan"),
+    ):
+        monkeypatch.delenv(variable, raising=False)
+        assert directory() == tmp_path / default / "shardtui" / name
         for ignored in ("", "relative", "./here"):
             monkeypatch.setenv(variable, ignored)
-            assert directory() == usual
-        monkeypatch.delenv(variable)
-        assert directory() == usual
+            assert directory() == tmp_path / default / "shardtui" / name
+        monkeypatch.setenv(variable, "/elsewhere")
+        assert directory() == Path("/elsewhere/shardtui", name)
