@@ -1,5 +1,6 @@
 """Traces as TPUs and GPUs write them, with every microsecond known."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -225,6 +226,14 @@ def test_what_cannot_be_read_is_refused(
     with pytest.raises(UserError, match=problem) as refused:
         read_breakdown(path, mesh, text)
     assert len(refused.value.problems) == 1
+
+
+def test_every_prefix_of_a_trace_is_read_or_refused(tmp_path: Path) -> None:
+    whole = (path := tpu().write(tmp_path)).read_bytes()
+    for length in range(0, len(whole), 97):
+        path.write_bytes(whole[:length])
+        with contextlib.suppress(UserError):
+            assert sum(part.share for part in read_breakdown(path, {"data": 2}).parts) == pytest.approx(1)
 
 
 ACTIVITIES = st.lists(
