@@ -5,33 +5,22 @@ import json
 from dataclasses import fields
 from typing import Any
 
+from shardtui.engine.spec.hf_config import ARCHITECTURES
 from shardtui.engine.spec.hf_fields import IGNORED
 from shardtui.engine.spec.preset_files import PRESETS
 
 UNUSED = IGNORED - {"model_type", "max_window_layers"}
-CLASSES = {
-    "LlamaForCausalLM": "LlamaConfig",
-    "MistralForCausalLM": "MistralConfig",
-    "MixtralForCausalLM": "MixtralConfig",
-    "Qwen2ForCausalLM": "Qwen2Config",
-    "Qwen3ForCausalLM": "Qwen3Config",
-    "Qwen3MoeForCausalLM": "Qwen3MoeConfig",
-    "GemmaForCausalLM": "GemmaConfig",
-    "Gemma2ForCausalLM": "Gemma2Config",
-    "Gemma3ForCausalLM": "Gemma3TextConfig",
-    "Olmo2ForCausalLM": "Olmo2Config",
-    "Phi3ForCausalLM": "Phi3Config",
-    "GPT2LMHeadModel": "GPT2Config",
-}
+OTHER_NAMES = {"Gemma3ForCausalLM": "Gemma3TextConfig", "GPT2LMHeadModel": "GPT2Config"}
+"""Of the config class, where it is not the architecture's."""
 
 
 def write() -> None:
     import transformers
 
-    found = {name: _defaults(getattr(transformers, each)) for name, each in CLASSES.items()}
-    (PRESETS / "transformers.json").write_text(
-        json.dumps({"transformers": transformers.__version__, "defaults": found}, indent=1) + "\n"
-    )
+    kinds = {name: OTHER_NAMES.get(name, name.replace("ForCausalLM", "Config")) for name in ARCHITECTURES}
+    found = {name: _defaults(getattr(transformers, kind)) for name, kind in kinds.items()}
+    text = json.dumps({"transformers": transformers.__version__, "defaults": found}, indent=1)
+    (PRESETS / "transformers.json").write_text(f"{text}\n")
 
 
 def _defaults(kind: type[Any]) -> dict[str, Any]:

@@ -17,19 +17,8 @@ from ..conftest import tiny_config
 from .tiny import BATCH, DECAY, LEARNING_RATE, SEQ, STEPS, batch, filled, in_files, sampled, tensors_of, write_config
 
 ANSWERS = Path(__file__).parent / "answers"
-NO_CLIP = 1e9
-
-
-def task_of(config: ModelConfig) -> Task:
-    training = TrainingConfig(
-        batch_size=BATCH,
-        seq_len=SEQ,
-        learning_rate=LEARNING_RATE,
-        warmup_steps=1,
-        weight_decay=DECAY,
-        grad_clip=NO_CLIP,
-    )
-    return Task(tiny_config(model=config, training=training), "cpu")
+TRAINING = {"learning_rate": LEARNING_RATE, "warmup_steps": 1, "weight_decay": DECAY, "grad_clip": 1e9}
+"""Without clipping."""
 
 
 class Model:
@@ -41,17 +30,15 @@ class Model:
         self.config = write_config(architecture, folder)
         self._parts = list(parts_of(self.config, architecture))
         self._tensors = tensors_of(self.config, architecture)
-        self._task, self._batch = task_of(self.config), Batch(*map(jnp.asarray, batch()))
+        training = TrainingConfig(batch_size=BATCH, seq_len=SEQ, **TRAINING)
+        self._task = Task(tiny_config(model=self.config, training=training), "cpu")
+        self._batch = Batch(*map(jnp.asarray, batch()))
         self.params = filled(self._task.abstract_state.params, self._tensors, self._parts)
 
     def forward(self) -> dict[str, float]:
         """Returns the largest absolute differences of logits and loss."""
         logits = _logits(self.config, self.params, self._batch.inputs)
         return self._furthest({"logits": logits, "loss": loss(logits, self._batch.targets)})
-
-    def training(self) -> dict[str, float]:
-        """Returns those of gradients, by tensor, and of the losses of ten steps."""
-        return self.gradients() | self.losses()
 
     def gradients(self) -> dict[str, float]:
         """Returns those of gradients, by tensor."""

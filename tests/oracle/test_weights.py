@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import jax
@@ -9,18 +10,21 @@ import jax.numpy as jnp
 import msgspec
 import numpy as np
 import pytest
+from etils import epath
 from shardtui.engine.base.user_error import UserError
+from shardtui.engine.checkpoint.arrays import save_arrays
+from shardtui.engine.checkpoint.export import Arrays, allocated, fill
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.placement import place
-from shardtui.engine.program.weights import with_weights
-from shardtui.engine.spec.hf_tensors import parts_of
+from shardtui.engine.program.weights import mapped, with_weights
+from shardtui.engine.spec.hf_tensors import parts_of, tensor_shapes
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset
 
 from ..conftest import tiny_config
 from .files import write_file, write_files
-from .tiny import CONFIGS, Tensors, filled, in_files, tensors_of, write_config
+from .tiny import CONFIGS, Tensors, filled, tensors_of, write_config
 
 
 def written(architecture: str, folder: Path, change: Callable[[Tensors], Tensors] = dict) -> Tensors:
@@ -46,10 +50,15 @@ def test_every_element_is_read_and_written_back_bit_by_bit(architecture: str, tm
     parts = list(parts_of(task.config.model, architecture))  # type: ignore[arg-type]
     expected = filled(task.abstract_state.params, tensors, parts)
     jax.tree.map(np.testing.assert_array_equal, state.params, expected)
-    back = in_files(state.params, tensors, parts)
-    assert all(np.array_equal(back[name], tensor) for name, tensor in tensors.items())
     kernel = state.params["blocks"]["attention"]["out"]["kernel"]
     assert kernel.sharding.shard_shape(kernel.shape) == (kernel.shape[0], kernel.shape[1] // 2, kernel.shape[2], 16)
+    save_arrays(epath.Path(tmp_path), TrainState(state.params, (), (), ())).result()
+    (tmp_path / "out").mkdir()
+    files = allocated(tmp_path / "out", tensor_shapes(parts), "F32")
+    fill(files, parts, Arrays(epath.Path(tmp_path) / "arrays"))
+    assert files.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(mapped(files[name]), tensor, name)
 
 
 def test_several_files_half_precision_and_old_names(tmp_path: Path) -> None:
@@ -76,10 +85,9 @@ def test_tied_tables_are_one_and_different_ones_are_refused(architecture: str, t
     name = "transformer.wte.weight" if architecture == "GPT2LMHeadModel" else "model.embed_tokens.weight"
     tensors = written(architecture, tmp_path)
     table = tensors.pop(name)
-    write_file(tmp_path / "model.safetensors", tensors | {"lm_head.weight": table})
-    np.testing.assert_array_equal(loaded(tmp_path)[1].params["token"]["embedding"], table)
-    write_file(tmp_path / "model.safetensors", tensors | {"lm_head.weight": table, name: table})
-    np.testing.assert_array_equal(loaded(tmp_path)[1].params["token"]["embedding"], table)
+    for tables in ({"lm_head.weight": table}, {"lm_head.weight": table, name: table}):
+        write_file(tmp_path / "model.safetensors", tensors | tables)
+        np.testing.assert_array_equal(loaded(tmp_path)[1].params["token"]["embedding"], table)
     write_file(tmp_path / "model.safetensors", tensors | {"lm_head.weight": table + 1, name: table})
     (problem,) = problems(tmp_path)
     assert problem.startswith(f"{name} and lm_head.weight differ, but tie_word_embeddings is true")
@@ -125,9 +133,7 @@ def test_an_index_that_names_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_a_run_starts_from_the_weights(tmp_path: Path) -> None:
     tensors = written("LlamaForCausalLM", tmp_path)
     choice = choose_model(f"hf:{tmp_path}")
-    compiler = Compiler(
-        Task(tiny_config(model=choice.model, weights=choice.weights), "cpu"), {}, jax.devices(), tmp_path
-    )
-    state = compiler.initial_state("dp").result()()
-    compiler.close()
+    task = Task(tiny_config(model=choice.model, weights=choice.weights), "cpu")
+    with closing(Compiler(task, {}, jax.devices(), tmp_path)) as compiler:
+        state = compiler.initial_state("dp").result()()
     np.testing.assert_array_equal(state.params["token"]["embedding"], tensors["model.embed_tokens.weight"])

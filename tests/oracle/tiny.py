@@ -2,11 +2,12 @@
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from shardtui.engine.spec.hf_config import model_types, read_config
 from shardtui.engine.spec.hf_tensors import Part, parts_of, tensor_shapes
 from shardtui.engine.spec.model_config import ModelConfig
@@ -104,15 +105,15 @@ def batch() -> tuple[np.ndarray, np.ndarray]:
 
 def filled(params: Any, tensors: Tensors, parts: Iterable[Part]) -> Any:
     """Returns nested dicts of parameters, shaped like `params`, with the values of the tensors."""
-    flat = {name: np.full(shape, np.nan, np.float32) for name, shape in _shapes(params)}
+    flat = {name: np.full(leaf.shape, np.nan, np.float32) for name, leaf in flatten_dict(params, sep=".").items()}
     for part in parts:
         flat[part.parameter][part.at] = part.from_file(tensors[part.tensor][part.rows])
-    return _nested(params, flat)
+    return unflatten_dict(flat, sep=".")
 
 
 def in_files(params: Any, tensors: Tensors, parts: Iterable[Part]) -> Tensors:
     """Returns the tensors, shaped like `tensors`, with the values of nested dicts of parameters."""
-    flat, found = dict(_leaves(params)), {name: np.full_like(tensor, np.nan) for name, tensor in tensors.items()}
+    flat, found = flatten_dict(params, sep="."), {name: np.full_like(tensors[name], np.nan) for name in tensors}
     for part in parts:
         values = np.asarray(flat[part.parameter])[part.at]
         shape = part.file_shape[::-1] if part.is_transposed else part.file_shape
@@ -126,21 +127,3 @@ def sampled(gradient: np.ndarray) -> np.ndarray:
     flat = gradient.ravel().astype(np.float32)
     chosen = np.linspace(0, flat.size - 1, SAMPLES).astype(int)
     return np.concatenate([[np.linalg.norm(flat)], flat[chosen]]).astype(np.float32)
-
-
-def _leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(tree, dict):
-        yield name, tree
-        return
-    for key, value in tree.items():
-        yield from _leaves(value, f"{name}.{key}" if name else key)
-
-
-def _shapes(tree: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    return ((name, leaf.shape) for name, leaf in _leaves(tree))
-
-
-def _nested(tree: Any, flat: dict[str, np.ndarray], name: str = "") -> Any:
-    if not isinstance(tree, dict):
-        return flat[name]
-    return {key: _nested(value, flat, f"{name}.{key}" if name else key) for key, value in tree.items()}
