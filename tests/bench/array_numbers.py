@@ -7,17 +7,14 @@ from unittest.mock import patch
 
 import jax
 from shardtui.engine.models import task as tasks
-from shardtui.engine.models.task import Task
 from shardtui.engine.program.array_numbers import compile_numbers
-from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program
-from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.training.inputs import DeviceBatches, inputs_of
 from shardtui.engine.training.numbers import MAX_COST
 
 from ..suite import printed
 from .figure import Figure, at_most, timed
-from .plain import config
+from .plain import config, placed
 
 CASES = {"nano": "fsdp-tp2", "nano-moe": "ep2-tp2"}
 REPEATS = 15
@@ -32,13 +29,12 @@ def run() -> list[Figure]:
 
 
 def _costs(model: str, preset: str) -> list[Figure]:
-    task = Task(config(name=model), "cpu")
-    program = compile_program(task, place(task, load_preset(preset), jax.devices()))
-    numbers = compile_numbers(task, program.placement)
+    task, placement = placed(config(name=model, preset=preset))
+    program, numbers = compile_program(task, placement), compile_numbers(task, placement)
     with patch.object(tasks, "global_norms", lambda trees, _: dict.fromkeys(trees, 0.0)):
-        plain = compile_program(task, place(task, load_preset(preset), jax.devices()))
+        plain = compile_program(task, placement)
     batch = DeviceBatches(inputs_of(task.config, task).batches, 1).batch(0, program)
-    state = compile_initial_state(task, program.placement)()
+    state = compile_initial_state(task, placement)()
 
     def seconds(program: Program) -> float:
         """Returns the seconds of a step."""

@@ -3,13 +3,10 @@
 from statistics import median
 
 import jax
-from shardtui.engine.models.task import Task
-from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import trace_step
-from shardtui.engine.spec.preset_reader import load_preset
 
 from .figure import Figure, at_most, timed
-from .plain import config
+from .plain import config, placed
 
 FEW, MANY = 4, 96
 REPEATS = 5
@@ -23,7 +20,6 @@ def run() -> list[Figure]:
 
 def _seconds(layers: int) -> float:
     """Returns the seconds to lower and compile nano with so many layers under fsdp, with empty caches."""
-    task = Task(config(f"layers={layers}", preset="fsdp"), "cpu")
-    placement = place(task, load_preset("fsdp"), jax.devices())
+    task, placement = placed(config(f"layers={layers}", preset="fsdp"))
     jax.clear_caches()
     return timed(lambda: trace_step(task, placement).lower().compile())

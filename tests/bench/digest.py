@@ -9,15 +9,13 @@ import jax
 import numpy as np
 from etils import epath
 from shardtui.engine.checkpoint.arrays import save_arrays
-from shardtui.engine.models.task import Task, TrainState
+from shardtui.engine.models.task import TrainState
 from shardtui.engine.program.digest import is_finite
-from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_initial_state, digest_function, state_function
 from shardtui.engine.program.reshard import Transfers
-from shardtui.engine.spec.preset_reader import load_preset
 
 from .figure import Figure, at_most, timed
-from .plain import config
+from .plain import config, placed
 
 SETTINGS = ("layers=12", "embed=768", "heads=16", "mlp=3072")
 """85 M parameters, 1.02 GB with two moments."""
@@ -26,14 +24,13 @@ REPEATS = 7
 
 
 def run() -> list[Figure]:
-    task = Task(config(*SETTINGS), "cpu")
-    placements = [place(task, load_preset(name), jax.devices()) for name in ROUTE]
-    abstract = [placement.abstract_state(task) for placement in placements]
+    places = [placed(config(*SETTINGS, preset=name)) for name in ROUTE]
+    abstract = [placement.abstract_state(task) for task, placement in places]
     digests = [digest_function(state).compile() for state in abstract]
-    state = compile_initial_state(task, placements[0])()
+    state = compile_initial_state(*places[0])()
     return [
         _memory(state, digests[0]),
-        _switched(state, placements[1].state_shardings, digests),
+        _switched(state, places[1][1].state_shardings, digests),
         _saved(state, digests[0], state_function(is_finite, abstract[0]).compile()),
     ]
 
@@ -49,12 +46,11 @@ def _switched(state: TrainState, target: TrainState, digests: list[Any]) -> Figu
     transfers.move(state, target)
 
     def part() -> float:
-        before = _seconds(digests[0], state)
-        began = time.perf_counter()
+        asking, began = _seconds(digests[0], state), time.perf_counter()
         moved = transfers.move(state, target)
         jax.block_until_ready(moved)
         moving = time.perf_counter() - began
-        asking = before + _seconds(digests[1], moved)
+        asking += _seconds(digests[1], moved)
         return asking / (moving + asking)
 
     name = f"part of the switch {' → '.join(ROUTE)} that the digests take"

@@ -5,15 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
-from shardtui.engine.models.task import Task, TrainState
-from shardtui.engine.program.placement import place
+from shardtui.engine.models.task import TrainState
 from shardtui.engine.program.program import compile_initial_state
 from shardtui.engine.program.reshard import Transfers
-from shardtui.engine.spec.preset_reader import load_preset
 
 from ..suite import memory, printed
 from .figure import Figure, at_most
-from .plain import config
+from .plain import config, placed
 
 SETTINGS = ("layers=11", "embed=512", "heads=8", "mlp=2048")
 """35 M parameters, 418 MB with two moments."""
@@ -51,8 +49,7 @@ def bytes_of(state: TrainState) -> int:
 
 def _measure(source: str, target: str) -> None:
     """Prints one line per mode: bytes of the source, of the destination and of its largest leaf, and peaks of moves."""
-    task = Task(config(*SETTINGS), "cpu")
-    here, there = (place(task, load_preset(name), jax.devices()) for name in (source, target))
+    (task, here), (_, there) = (placed(config(*SETTINGS, preset=name)) for name in (source, target))
     transfers = Transfers()
     transfers.prepare(task.abstract_state, here.state_shardings, there.state_shardings)
     for mode in MODES:

@@ -4,7 +4,7 @@
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import jax
 from shardtui.engine.data.batches import Batches
@@ -14,6 +14,7 @@ from shardtui.engine.program.placement import Placement, place
 from shardtui.engine.program.program import compile_initial_state, trace_step
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
+from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_reader import load_preset
 
 
@@ -24,14 +25,18 @@ def config(*settings: str, name: str = "nano", preset: str = "dp", devices: int 
     return RunConfig(run="plain", preset=preset, devices=devices, **own)
 
 
+def placed(config: RunConfig, preset: Preset | None = None) -> tuple[Task, Placement]:
+    """Returns the task of a config, and its placement under its preset, or another one."""
+    devices = jax.devices()[: config.devices]
+    task = Task(config, devices[0].platform)
+    return task, place(task, preset or load_preset(config.preset), devices)
+
+
 class Plain:
     """A task placed under a preset, with its compiled step and its data."""
 
-    def __init__(self, config: RunConfig, devices: Sequence[jax.Device] | None = None) -> None:
-        """`devices`: by default, as many of the first as the config says."""
-        devices = devices or jax.devices()[: config.devices]
-        self.task = Task(config, devices[0].platform)
-        self.placement: Placement = place(self.task, load_preset(config.preset), devices)
+    def __init__(self, config: RunConfig) -> None:
+        self.task, self.placement = placed(config)
         training = config.training
         self.batches = Batches(read_corpus(config.data), training.batch_size, training.seq_len, config.seed)
         self.step = trace_step(self.task, self.placement).lower().compile()

@@ -1,33 +1,22 @@
 """Are the numbers of all arrays those of gathered arrays? `python tests/long/array_numbers.py [--record]` (minutes):
 five families of models under every built-in preset that fits, against NumPy in float64."""
 
-import argparse
-import os
 import sys
-from pathlib import Path
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from tests.oracle.arrays import FAMILIES, Whole  # before jax: sets the environment
-
-# isort: split
+import cpu_devices
 import jax
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.spec.preset_files import PRESETS
 
-from tests.suite import versions
-from tests.table import Table, arguments
+from tests.oracle.arrays import FAMILIES, Whole
 
 KINDS = "parameter", "moment", "gradient", "update", "activation"
 COLUMNS = {"family": "", "presets": "{}", **{f"{kind}s": "{:.1e}" for kind in KINDS}}
 
 
 def main() -> None:
-    options = arguments(argparse.ArgumentParser(description=__doc__))
-    print(f"{versions()}\n")
     presets = sorted(path.stem for path in (PRESETS / "parallelism").glob("*.toml"))
-    with Table("long/array_numbers", COLUMNS, options.record) as table:
+    with cpu_devices.table("long/array_numbers", COLUMNS) as table:
         for family in FAMILIES:
             whole, found = Whole(family), dict[str, dict[str, float]]()
             for preset in presets:

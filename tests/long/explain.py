@@ -11,11 +11,10 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
-from pathlib import Path
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+import cpu_devices  # noqa: F401
+
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # the same partitioner, sooner
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.explained_programs import PROGRAMS, library_answer, random_answer
 from tests.suite import versions

@@ -5,17 +5,18 @@ set against the growth of the process: its peak while it trains, less what it he
 preset has a process of its own.
 """
 
-import argparse
-import os
-import subprocess
 import sys
 from pathlib import Path
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
-sys.path.insert(0, str(Path(__file__).parents[2]))
+import cpu_devices
+import jax
+import numpy as np
+from shardtui.engine.models.task import Batch
+from shardtui.engine.program.memory import measure
+from shardtui.engine.program.program import compile_initial_state, compile_program
 
-from tests.suite import memory, versions
-from tests.table import Table, arguments
+from tests.bench.plain import config, placed
+from tests.suite import memory, printed
 
 SETTINGS = ("layers=8", "embed=512", "mlp=2048", "seq_len=128", "batch_size=16")
 PRESETS = ("dp", "dp-tp2", "tp", "fsdp", "fsdp-tp2", "hsdp", "pitfall-replicated-moments")
@@ -31,35 +32,22 @@ COLUMNS = {
 
 
 def main() -> None:
-    options = arguments(argparse.ArgumentParser(description=__doc__))
-    print(f"{versions()}, nano with {', '.join(SETTINGS)}\n")
-    with Table("long/memory", COLUMNS, options.record) as table:
+    with cpu_devices.table("long/memory", COLUMNS) as table:
         for preset in PRESETS:
-            answer = subprocess.run([sys.executable, __file__, preset], capture_output=True, text=True, check=True)
-            arguments_bytes, live, peak, grown = map(int, answer.stdout.split())
-            table.add(preset, arguments_bytes, live, peak, grown, grown / peak)
+            *sizes, peak, grown = map(int, printed(__file__, preset).split())
+            table.add(preset, *sizes, peak, grown, grown / peak)
 
 
 def measure_one(preset: str) -> None:
     """Prints predicted arguments and living bytes of one device, predicted peak and growth of all."""
-    import jax
-    import numpy as np
-    from shardtui.engine.models.task import Batch, Task
-    from shardtui.engine.program.memory import measure
-    from shardtui.engine.program.placement import place
-    from shardtui.engine.program.program import compile_initial_state, compile_program
-    from shardtui.engine.spec.preset_reader import load_preset
-
-    from tests.bench.plain import config
-
-    task = Task(config(*SETTINGS, preset=preset), "cpu")
-    program = compile_program(task, place(task, load_preset(preset), jax.devices()))
+    task, placement = placed(config(*SETTINGS, preset=preset))
+    program = compile_program(task, placement)
     assert program.description.memory
     tokens = np.zeros((task.config.training.batch_size, task.config.training.seq_len), np.int32)
-    batch = Batch(*(jax.device_put(tokens, sharding) for sharding in program.placement.batch_shardings))
+    batch = Batch(*(jax.device_put(tokens, sharding) for sharding in placement.batch_shardings))
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is the compiler's
-    state = compile_initial_state(task, program.placement)()
+    state = compile_initial_state(task, placement)()
     for _ in range(STEPS):
         state, scalars = program.step(state, batch)
     jax.block_until_ready(scalars)

@@ -1,7 +1,6 @@
 """Is the first non-finite value identified? `python tests/long/nonfinite.py [--record]` (a quarter of an
 hour): fifty faults, put into the state or the batch before a step, under six presets."""
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -11,8 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
-sys.path.insert(0, str(Path(__file__).parents[2]))
+import cpu_devices
+
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 import jax
 import numpy as np
@@ -28,8 +28,6 @@ from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire.number_events import NonfiniteOrigin
 
 from tests import nonfinite_model
-from tests.suite import versions
-from tests.table import Table, arguments
 
 PRESETS = ("dp", "fsdp", "fsdp-tp2", "dp-tp4", "hsdp", "fsdp-tp2-explicit")
 LAYERS = 3
@@ -82,8 +80,6 @@ class Scene(NamedTuple):
 
 
 def main() -> None:
-    options = arguments(argparse.ArgumentParser(description=__doc__))
-    print(f"{versions()}\n")
     kinds = {
         "overflow in bfloat16": (built_in, overflows),
         "shard of one device corrupted": (built_in, corrupted_shards),
@@ -91,7 +87,7 @@ def main() -> None:
         "logarithm of zero": (user, partial(of_input, "probability", 0.0, "log", "jnp.log")),
         "NaN in the data's weights": (user, partial(of_input, "weight", np.nan, "", "")),
     }
-    with TemporaryDirectory() as cache, Table("long/nonfinite", COLUMNS, options.record) as table:
+    with TemporaryDirectory() as cache, cpu_devices.table("long/nonfinite", COLUMNS) as table:
         jax.config.update("jax_compilation_cache_dir", cache)  # faults under one preset share a program
         for kind, (scene, faults) in kinds.items():
             scenes = [scene(preset) for preset in PRESETS]

@@ -6,34 +6,21 @@ It needs the extra `oracle`. The answers go to tests/oracle/answers/, which test
 
 import argparse
 import json
-import os
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import cpu_devices  # noqa: F401
 import numpy as np
+from shardtui.engine.spec.hf_export import config_table
+from shardtui.engine.spec.hf_tensors import parts_of
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from tests.oracle import defaults
+from tests.oracle.ours import ANSWERS, Model
+from tests.oracle.tiny import CONFIGS, TRAINED, in_files, tensors_of
+from tests.suite import versions
+from tests.table import Table, arguments
 
-from shardtui.engine.spec.hf_export import config_table  # noqa: E402
-from shardtui.engine.spec.hf_tensors import parts_of  # noqa: E402
-
-from tests.oracle import defaults  # noqa: E402
-from tests.oracle.ours import ANSWERS, Model  # noqa: E402
-from tests.oracle.tiny import CONFIGS, TRAINED, in_files, tensors_of  # noqa: E402
-from tests.suite import versions  # noqa: E402
-from tests.table import Table, arguments  # noqa: E402
-
-COLUMNS = {
-    "architecture": "",
-    "logits": "{:.1e}",
-    "loss": "{:.1e}",
-    "gradients": "{:.1e}",
-    "ten steps": "{:.1e}",
-    "exported": "{:.1e}",
-}
+COLUMNS = {"architecture": "", **dict.fromkeys(("logits", "loss", "gradients", "ten steps", "exported"), "{:.1e}")}
 
 
 def write_answers() -> None:
@@ -52,8 +39,7 @@ def compared(architecture: str) -> list[float | None]:
         forward = list(model.forward().values())
         if architecture not in TRAINED:
             return [*forward, None, None]
-        *gradients, losses = model.training().values()
-        return [*forward, max(gradients), losses]
+        return [*forward, max(model.gradients().values()), *model.losses().values()]
 
 
 def exported(architecture: str) -> float:

@@ -4,14 +4,7 @@ Programs for simulated devices and, with the extras `tpu` and `gpu-compiler`, fo
 None of them runs.
 """
 
-import argparse
-import os
-import sys
-from pathlib import Path
-
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
+import cpu_devices
 import jax
 from shardtui.engine.base import formatting
 from shardtui.engine.models.task import Task
@@ -23,9 +16,6 @@ from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.events import PresetCompiled
-
-from tests.suite import versions
-from tests.table import Table, arguments
 
 CPU = "8 × cpu"
 CASES = (
@@ -57,9 +47,7 @@ COLUMNS = {
 
 
 def main() -> None:
-    options = arguments(argparse.ArgumentParser(description=__doc__))
-    print(f"{versions()}\n")
-    with Table("long/peaks", COLUMNS, options.record) as table:
+    with cpu_devices.table("long/peaks", COLUMNS) as table:
         for devices, model, preset, settings in CASES:
             found = compiled(devices, model, preset, settings)
             assert found.memory and found.at_peak

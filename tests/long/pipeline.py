@@ -5,30 +5,23 @@ of all eight simulated devices together: a stage that has nothing to do computes
 processor time like any other tick, and what else the machine does matters less than to a clock.
 """
 
-import argparse
 import os
-import sys
 import time
-from pathlib import Path
 from statistics import median
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # half the compile time, the same operations
+import cpu_devices
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # half the compile time, the same operations
 
 import jax
 import msgspec
 import numpy as np
-from shardtui.engine.models.task import Batch, Task
+from shardtui.engine.models.task import Batch
 from shardtui.engine.program.memory import keep_freed_blocks
-from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_initial_state, compile_program
 from shardtui.engine.spec.preset_reader import load_preset
 
-from tests.bench.plain import config
-from tests.suite import versions
-from tests.table import Table, arguments
+from tests.bench.plain import config, placed
 
 DEEP = ("layers=8", "embed=128", "heads=8", "mlp=512", "context=64", "seq_len=64", "batch_size=32")
 SCHEDULES = ((1, 1), (2, 1), (4, 1), (8, 1), (2, 2), (4, 2), (8, 2))
@@ -46,10 +39,8 @@ COLUMNS = {
 
 
 def main() -> None:
-    options = arguments(argparse.ArgumentParser(description=__doc__))
-    print(f"{versions()}\n")
     first = None
-    with Table("long/bubble", COLUMNS, options.record) as table:
+    with cpu_devices.table("long/bubble", COLUMNS) as table:
         for microbatches, repeats in SCHEDULES:
             ticks, bubble, seconds = step_seconds(microbatches, repeats)
             first = first or seconds
@@ -60,12 +51,12 @@ def main() -> None:
 def step_seconds(microbatches: int, repeats: int) -> tuple[int, float, float]:
     """Ticks in the compiled program, bubble, and the median processor time of a step."""
     keep_freed_blocks()
-    task = Task(config(*DEEP, preset="pp2"), "cpu")
     preset = msgspec.structs.replace(load_preset("pp2"), microbatches=microbatches, pipeline_repeats=repeats)
-    program = compile_program(task, place(task, preset, jax.devices()))
+    task, placement = placed(config(*DEEP, preset="pp2"), preset)
+    program = compile_program(task, placement)
     tokens = np.zeros((task.config.training.batch_size, task.config.training.seq_len), np.int32)
-    batch = Batch(*(jax.device_put(tokens, sharding) for sharding in program.placement.batch_shardings))
-    state, seconds = compile_initial_state(task, program.placement)(), list[float]()
+    batch = Batch(*(jax.device_put(tokens, sharding) for sharding in placement.batch_shardings))
+    state, seconds = compile_initial_state(task, placement)(), list[float]()
     for _ in range(TIMED + 1):
         began = time.process_time()
         state, scalars = program.step(state, batch)

@@ -9,11 +9,10 @@ import argparse
 import os
 import sys
 import time
-from pathlib import Path
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
+import cpu_devices  # noqa: F401
+
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")  # the same partitioner, sooner
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import jax
 

@@ -4,13 +4,9 @@
 test_megascale.py compare the texts with the bytes calculated on paper.
 """
 
-import os
 import sys
-from pathlib import Path
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
+import cpu_devices  # noqa: F401
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
@@ -18,8 +14,9 @@ from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.spec.topology import load_topology
 
 from tests.collective_programs import lower_fsdp, lower_hierarchy, programs, slices_programs
+from tests.suite import ROOT
 
-ROOT, SLICE = Path(__file__).parents[2], "v5e:2x4"
+SLICE = "v5e:2x4"
 
 
 def mesh_of(topology: str, **axes: int) -> Mesh:

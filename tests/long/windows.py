@@ -4,16 +4,10 @@ Needs the extra `tpu`, no TPU, and two minutes a case on two cores. The step's t
 estimates and schedule.
 """
 
-import argparse
-import os
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from unittest.mock import patch
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
+import cpu_devices
 from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.traffic import flows
@@ -26,8 +20,6 @@ from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 
 from tests.bench.plain import config
-from tests.suite import versions
-from tests.table import Table, arguments
 
 CASES = """
 gpt2-medium v5e:4x4   fsdp     batch_size=32 dropout=0
@@ -56,9 +48,7 @@ class Compiled:
 
 
 def main() -> None:
-    options = arguments(argparse.ArgumentParser(description=__doc__))
-    print(f"{versions()}\n")
-    with Table("long/windows", COLUMNS, options.record) as table:
+    with cpu_devices.table("long/windows", COLUMNS) as table:
         for line in CASES.strip().split("\n"):
             name, topology, preset, *settings = line.split()
             with patch.object(program, "COMPILER_OPTIONS", {}):
