@@ -7,7 +7,6 @@ figures from what was recorded on this package set, where programs are the same 
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -153,7 +152,7 @@ def main() -> None:
             name, topology, preset, *settings = line.split()
             key = name, topology, preset, " ".join(settings)
             config = config_of(name, tuple(settings), preset, LLAMA_1B)
-            traced = by_trace(config, topology, preset)
+            traced = _traced(config, topology)
             compiled = kept[key] if key in kept else _compiled(config, topology)
             print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
             table.add(*key, *_cells(traced, compiled))
@@ -206,19 +205,15 @@ def _compiled(config: RunConfig, topology: str) -> Compiled | None:
     return Compiled(cost.peak_bytes, cost.bytes_sent or None, cost.fits)
 
 
-def by_trace(config: RunConfig, topology: str, preset: str) -> StepCost:
-    (row,) = msgspec.json.decode(ask("plan", config, topology, preset).splitlines()[-1], type=Board).rows
+def _traced(config: RunConfig, topology: str) -> StepCost:
+    (row,) = msgspec.json.decode(ask("plan", config, topology, config.preset).splitlines()[-1], type=Board).rows
     assert row.estimate, (row.problems, row.no_estimate)
     return row.estimate
 
 
 def ask(question: str, config: RunConfig, *about: str, limit: float | None = LIMIT) -> bytes:
-    engine = [sys.executable, "-P", "-m", "shardtui.engine", question]
-    return answer([*engine, encode_json(config).decode(), *about], limit)
-
-
-def answer(command: list[str], limit: float | None = LIMIT) -> bytes:
-    found = subprocess.run(command, capture_output=True, env=os.environ, timeout=limit)
+    command = [sys.executable, "-P", "-m", "shardtui.engine", question, encode_json(config).decode(), *about]
+    found = subprocess.run(command, capture_output=True, timeout=limit)
     if found.returncode:
         raise SystemExit(f"{' '.join(command[-2:])}: {found.stderr.decode()[-2000:]}")
     return found.stdout
