@@ -6,7 +6,6 @@ one side and writes its text and its peak of memory. All recompute everything bu
 """
 
 import importlib
-import json
 import os
 import sys
 import tempfile
@@ -35,20 +34,11 @@ from ..suite import printed
 from .figure import Figure, at_most
 from .plain import config
 
-LLAMA_2_7B = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "hidden_act": "silu",
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
+LLAMA_2_7B = """{
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096,
+    "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32,
+    "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "tie_word_embeddings": false
+}"""
 """Sizes as Meta published them (Touvron et al. 2023, "Llama 2"), in the form of `transformers`."""
 
 
@@ -137,7 +127,7 @@ def _ours(row: Row, attention: str, remat: str = "true") -> Any:
     settings = (*sizes, f"attention={attention}", "dropout=0", f"remat={remat}")  # MaxText's GPT-3 has no dropout
     preset = load_preset(f"fsdp{row.fsdp}-model{row.tensor}" if row.tensor > 1 else "fsdp")
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "config.json").write_text(json.dumps(LLAMA_2_7B))
+        Path(directory, "config.json").write_text(LLAMA_2_7B)
         name = f"{HF}{directory}" if row.model == "llama2-7b" else row.model
         task = Task(config(*settings, name=name, preset=preset.name, devices=row.chips), "tpu")
     slice_ = load_topology(row.topology)

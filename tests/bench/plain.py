@@ -16,6 +16,7 @@ from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.topology import load_topology
 
 
 def config(*settings: str, name: str = "nano", preset: str = "dp", devices: int | None = None) -> RunConfig:
@@ -25,10 +26,18 @@ def config(*settings: str, name: str = "nano", preset: str = "dp", devices: int 
     return RunConfig(run="plain", preset=preset, devices=devices, **own)
 
 
-def placed(config: RunConfig, preset: Preset | None = None) -> tuple[Task, Placement]:
-    """Returns the task of a config, and its placement under its preset, or another one."""
-    devices = jax.devices()[: config.devices]
-    task = Task(config, devices[0].platform)
+def placed(config: RunConfig, preset: Preset | None = None, topology: str = "") -> tuple[Task, Placement]:
+    """Returns the task of a config, and its placement under its preset, or another one, on devices of this machine or
+    of a slice."""
+    if topology:
+        from shardtui.engine.planning.ahead_of_time import find_slice  # not for those who time this program's start
+
+        wanted = load_topology(topology)
+        platform, devices = wanted.platform, find_slice(wanted)
+    else:
+        devices = jax.devices()[: config.devices]
+        platform = devices[0].platform
+    task = Task(config, platform)
     return task, place(task, preset or load_preset(config.preset), devices)
 
 

@@ -18,21 +18,8 @@ from tests.suite import arguments, machine, modules, versions
 from tests.table import Table, python
 
 NAMES = (
-    *(
-        "watching",
-        "own_loop",
-        "hosts",
-        "step",
-        "breakdown",
-        "origins",
-        "switch",
-        "digest",
-        "array_numbers",
-        "memory",
-        "depth",
-        "start",
-    ),
-    *("terminal", "remote", "history", "large", "data", "weights", "planning", "maxtext"),
+    *("watching", "own_loop", "hosts", "step", "breakdown", "origins", "switch", "digest", "array_numbers", "memory"),
+    *("depth", "start", "terminal", "remote", "history", "large", "data", "weights", "planning", "maxtext"),
 )
 
 

@@ -41,30 +41,14 @@ llama3-70b h100:128x8  1024 --preset=fsdp     --preset=fsdp-tp8 --set=seq_len=20
 """Model, topology, batch size and options of each plan."""
 LONG = ("--model=gpt2-xl", "--preset=docs/examples/long.toml", "--batch-size=1", "--set=remat=true")
 SEQUENCES = (
-    ("v5p:2x2x4", 32_768, "auto"),
-    ("v5p:2x2x4", 131_072, "auto"),
-    ("v5p:4x4x4", 131_072, "auto"),
-    ("v5p:4x4x4", 32_768, "plain"),
-    ("v5p:2x2x4", 131_072, "plain"),
-    ("v5p:4x4x4", 131_072, "plain"),
+    *(("v5p:2x2x4", 32_768, "auto"), ("v5p:2x2x4", 131_072, "auto"), ("v5p:4x4x4", 131_072, "auto")),
+    *(("v5p:4x4x4", 32_768, "plain"), ("v5p:2x2x4", 131_072, "plain"), ("v5p:4x4x4", 131_072, "plain")),
 )
 """Slice, tokens and attention."""
-COLUMNS = {
-    "preset": "",
-    "verdict": "{}",
-    "peak": "bytes",
-    "sent a step": "{}",
-    "a step": "seconds",
-    "bound by": "{}",
-    "estimate of the peak off": "{:+.2g} %",
-    "of what is sent": "{:+.2g} %",
-}
-SEQUENCE_COLUMNS = {
-    **dict.fromkeys(("topology", "tokens", "attention"), ""),
-    "verdict": "{}",
-    "peak": "bytes",
-    "sent over `seq`": "bytes",
-}
+COLUMNS = {"preset": "", "verdict": "{}", "peak": "bytes", "sent a step": "{}", "a step": "seconds", "bound by": "{}"}
+COLUMNS |= {"estimate of the peak off": "{:+.2g} %", "of what is sent": "{:+.2g} %"}
+SEQUENCE_COLUMNS = {"topology": "", "tokens": "", "attention": ""}
+SEQUENCE_COLUMNS |= {"verdict": "{}", "peak": "bytes", "sent over `seq`": "bytes"}
 LEAST = 0.01
 """Of all that is sent: what is less is left out."""
 Row = dict[str, Any]

@@ -21,14 +21,8 @@ from tests.suite import memory, printed
 SETTINGS = ("layers=8", "embed=512", "mlp=2048", "seq_len=128", "batch_size=16")
 PRESETS = ("dp", "dp-tp2", "tp", "fsdp", "fsdp-tp2", "hsdp", "pitfall-replicated-moments")
 STEPS = 3
-COLUMNS = {
-    "preset": "",
-    "arguments, predicted": "bytes",
-    "living arrays": "bytes",
-    "peak of 8, predicted": "bytes",
-    "growth of the process": "bytes",
-    "to the predicted": "× {:.2f}",
-}
+SIZES = ("arguments, predicted", "living arrays", "peak of 8, predicted", "growth of the process")
+COLUMNS = {"preset": "", **dict.fromkeys(SIZES, "bytes"), "to the predicted": "× {:.2f}"}
 
 
 def main() -> None:

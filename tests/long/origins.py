@@ -34,14 +34,8 @@ LEAST_OF_SUM = 0.001
 """Share of a step's bytes from which a collective counts."""
 Flows = dict[tuple[str, tuple[str, ...]], int]
 """Kind and mesh axes to bytes."""
-COLUMNS = {
-    "model or program": "",
-    "preset": "",
-    "kinds × axes": "{:,}",
-    "within 1 %": "{:,}",
-    "estimated": "bytes",
-    "compiled": "bytes",
-}
+COLUMNS = {"model or program": "", "preset": "", "kinds × axes": "{:,}", "within 1 %": "{:,}"}
+COLUMNS |= {"estimated": "bytes", "compiled": "bytes"}
 LIBRARIES = (equinox_mlp, haiku_mlp, linen_transformer, nnx_decoder, manual_ring)
 
 

@@ -5,17 +5,10 @@ None of them runs.
 """
 
 import cpu_devices
-import jax
 from shardtui.engine.base import formatting
-from shardtui.engine.models.task import Task
-from shardtui.engine.planning.ahead_of_time import find_slice
-from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_program
-from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.model_choice import choose_model
-from shardtui.engine.spec.preset_reader import load_preset
-from shardtui.engine.spec.topology import load_topology
-from shardtui.engine.wire.events import PresetCompiled
+
+from tests.bench.plain import config, placed
 
 CPU = "8 × cpu"
 CASES = (
@@ -49,20 +42,12 @@ COLUMNS = {
 def main() -> None:
     with cpu_devices.table("long/peaks", COLUMNS) as table:
         for devices, model, preset, settings in CASES:
-            found = compiled(devices, model, preset, settings)
+            wanted = config(*settings.split(), name=model, preset=preset)
+            found = compile_program(*placed(wanted, topology=devices.replace(CPU, ""))).description
             assert found.memory and found.at_peak
             rebuilt, said, largest = found.at_peak.bytes, found.memory.peak, found.peak_buffers[0]
             words = f"{largest.name or formatting.op(largest.op_name)}, {formatting.size(largest.bytes)}"
             table.add(devices, model, preset, settings, rebuilt, said, rebuilt / said - 1, words)
-
-
-def compiled(devices: str, model: str, preset: str, settings: str) -> PresetCompiled:
-    chosen = choose_model(model, tuple(settings.split()))
-    config = RunConfig(run="x", model_name=model, model=chosen.model, training=chosen.training, preset=preset)
-    topology = None if devices == CPU else load_topology(devices)
-    task = Task(config, topology.platform if topology else "cpu")
-    found = find_slice(topology) if topology else jax.devices()
-    return compile_program(task, place(task, load_preset(preset), found)).description
 
 
 if __name__ == "__main__":

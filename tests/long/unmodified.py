@@ -34,16 +34,8 @@ PACKAGE = "{package}"
 HEX = r"^(-?0x\S+|nan)$"
 HIDDEN = re.compile(r"(\d+) arrays? (?:is|are) not shown|layout of (\d+) arrays?")
 """Counts of arrays in the warnings of a run."""
-COLUMNS = {
-    "program": "",
-    "version": "{}",
-    "step": "{}",
-    "arrays with layouts": "{}",
-    "curves": "{:,}",
-    "equal losses": "{}",
-    "without": "seconds",
-    "with": "seconds",
-}
+COLUMNS = {"program": "", "version": "{}", "step": "{}", "arrays with layouts": "{}", "curves": "{:,}"}
+COLUMNS |= {"equal losses": "{}", "without": "seconds", "with": "seconds"}
 
 
 @dataclass(frozen=True)
@@ -71,26 +63,12 @@ def script(name: str, file: str, package: str, step: str, is_ours_to_install: bo
     return Program(name, package, step, [str(PROGRAMS / file)], is_ours_to_install)
 
 
-MAXTEXT = [
-    "hardware=cpu",
-    "dataset_type=synthetic",
-    "steps=20",
-    "per_device_batch_size=1",
-    "max_target_length=64",
-    "base_emb_dim=64",
-    "base_num_query_heads=4",
-    "base_num_kv_heads=4",
-    "base_mlp_dim=128",
-    "base_num_decoder_layers=2",
-    "head_dim=16",
-    "vocab_size=256",
-    "enable_checkpointing=false",
-    "ici_fsdp_parallelism=4",
-    "ici_tensor_parallelism=2",
-    "attention=dot_product",
-    "run_name=tried",
-    "base_output_directory=maxtext",
-]
+MAXTEXT = """
+hardware=cpu dataset_type=synthetic enable_checkpointing=false run_name=tried base_output_directory=maxtext
+steps=20 per_device_batch_size=1 max_target_length=64 ici_fsdp_parallelism=4 ici_tensor_parallelism=2
+base_emb_dim=64 base_num_query_heads=4 base_num_kv_heads=4 base_mlp_dim=128 base_num_decoder_layers=2
+head_dim=16 vocab_size=256 attention=dot_product
+"""
 ONE_JOB = {"JAX_COORDINATOR_ADDRESS": "127.0.0.1", "JOB_INDEX": "0", "JOB_COMPLETION_INDEX": "0"}
 ONE_JOB |= {"PROCESSES_IN_JOB": "1", "JAX_PROCESS_COUNT": "1"}
 
@@ -108,7 +86,7 @@ ALL = [
         "MaxText, its trainer",
         "maxtext",
         "train_step",
-        ["-m", "maxtext.trainers.pre_train.train", f"{PACKAGE}/configs/base.yml", *MAXTEXT],
+        ["-m", "maxtext.trainers.pre_train.train", f"{PACKAGE}/configs/base.yml", *MAXTEXT.split()],
         is_ours_to_install=True,
         variables=[*ONE_JOB.items()],
         losses=r" loss: (\S+?),",

@@ -11,15 +11,11 @@ import cpu_devices
 from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.traffic import flows
-from shardtui.engine.models.task import Task
-from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.profiling.predicted import predicted_breakdown
 from shardtui.engine.program import program
-from shardtui.engine.program.placement import place
-from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
 
-from tests.bench.plain import config
+from tests.bench.plain import config, placed
 
 CASES = """
 gpt2-medium v5e:4x4   fsdp     batch_size=32 dropout=0
@@ -59,14 +55,12 @@ def main() -> None:
             table.add(name, topology, preset, " ".join(settings), windowed.seconds, ours.seconds, change, *sizes)
 
 
-def compiled(name: str, topology: str, preset_name: str, settings: list[str]) -> Compiled:
-    slice_, preset = load_topology(topology), load_preset(preset_name)
-    task = Task(config(*settings, name=name, preset=preset.name, devices=slice_.devices), slice_.platform)
-    placement = place(task, preset, find_slice(slice_))
+def compiled(name: str, topology: str, preset: str, settings: list[str]) -> Compiled:
+    task, placement = placed(config(*settings, name=name, preset=preset), topology=topology)
     step = program.trace_step(task, placement).lower().compile()
-    module, mesh = parse(step.as_text() or ""), preset.sizes(slice_.devices)
+    module, mesh = parse(step.as_text() or ""), dict(placement.mesh.shape)
     sent = sum(flow.bytes_sent for flow in flows(inventory(module, mesh)))
-    seconds = predicted_breakdown(module, mesh, slice_).step_seconds
+    seconds = predicted_breakdown(module, mesh, load_topology(topology)).step_seconds
     return Compiled(seconds, sent, step.memory_analysis().peak_memory_in_bytes)
 
 
