@@ -23,19 +23,9 @@ class Figure:
     """What it was measured against, with its own figure."""
 
     @property
-    def value(self) -> float:
-        return median(self.values)
-
-    @property
-    def entry(self) -> dict[str, object]:
-        met = self.value >= self.bound if self.sign == "≥" else self.value <= self.bound
-        target = f"{self.sign} {self.bound:g}"
-        return {"name": self.name, "value": self.value, "unit": self.unit, "target": target, "met": met}
-
-    @property
     def cells(self) -> list[Cell]:
         spread = (min(self.values), max(self.values), len(self.values))
-        return [self.name, self.value, self.unit, *spread, self.sign, self.bound, self.baseline]
+        return [self.name, median(self.values), self.unit, *spread, self.sign, self.bound, self.baseline]
 
 
 def at_least(bound: float, name: str, values: Sequence[float], unit: str, baseline: str) -> Figure:

@@ -36,7 +36,7 @@ class ExternalLoop:
         self.state = bare.state()
         self._number = 0
 
-    def seconds(self, steps: int, report: Report, step: Callable[..., Any] | None = None) -> float:
+    def seconds(self, steps: int, report: Report = lambda _: None, step: Callable[..., Any] | None = None) -> float:
         step = step or self._bare.step
         began, before = time.perf_counter(), None
         for _ in range(steps):
@@ -59,12 +59,10 @@ def _measured(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
             calls.append(time.perf_counter() - began)
 
         loop.seconds(steps, run.step)
-        pairs = [(loop.seconds(steps, run.step), loop.seconds(steps, lambda _: None)) for _ in range(PAIRS)]
+        pairs = [(loop.seconds(steps, run.step), loop.seconds(steps)) for _ in range(PAIRS)]
         for _ in range(PAIRS):
             loop.seconds(steps, timed)
-    alone = median(without for _, without in pairs)
-    against = f"without: {1e3 * alone:.3g} ms a step"
-    yield at_most(1.01, f"{name}, watched ÷ not", [watched / without for watched, without in pairs], "×", against)
+    yield _ratio(f"{name}, watched ÷ not", pairs)
     yield at_most(10, f"{name}, a call of `step`", [1e6 * seconds for seconds in calls], "µs", "1 % of 1 ms")
 
 
@@ -72,14 +70,16 @@ def _unmodified(name: str, bare: plain.Plain, steps: int) -> Iterator[Figure]:
     """The same with a stand-in for the jitted step, as `shardtui watch` puts one in its place."""
     program = Program(WatchRequest(run=f"bench-unmodified-{steps}"))
     loop, stand_in = ExternalLoop(bare), Jitted(bare.step, program._calls_of(bare.step))
-    loop.seconds(steps, _nothing, stand_in)
-    pairs = [(loop.seconds(steps, _nothing, stand_in), loop.seconds(steps, _nothing)) for _ in range(PAIRS)]
+    loop.seconds(steps, step=stand_in)
+    pairs = [(loop.seconds(steps, step=stand_in), loop.seconds(steps)) for _ in range(PAIRS)]
     program._end()
-    alone = median(without for _, without in pairs)
-    against = f"without: {1e3 * alone:.3g} ms a step"
-    yield at_most(
-        1.01, f"{name}, unmodified and watched ÷ not", [watched / without for watched, without in pairs], "×", against
-    )
+    yield _ratio(f"{name}, unmodified and watched ÷ not", pairs)
+
+
+def _ratio(name: str, pairs: list[tuple[float, float]]) -> Figure:
+    """Of seconds of a step with and without."""
+    against = f"without: {1e3 * median(without for _, without in pairs):.3g} ms a step"
+    return at_most(1.01, name, [watched / without for watched, without in pairs], "×", against)
 
 
 def _calls() -> Iterator[Figure]:
@@ -105,21 +105,16 @@ def _calls() -> Iterator[Figure]:
         state, _ = stand_in(state)
         more.append(1e6 * (time.perf_counter() - began - inner[0]))
     program._end()
-    yield at_most(
-        10, "a call of the step of an unmodified program, watched − not", more[-STEPS // 2 :], "µs", "1 % of 1 ms"
-    )
+    name = "a call of the step of an unmodified program, watched − not"
+    yield at_most(10, name, more[-STEPS // 2 :], "µs", "1 % of 1 ms")
 
     def microseconds(function: Any) -> float:
         return 1e6 * min(timeit.repeat(lambda: function(state["n"]), number=CALLS, repeat=5)) / CALLS
 
     watched = Jitted(other, program._calls_of(other))
     pairs = [microseconds(watched) - microseconds(other) for _ in range(PAIRS)]
-    yield at_most(
-        1, "a call of another of its jitted functions, watched − not", pairs, "µs", f"{microseconds(other):.2g} µs"
-    )
-
-
-def _nothing(loss: jax.Array) -> None: ...
+    name = "a call of another of its jitted functions, watched − not"
+    yield at_most(1, name, pairs, "µs", f"{microseconds(other):.2g} µs")
 
 
 def run() -> list[Figure]:

@@ -14,15 +14,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shardtui.engine.base.user_error import UserError
-from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import StepsDone
 from shardtui.engine.wire.run_directory import find
 
 from ..conftest import SHARDTUI
+from ..recorded import events_in
 from ..terminal import Terminal, training
 from .figure import Figure, at_most
 from .terminal import _wait_for
@@ -125,15 +125,13 @@ def run() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder, _line(Path(folder)) as line:
         names = ("XDG_STATE_HOME", "SHARDTUI_RUNTIME_DIR", "PYTHONPATH")
         environment = " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
-        train = subprocess.Popen(
-            [*SHARDTUI, "train", "--run=far", "--steps=100000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        command = [*SHARDTUI, "train", "--run=far", "--steps=100000"]
+        train = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            while not find_events("far"):
+            while not _steps():
                 time.sleep(0.2)
-            command = f"--command={environment} {' '.join(SHARDTUI)}"
-            path = f"{folder}:{os.environ['PATH']}"
-            terminal = Terminal("attach", "vm:far", command, size=(140, 40), PATH=path)
+            there, path = f"--command={environment} {' '.join(SHARDTUI)}", f"{folder}:{os.environ['PATH']}"
+            terminal = Terminal("attach", "vm:far", there, size=(140, 40), PATH=path)
             terminal.until(training, "the first steps")
             figures = [_steady(terminal, line), *_keys(terminal), *_cut(terminal, line)]
             terminal.send("d")
@@ -144,13 +142,11 @@ def run() -> list[Figure]:
     return figures
 
 
-def find_events(run: str) -> list[StepsDone]:
-    try:
-        return [
-            event for events in LogReader(find(run).events).read() for event in events if isinstance(event, StepsDone)
-        ]
-    except (FileNotFoundError, UserError):  # it has not begun
-        return []
+def _steps() -> int:
+    """Returns the steps that the run has made, 0 before it has begun."""
+    with suppress(FileNotFoundError, UserError):
+        return max((event.step for event in events_in(find("far").events) if isinstance(event, StepsDone)), default=0)
+    return 0
 
 
 def _read(terminal: Terminal, seconds: float) -> None:
@@ -161,12 +157,12 @@ def _read(terminal: Terminal, seconds: float) -> None:
 
 def _steady(terminal: Terminal, line: Line) -> Figure:
     rates: list[float] = []
-    done = find_events("far")[-1].step
+    done = _steps()
     for _ in range(REPEATS):
         before = line.bytes
         _read(terminal, WINDOW)
         rates.append((line.bytes - before) / WINDOW)
-    pace = (find_events("far")[-1].step - done) / WINDOW / REPEATS
+    pace = (_steps() - done) / WINDOW / REPEATS
     against = f"nano, {pace:.1f} steps a second"
     return at_most(5000, "on the line in steady training, both directions", rates, "bytes/s", against)
 
@@ -199,7 +195,7 @@ def _cut(terminal: Terminal, line: Line) -> list[Figure]:
     terminal.until(training, "a connection")
     seconds = time.monotonic() - began
     terminal.press(" ", "‖ paused")
-    done = find_events("far")[-1].step
+    done = _steps()
     terminal.until(lambda text: f"step {done:,} " in text, "the last step")
     against = f"a line that was cut for {CUT:.0f} s"
     return [at_most(20, "from the line's return to live training on the screen", [seconds], "s", against)]

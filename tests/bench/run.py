@@ -1,11 +1,10 @@
-"""Measures speed and prints it with what is to be reached: `python tests/bench/run.py [NAME …] [--json] [--record]`.
+"""Measures speed and prints it with what is to be reached: `python tests/bench/run.py [NAME …] [--record]`.
 
 Every figure is of paired repeats in one run, against a plain program that does the same. docs/benchmarks.md has the
 tables, which `--record` renews.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from docs.tables import Cell, figure_heads, figure_row
-from tests.bench.figure import COLUMNS, Figure
+from tests.bench.figure import COLUMNS
 from tests.suite import arguments, machine, modules, versions
 from tests.table import Table, python
 
@@ -23,23 +22,15 @@ NAMES = (
 )
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="a list of {name, value, unit, target, met}")
     parser.add_argument("--record", action="store_true", help="write docs/data/bench/NAME.json")
     options = arguments(parser, NAMES)
-    figures: list[Figure] = []
-    out = sys.stderr if options.json else sys.stdout
-    print(f"{machine()}; {versions()}\n", file=out)
+    print(f"{machine()}; {versions()}\n")
     for name, module in modules("bench", options.names):
-        command = f"python tests/bench/run.py {name}"
-        with Figures(f"bench/{name}", COLUMNS, options.record, command, out) as table:
+        with Figures(f"bench/{name}", COLUMNS, options.record, f"python tests/bench/run.py {name}") as table:
             for figure in module.run():
-                figures.append(figure)
                 table.add(*figure.cells)
-    if options.json:
-        print(json.dumps([figure.entry for figure in figures]))
-    return 0
 
 
 class Figures(Table):
@@ -54,4 +45,4 @@ class Figures(Table):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
