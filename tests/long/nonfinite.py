@@ -20,14 +20,14 @@ from shardtui.engine.models.array import name_of
 from shardtui.engine.models.task import Batch, Task, TrainState
 from shardtui.engine.program.array_numbers import shard_ranges
 from shardtui.engine.program.first_nonfinite import explain
-from shardtui.engine.program.placement import Placement, place
+from shardtui.engine.program.placement import Placement
 from shardtui.engine.program.program import compile_initial_state
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
-from shardtui.engine.spec.model_choice import load_model, user_model
-from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.spec.model_choice import user_model
 from shardtui.engine.wire.number_events import NonfiniteOrigin
 
 from tests import nonfinite_model
+from tests.bench.plain import config, placed
 
 PRESETS = ("dp", "fsdp", "fsdp-tp2", "dp-tp4", "hsdp", "fsdp-tp2-explicit")
 LAYERS = 3
@@ -104,21 +104,19 @@ def is_right(kind: str, scene: Scene, fault: Fault) -> bool:
 
 
 def built_in(preset: str) -> Scene:
-    found = load_model("nano", (*SETTINGS, f"layers={LAYERS}"))
-    task = Task(RunConfig(run="r", model_name="nano", model=found.model, training=found.training, preset=preset), "cpu")
     tokens = np.random.default_rng(0).integers(0, 256, (16, 17), np.int32)
-    return _scene(task, preset, Batch(tokens[:, :-1], tokens[:, 1:]))
+    return _scene(config(*SETTINGS, f"layers={LAYERS}", preset=preset), Batch(tokens[:, :-1], tokens[:, 1:]))
 
 
 def user(preset: str) -> Scene:
     model, _ = user_model(f"{LOSS}:build")
     training = TrainingConfig(batch_size=16, seq_len=16)
-    task = Task(RunConfig(run="r", model_name="user", model=model, training=training, preset=preset), "cpu")
-    return _scene(task, preset, nonfinite_model.batch(0))
+    own = RunConfig(run="r", model_name="user", model=model, training=training, preset=preset)
+    return _scene(own, nonfinite_model.batch(0))
 
 
-def _scene(task: Task, preset: str, batch: Any) -> Scene:
-    placement = place(task, load_preset(preset), jax.devices())
+def _scene(trained: RunConfig, batch: Any) -> Scene:
+    task, placement = placed(trained)
     return Scene(task, placement, compile_initial_state(task, placement)(), batch)
 
 
@@ -142,17 +140,13 @@ def corrupted_shards(scenes: Iterator[Scene]) -> Iterator[Fault]:
         name, device = [*OVERFLOWS, "token.embedding"][number % 5], number % 8
 
         def corrupt(leaf: jax.Array, device: int = device) -> jax.Array:
-            shards = [
-                jax.device_put(np.full_like(shard.data, np.nan), shard.device)
-                if shard.device.id == device
-                else shard.data
-                for shard in leaf.addressable_shards
-            ]
-            return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
+            shards = {shard.device: shard.data for shard in leaf.addressable_shards}
+            hit = jax.devices()[device]
+            shards[hit] = jax.device_put(np.full_like(shards[hit], np.nan), hit)
+            return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, [*shards.values()])
 
-        yield Fault(
-            scene.with_parameter(name, corrupt), scene.batch, {"name": name, "devices": [device], "operation": ""}
-        )
+        expected = {"name": name, "devices": [device], "operation": ""}
+        yield Fault(scene.with_parameter(name, corrupt), scene.batch, expected)
 
 
 def of_input(key: str, value: float, operation: str, line: str, scenes: Iterator[Scene]) -> Iterator[Fault]:

@@ -54,15 +54,10 @@ def copied(root: Path) -> None:
         (root / "import/shardtui" / room).symlink_to(root / room)
 
 
-def environment(root: Path) -> dict[str, str]:
-    """`shardtui` is a namespace package: the first folder of `PYTHONPATH` that has a part of it provides that part."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "import"), os.environ.get("PYTHONPATH", "")])}
-
-
 def failing(root: Path, *arguments: str) -> str | None:
     """Runs tests of a copy and returns the first that fails; None if all pass. Raises CannotTell."""
     command = [sys.executable, "-m", "pytest", *arguments]
-    done = subprocess.run(command, cwd=root, env=environment(root), capture_output=True, text=True, errors="replace")
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, errors="replace")
     if not done.returncode:
         return None
     failed = FAILED.search(done.stdout.rpartition("short test summary info")[2])
@@ -94,14 +89,16 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME_PART", help="part of the name or of the file of a fault")
     parser.add_argument("--near-only", action="store_true", help="never run all tests")
     options = parser.parse_args()
-    names = [part.lower() for part in options.names]
-    chosen = [each for each in FAULTS if not names or any(part in f"{each.name} {each.file}".lower() for part in names)]
+    parts = [part.lower() for part in options.names] or [""]
+    chosen = [each for each in FAULTS if any(part in f"{each.name} {each.file}".lower() for part in parts)]
     missed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         root = Path(folder).resolve() / "checkout"
         copied(root)
+        # `shardtui` is a namespace package: the first folder that has a part of it provides that part
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(root / "import"), os.environ.get("PYTHONPATH", "")])
         code = f"import shardtui.engine as room; assert room.__file__.startswith({str(root)!r}), room.__file__"
-        subprocess.run([sys.executable, "-P", "-c", code], env=environment(root), cwd="/", check=True)
+        subprocess.run([sys.executable, "-P", "-c", code], cwd="/", check=True)
         if found := failing(root, *NEAR, *near(*chosen)):
             raise SystemExit(f"{found} fails without a fault")
         for fault in chosen:

@@ -14,37 +14,20 @@ from shardtui.engine.spec.model_config import ModelConfig
 
 Tensors = dict[str, np.ndarray]
 
-LLAMA: dict[str, Any] = {
-    "vocab_size": 256,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-}
+LLAMA: dict[str, Any] = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32}
+LLAMA |= {"rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 GEMMA = LLAMA | {"head_dim": 32, "tie_word_embeddings": True}
 WINDOWS: dict[str, Any] = {"sliding_window": 5, "query_pre_attn_scalar": 24, "num_hidden_layers": 3}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+LINEAR = {"rope_type": "linear", "factor": 8.0}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": LLAMA | {"rope_parameters": LLAMA3, "attention_bias": True, "mlp_bias": True},
-    "MistralForCausalLM": LLAMA
-    | {
-        "sliding_window": 5,
-        "max_position_embeddings": 8,
-        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
-    },
+    "MistralForCausalLM": LLAMA | {"sliding_window": 5, "max_position_embeddings": 8, "rope_parameters": DYNAMIC},
     "MixtralForCausalLM": LLAMA
     | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None, "rope_theta": 1e6},
     "Qwen2ForCausalLM": LLAMA | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
@@ -53,21 +36,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"head_dim": 32, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True},
     "GemmaForCausalLM": GEMMA | {"hidden_act": "gelu_pytorch_tanh"},
     "Gemma2ForCausalLM": GEMMA | WINDOWS | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
-    "Gemma3ForCausalLM": GEMMA
-    | WINDOWS
-    | {"sliding_window_pattern": 2, "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "rope_theta": 1e6},
+    "Gemma3ForCausalLM": GEMMA | WINDOWS | {"sliding_window_pattern": 2, "rope_scaling": LINEAR, "rope_theta": 1e6},
     "Olmo2ForCausalLM": LLAMA | {"num_key_value_heads": 4},
     "Phi3ForCausalLM": LLAMA | {"sliding_window": 6, "num_key_value_heads": 2},
-    "GPT2LMHeadModel": {
-        "vocab_size": 256,
-        "n_embd": 64,
-        "n_layer": 2,
-        "n_head": 4,
-        "n_positions": 32,
-        "embd_pdrop": 0.0,
-        "resid_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-    },
+    "GPT2LMHeadModel": {"vocab_size": 256, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 32}
+    | dict.fromkeys(("embd_pdrop", "resid_pdrop", "attn_pdrop"), 0.0),
 }
 TRAINED = ("LlamaForCausalLM", "Gemma3ForCausalLM", "Qwen3MoeForCausalLM")
 """Those whose gradients and training steps are compared, too."""
