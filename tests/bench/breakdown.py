@@ -2,12 +2,10 @@
 
 import json
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 
 import jax
-from shardtui.engine.models.task import TrainState
 from shardtui.engine.profiling.breakdown import read_breakdown
 from shardtui.engine.program.memory import keep_freed_blocks
 
@@ -33,21 +31,21 @@ print(time.perf_counter() - began, memory("VmHWM"))
 
 def run() -> list[Figure]:
     keep_freed_blocks()
-    loop = Loop()
-    loop.seconds()
+    plain = Plain(config(preset=PRESET))
+    plain.seconds(STEPS)
     sums, costs, reads, used = [], [], [], []
     for _ in range(REPEATS):
-        plain = loop.seconds()
+        untraced = plain.seconds(STEPS)
         with tempfile.TemporaryDirectory() as folder:
-            traced = loop.traced_seconds(folder)
+            traced = _traced_seconds(plain, folder)
             (path,) = Path(folder).rglob("*.xplane.pb")
-            mesh = dict(loop.plain.placement.mesh.shape)
+            mesh = dict(plain.placement.mesh.shape)
             breakdown = read_breakdown(path, mesh)
             seconds, size = map(float, printed("-c", READING, str(path), json.dumps(mesh)).split())
         reads.append(seconds)
         used.append(size / 1e6)
         sums.append(sum(part.seconds for part in breakdown.parts) / traced)
-        costs.append(traced / plain)
+        costs.append(traced / untraced)
     step = f"{PRESET}: {1e3 * median(sums) * traced:.0f} ms a step"
     read = f"reading a trace of {STEPS} steps of nano"
     return [
@@ -58,27 +56,9 @@ def run() -> list[Figure]:
     ]
 
 
-class Loop:
-    """A plain loop that waits for every device before and after its steps."""
-
-    def __init__(self) -> None:
-        self.plain = Plain(config(preset=PRESET))
-        self.state: TrainState = self.plain.state()
-        self.batch = self.plain.batch(0)
-
-    def seconds(self) -> float:
-        jax.block_until_ready(self.state)
-        began = time.perf_counter()
-        for step in range(STEPS):
-            with jax.profiler.StepTraceAnnotation("train", step_num=step):
-                self.state, _ = self.plain.step(self.state, self.batch)
-        jax.block_until_ready(self.state)
-        return (time.perf_counter() - began) / STEPS
-
-    def traced_seconds(self, folder: str) -> float:
-        """Returns the seconds of a step while the profiler traces it as the engine does."""
-        options = jax.profiler.ProfileOptions()
-        options.python_tracer_level, options.host_tracer_level = 0, 1
-        jax.block_until_ready(self.state)
-        with jax.profiler.trace(folder, profiler_options=options):
-            return self.seconds()
+def _traced_seconds(plain: Plain, folder: str) -> float:
+    """Returns the seconds of a step while the profiler traces it as the engine does."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level, options.host_tracer_level = 0, 1
+    with jax.profiler.trace(folder, profiler_options=options):
+        return plain.seconds(STEPS)

@@ -4,7 +4,6 @@ import shutil
 import subprocess
 from statistics import median
 
-import jax
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import StepsDone
 
@@ -20,26 +19,13 @@ STEPS = 40
 
 def run() -> list[Figure]:
     plain = Plain(config())
-    needed = [_steps_per_second(plain) for _ in range(REPEATS)]
+    needed = [1 / plain.seconds(STEPS // 4) for _ in range(REPEATS)]
     offered = [BATCHES / timed(lambda: [plain.batches[number] for number in range(BATCHES)]) for _ in range(REPEATS)]
     against, waits = f"nano: {median(needed):.1f} batches/s", [_waited() for _ in range(REPEATS)]
     return [
         at_least(20, "batches of the loader ÷ batches that nano takes", ratios(offered, needed), "×", against),
         at_most(0.01, "wait for input ÷ step, nano", waits, "×", "the step's time"),
     ]
-
-
-def _steps_per_second(plain: Plain) -> float:
-    state, batch = plain.state(), plain.batch(0)
-    jax.block_until_ready((state, batch))
-
-    def steps() -> None:
-        nonlocal state
-        for _ in range(STEPS // 4):
-            state, scalars = plain.step(state, batch)
-        jax.block_until_ready(scalars)
-
-    return STEPS // 4 / timed(steps)
 
 
 def _waited() -> float:

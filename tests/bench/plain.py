@@ -49,12 +49,25 @@ class Plain:
         training = config.training
         self.batches = Batches(read_corpus(config.data), training.batch_size, training.seq_len, config.seed)
         self.step = trace_step(self.task, self.placement).lower().compile()
+        self._trained: tuple[TrainState, Batch] | None = None
 
     def state(self) -> TrainState:
         return compile_initial_state(self.task, self.placement)()
 
     def batch(self, number: int) -> Batch:
         return Batch(*map(jax.device_put, self.batches[number], self.placement.batch_shardings))
+
+    def seconds(self, steps: int) -> float:
+        """Trains on, on one batch. Returns the seconds of a step; all devices are idle before and after."""
+        state, batch = self._trained or (self.state(), self.batch(0))
+        jax.block_until_ready((state, batch))
+        began = time.perf_counter()
+        for number in range(steps):
+            with jax.profiler.StepTraceAnnotation("train", step_num=number):
+                state, _ = self.step(state, batch)
+        jax.block_until_ready(state)
+        self._trained = state, batch
+        return (time.perf_counter() - began) / steps
 
     def losses(self) -> Iterator[float]:
         """Trains and yields losses, each read after the next step is dispatched, since dispatch is asynchronous."""

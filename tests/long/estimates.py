@@ -28,10 +28,8 @@ from tests.suite import versions
 from tests.table import Cell, Table, arguments, python
 
 CASES = """
-gpt2          v5e:2x4     dp                 batch_size=64
-gpt2          v5e:2x4     fsdp               batch_size=64
-gpt2          v5e:2x4     pp2                batch_size=32 remat=true
-gpt2          v5e:2x4     dp-tp2-pp2         batch_size=32 remat=true
+gpt2          v5e:2x4     dp,fsdp,fsdp4-model2 batch_size=64
+gpt2          v5e:2x4     pp2,dp-tp2-pp2     batch_size=32 remat=true
 gpt2-medium   v5e:2x4     dp-tp4             batch_size=32 remat=true
 gpt2-medium   v6e:2x4     fsdp-tp2           batch_size=64
 gpt2-medium   v4:2x2x2    tp                 batch_size=32 remat=true
@@ -41,19 +39,14 @@ gpt2-xl       v5e:4x4     fsdp               batch_size=32 remat=true
 gpt2-xl       v5p:2x2x4   dp                 batch_size=64
 gpt2-medium   v4:4x4x4    dp-tp2             batch_size=256 remat=true
 gpt3-175b     v4:4x4x4    fsdp-tp8           batch_size=64
-gpt3-175b     v5p:4x4x4   fsdp               batch_size=64
-gpt3-175b     v5p:4x4x4   fsdp-tp2           batch_size=64
-gpt3-175b     v5p:4x4x4   fsdp-tp4           batch_size=64
-gpt3-175b     v5p:4x4x4   fsdp-tp8           batch_size=64
+gpt3-175b     v5p:4x4x4   fsdp,fsdp-tp2,fsdp-tp4,fsdp-tp8 batch_size=64
 gpt3-175b     v5p:4x4x4   fsdp-tp8           batch_size=512
 gpt2          v6e:16x16   dp                 batch_size=1024
 gpt2-large    v5e:16x16   fsdp               batch_size=512 remat=true
 gpt3-175b     v6e:16x16   fsdp-tp4           batch_size=256
 gpt3-175b     v5e:16x16   fsdp-tp8           batch_size=128
 gpt3-175b     v5p:8x8x16  fsdp64-model16     batch_size=64
-gpt3-175b     v5p:8x8x16  fsdp-tp2           batch_size=512
-gpt3-175b     v5p:8x8x16  fsdp-tp4           batch_size=512
-gpt3-175b     v5p:8x8x16  fsdp-tp8           batch_size=512
+gpt3-175b     v5p:8x8x16  fsdp-tp2,fsdp-tp4,fsdp-tp8 batch_size=512
 gpt2-large    v4:4x4x4    hsdp               batch_size=128
 gpt2-large    v6e:2x4     hsdp               batch_size=32 remat=true
 qwen3-0.6b    v5e:2x4     fsdp               batch_size=16 seq_len=2048
@@ -72,7 +65,6 @@ qwen3-8b      v5p:2x2x4   fsdp               batch_size=32
 mistral-7b    v6e:4x4     fsdp-tp2           batch_size=32 seq_len=2048
 hf:llama-1b   v6e:2x4     fsdp-tp2           batch_size=16 seq_len=2048
 qwen3-30b-a3b v5p:4x4x4   fsdp               batch_size=64 seq_len=2048
-gpt2          v5e:2x4     fsdp4-model2       batch_size=64
 gpt2          v6e:4x4     data2-fsdp4-model2 batch_size=64 remat=true
 gpt2-medium   v5p:2x2x4   fsdp8-model2       batch_size=64 remat=true
 gpt2-large    v5e:4x4     data4-model4       batch_size=32 remat=true
@@ -96,17 +88,11 @@ llama3-70b    tpu7x:4x4x4 fsdp-tp4           batch_size=128
 gpt3-175b     tpu7x:4x4x4 fsdp-tp4           batch_size=128
 gpt3-175b     2*v5p:4x4x4 hsdp               batch_size=128
 llama3-70b    2*v5p:4x4x4 hsdp               batch_size=128
-llama3-70b    h100:8x8    fsdp               batch_size=64 seq_len=2048
-llama3-70b    h100:8x8    fsdp-tp8           batch_size=64 seq_len=2048
+llama3-70b    h100:8x8    fsdp,fsdp-tp8      batch_size=64 seq_len=2048
+docs/examples/transformer.py:language_model v5e:2x4 dp,dp-tp4,fsdp,fsdp-tp2 batch_size=64 seq_len=256 width=256
+docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp batch_size=256
 """
-WIDE = "batch_size=64 seq_len=256 width=256"
-USERS = f"""
-docs/examples/transformer.py:language_model v5e:2x4 dp       {WIDE}
-docs/examples/transformer.py:language_model v5e:2x4 dp-tp4   {WIDE}
-docs/examples/transformer.py:language_model v5e:2x4 fsdp     {WIDE}
-docs/examples/transformer.py:language_model v5e:2x4 fsdp-tp2 {WIDE}
-docs/examples/vision_transformer.py:VisionTransformer v5e:2x4 dp     batch_size=256
-"""
+"""Model, slice, presets and settings."""
 LLAMA_1B = json.loads("""{
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 2048,
     "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -143,13 +129,12 @@ def main() -> None:
     parser.add_argument("words", nargs="*", metavar="WORD")
     parser.add_argument("--kept", action="store_true", help="do not compile what is recorded")
     options = arguments(parser)
-    lines = [line for line in (CASES + USERS).split("\n") if line and {*options.words} <= {*line.split()}]
+    cases = [case for line in CASES.strip().split("\n") for case in cases_of(line) if {*options.words} <= {*case}]
     kept = _kept() if options.kept else {}
     print(f"{versions()}\n")
     with Table(NAME, COLUMNS, options.record) as table:
-        for line in lines:
+        for name, topology, preset, *settings in cases:
             began = time.perf_counter()
-            name, topology, preset, *settings = line.split()
             key = name, topology, preset, " ".join(settings)
             config = config_of(name, tuple(settings), preset, LLAMA_1B)
             traced = _traced(config, topology)
@@ -161,6 +146,12 @@ def main() -> None:
         errors = [abs(error) for row in table.rows if isinstance(error := row[column], float)]
         if errors:
             print(f"{what}: median {median(errors):.1%}, worst {max(errors):.1%} of {len(errors)}")
+
+
+def cases_of(line: str) -> list[list[str]]:
+    """Returns one for each preset of the line."""
+    model, topology, presets, *settings = line.split()
+    return [[model, topology, preset, *settings] for preset in presets.split(",")]
 
 
 def _cells(traced: StepCost, compiled: Compiled | None) -> list[Cell]:
