@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.module import parse
@@ -75,8 +75,7 @@ ROWS = (
 ATTENTIONS = ("splash", "plain")
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """What the compiler says of a step, per device: bytes, and the seconds of its schedule, kernels aside."""
 
     peak: float
@@ -111,15 +110,10 @@ def compiled(side: str, row: Row, attention: str) -> Step:
     """Compiles one side in a process of its own and reads its text."""
     with tempfile.TemporaryDirectory() as folder:
         printed("-m", "tests.bench.maxtext", side, *map(str, astuple(row)), attention, folder)
-        return _read(Path(folder), row)
-
-
-def _read(folder: Path, row: Row) -> Step:
-    module = parse((folder / "step.hlo").read_text())
+        module, peak = parse(Path(folder, "step.hlo").read_text()), float(Path(folder, "peak").read_text())
     mesh = {"fsdp": row.fsdp, "tensor": row.tensor}
     sent = sum(flow.bytes_sent for flow in flows(inventory(module, mesh)))
-    seconds = predicted_breakdown(module, mesh, load_topology(row.topology)).step_seconds
-    return Step(float((folder / "peak").read_text()), sent, seconds)
+    return Step(peak, sent, predicted_breakdown(module, mesh, load_topology(row.topology)).step_seconds)
 
 
 def _ours(row: Row, attention: str, remat: str = "true") -> Any:

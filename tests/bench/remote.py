@@ -25,7 +25,7 @@ from ..conftest import SHARDTUI
 from ..recorded import events_in
 from ..terminal import Terminal, training
 from .figure import Figure, at_most
-from .terminal import _wait_for
+from .terminal import _bytes_in, _wait_for
 
 DELAY, AGAIN, LOST = 0.1, 0.4, 0.01
 """Seconds of a chunk on the line and, for one of `LOST`, more; it keeps its place."""
@@ -149,18 +149,12 @@ def _steps() -> int:
     return 0
 
 
-def _read(terminal: Terminal, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        terminal.read(0.1)
-
-
 def _steady(terminal: Terminal, line: Line) -> Figure:
     rates: list[float] = []
     done = _steps()
     for _ in range(REPEATS):
         before = line.bytes
-        _read(terminal, WINDOW)
+        _bytes_in(terminal, WINDOW)
         rates.append((line.bytes - before) / WINDOW)
     pace = (_steps() - done) / WINDOW / REPEATS
     against = f"nano, {pace:.1f} steps a second"
@@ -170,13 +164,13 @@ def _steady(terminal: Terminal, line: Line) -> Figure:
 def _keys(terminal: Terminal) -> list[Figure]:
     here: list[float] = []
     for number in range(KEYS):
-        _read(terminal, 0.3 + 0.037 * (number % 5))
+        _bytes_in(terminal, 0.3 + 0.037 * (number % 5))
         here.append(1e3 * _wait_for(terminal, "l", b"log axis"))
         terminal.send("l")
     there: list[float] = []
     for _ in range(KEYS // 8):
         for key, shown in ((" ", "‖ paused"), (" ", "● training")):
-            _read(terminal, 1.0)
+            _bytes_in(terminal, 1.0)
             began = time.monotonic()
             terminal.press(key, shown)
             there.append(1e3 * (time.monotonic() - began))
@@ -189,7 +183,7 @@ def _keys(terminal: Terminal) -> list[Figure]:
 
 def _cut(terminal: Terminal, line: Line) -> list[Figure]:
     line.is_cut = True
-    _read(terminal, CUT)
+    _bytes_in(terminal, CUT)
     assert any("reconnecting" in row for row in terminal.screen.display), "\n".join(terminal.screen.display)
     line.is_cut, began = False, time.monotonic()
     terminal.until(training, "a connection")

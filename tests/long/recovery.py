@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -57,8 +56,9 @@ def main() -> None:
 
 def _gaps(count: int, kills: int, emptied: Path | None, chance: random.Random) -> Iterator[list[float]]:
     """Yields the seconds from each kill to each of `MARKS`. `emptied`: a cache that is deleted before each kill."""
-    name = f"recovery-{count}-{'cold' if emptied else 'warm'}"
-    run = _train(name, count)
+    name = f"--run=recovery-{count}-{'cold' if emptied else 'warm'}"
+    often = ("--steps=1000000", "--checkpoint-every=10", "--restarts=1000")
+    run = started("--supervise", *SETTINGS, name, f"--processes={count}", *often)
     pids, seen, killed_at, is_saved = [0], dict[str, float](), 0.0, False
     for event in events(run):
         kind = event["type"]
@@ -82,11 +82,6 @@ def _gaps(count: int, kills: int, emptied: Path | None, chance: random.Random) -
             killed_at = time.monotonic()
     run.terminate()
     run.communicate()
-
-
-def _train(name: str, count: int) -> "subprocess.Popen[str]":
-    options = [f"--run={name}", f"--processes={count}", "--steps=1000000", "--checkpoint-every=10", "--restarts=1000"]
-    return started("--supervise", *SETTINGS, *options)
 
 
 if __name__ == "__main__":

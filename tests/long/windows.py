@@ -4,7 +4,7 @@ Needs the extra `tpu`, no TPU, and two minutes a case on two cores. The step's t
 estimates and schedule.
 """
 
-from dataclasses import dataclass
+from itertools import chain
 from unittest.mock import patch
 
 import cpu_devices
@@ -36,13 +36,6 @@ COLUMNS = {
 }
 
 
-@dataclass(frozen=True)
-class Compiled:
-    seconds: float
-    sent: int
-    peak: int
-
-
 def main() -> None:
     with cpu_devices.table("long/windows", COLUMNS) as table:
         for line in CASES.strip().split("\n"):
@@ -50,18 +43,19 @@ def main() -> None:
             with patch.object(program, "COMPILER_OPTIONS", {}):
                 windowed = compiled(name, topology, preset, settings)
             ours = compiled(name, topology, preset, settings)
-            change = ours.seconds / windowed.seconds - 1
-            sizes = (windowed.sent, ours.sent, windowed.peak, ours.peak)
-            table.add(name, topology, preset, " ".join(settings), windowed.seconds, ours.seconds, change, *sizes)
+            (before, after), *sizes = zip(windowed, ours, strict=True)
+            case = name, topology, preset, " ".join(settings)
+            table.add(*case, before, after, after / before - 1, *chain(*sizes))
 
 
-def compiled(name: str, topology: str, preset: str, settings: list[str]) -> Compiled:
+def compiled(name: str, topology: str, preset: str, settings: list[str]) -> tuple[float, int, int]:
+    """Returns the seconds of a step, the bytes that it sends, and its peak of memory."""
     task, placement = placed(config(*settings, name=name, preset=preset), topology=topology)
     step = program.trace_step(task, placement).lower().compile()
     module, mesh = parse(step.as_text() or ""), dict(placement.mesh.shape)
     sent = sum(flow.bytes_sent for flow in flows(inventory(module, mesh)))
     seconds = predicted_breakdown(module, mesh, load_topology(topology)).step_seconds
-    return Compiled(seconds, sent, step.memory_analysis().peak_memory_in_bytes)
+    return seconds, sent, step.memory_analysis().peak_memory_in_bytes
 
 
 if __name__ == "__main__":
