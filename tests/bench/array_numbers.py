@@ -2,7 +2,6 @@
 
 import json
 from statistics import median
-from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import jax
@@ -61,9 +60,7 @@ def _costs(model: str, preset: str) -> list[Figure]:
 def _share(model: str, preset: str) -> float:
     """Returns the seconds of all measurements ÷ those of all steps of a run."""
     arguments = ["train", f"--model={model}", f"--preset={preset}", *SMALL, "--json"]
-    with TemporaryDirectory() as home:
-        lines = printed("-m", "shardtui.tui", *arguments, XDG_STATE_HOME=home).splitlines()
-    events = [json.loads(line) for line in lines]
+    events = [json.loads(line) for line in printed("-m", "shardtui.tui", *arguments).splitlines()]
     measured = sum(event["seconds"] for event in events if event["type"] == "NumbersMeasured")
     assert measured, "at least one"
     return measured / sum(event["step_seconds"] for event in events if event["type"] == "StepDone")

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
-import msgspec
+from msgspec.structs import replace
 from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.descriptions import DeviceInfo, MeshInfo
@@ -58,19 +58,19 @@ def run() -> list[Figure]:
 
 def recorded(name: str, last: int, is_large: bool) -> RunDirectory:
     """Makes an ended run from one that was recorded; in a large one, everything is."""
-    directory = run_directory.create(msgspec.structs.replace(config(), run=name))
+    directory = run_directory.create(replace(config(), run=name))
     seqs = count(1)
     with directory.events.open("wb") as file:
 
         def write(event: Event) -> None:
             seq = next(seqs)
-            file.write(encode_json(msgspec.structs.replace(event, seq=seq, time=1.8e9 + seq / 7)) + b"\n")
+            file.write(encode_json(replace(event, seq=seq, time=1.8e9 + seq / 7)) + b"\n")
 
         for event in events_in(RECORDED):
             if isinstance(event, StepsDone):
                 break
             if isinstance(event, EngineStarted):
-                event = msgspec.structs.replace(event, config=directory.config)
+                event = replace(event, config=directory.config)
             write(_enlarged(event) if is_large else event)
         chance = random.Random(0)
         for end in range(STEPS_A_REPORT, last + 1, STEPS_A_REPORT):
@@ -81,27 +81,17 @@ def recorded(name: str, last: int, is_large: bool) -> RunDirectory:
 
 def _enlarged(event: Event) -> Event:
     if isinstance(event, EngineReady):
-        one = event.presets[0]
-        side = round(DEVICES ** (1 / 2))
-        return msgspec.structs.replace(
-            event,
-            devices=[DeviceInfo(at, "tpu", "TPU v5p", at // 4, [at // side, at % side, 0], 0) for at in range(DEVICES)],
-            presets=[
-                *event.presets,
-                *(msgspec.structs.replace(one, name=_named(f"preset-{at}")) for at in range(PRESETS)),
-            ],
-        )
+        one, side = event.presets[0], round(DEVICES ** (1 / 2))
+        devices = [DeviceInfo(at, "tpu", "TPU v5p", at // 4, [at // side, at % side, 0], 0) for at in range(DEVICES)]
+        more = [replace(one, name=_named(f"preset-{at}")) for at in range(PRESETS)]
+        return replace(event, devices=devices, presets=[*event.presets, *more])
     if isinstance(event, PresetCompiled):
-        return msgspec.structs.replace(
-            event,
-            mesh=MeshInfo({"data": 16, "fsdp": 64, "model": 16}, list(range(DEVICES))),
-            arrays=[
-                msgspec.structs.replace(
-                    array, name=_named(f"{array.name}.{at}"), shape=[size * 64 for size in array.shape]
-                )
-                for at, array in zip(range(ARRAYS), event.arrays * ARRAYS, strict=False)
-            ],
-        )
+        mesh = MeshInfo({"data": 16, "fsdp": 64, "model": 16}, list(range(DEVICES)))
+        arrays = [
+            replace(array, name=_named(f"{array.name}.{at}"), shape=[size * 64 for size in array.shape])
+            for at, array in zip(range(ARRAYS), event.arrays * ARRAYS, strict=False)
+        ]
+        return replace(event, mesh=mesh, arrays=arrays)
     return event
 
 

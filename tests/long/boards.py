@@ -6,7 +6,6 @@ cores; what was compiled before is kept.
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from shardtui.engine.base import formatting
 from shardtui.engine.planning.ranking import title_of
 
-from tests.suite import versions
+from tests.suite import printed, versions
 from tests.table import Cell, Table, arguments
 
 GPT3 = {
@@ -96,8 +95,7 @@ def add_sequences(name: str, records: bool) -> None:
 
 
 def board(*asked: str) -> list[Row]:
-    command = [sys.executable, "-m", "shardtui.tui", "plan", "--json", *asked]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)["rows"]
+    return json.loads(printed("-m", "shardtui.tui", "plan", "--json", *asked))["rows"]
 
 
 def cells(row: Row) -> list[Cell]:

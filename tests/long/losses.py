@@ -9,17 +9,15 @@ switches between them and others. `splits`: split sequences and experts, and exp
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
-from os import environ
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.oracle.tiny import write_config
-from tests.suite import versions
+from tests.suite import printed, versions
 from tests.table import Table, arguments
 
 ROUTE = ("fsdp", "tp", "dp-tp2", "hsdp", "dp")
@@ -44,14 +42,13 @@ LAYOUTS = (
 Events = list[dict[str, Any]]
 
 
-def output(arguments: list[str], folder: str) -> bytes:
-    command = [sys.executable, "-m", "shardtui.tui", *arguments]
-    own = {**environ, "XDG_STATE_HOME": folder, "SHARDTUI_RUNTIME_DIR": f"{folder}/run"}
-    return subprocess.run(command, stdout=subprocess.PIPE, env=own, check=True).stdout
+def output(folder: str, *arguments: str) -> str:
+    own = {"XDG_STATE_HOME": folder, "SHARDTUI_RUNTIME_DIR": f"{folder}/run"}
+    return printed("-m", "shardtui.tui", *arguments, **own)
 
 
 def trained(folder: str, *arguments: str) -> Events:
-    return [json.loads(line) for line in output(["train", "--json", *arguments], folder).splitlines()]
+    return [json.loads(line) for line in output(folder, "train", "--json", *arguments).splitlines()]
 
 
 def losses(events: Events) -> list[float]:
@@ -125,7 +122,7 @@ def pipelines(table: Table, folder: str, steps: int) -> None:
 def splits(table: Table, folder: str, steps: int) -> None:
     for model, settings, presets in LAYOUTS:
         common = [f"--model={model}", *settings]
-        board = json.loads(output(["compare", *presets, "--json", *common], folder))["rows"]
+        board = json.loads(output(folder, "compare", *presets, "--json", *common))["rows"]
         rows = {row["preset"]: row for row in board}
         runs = {each: losses(trained(folder, f"--steps={steps}", f"--preset={each}", *common)) for each in presets}
         for preset in presets:

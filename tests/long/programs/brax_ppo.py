@@ -28,18 +28,7 @@ def progress(step, metrics):
         print(float(metrics["training/total_loss"]).hex())
 
 
-train.train(
-    environment=envs.get_environment("fast"),
-    network_factory=small,
-    progress_fn=progress,
-    num_timesteps=40_960,
-    num_evals=9,
-    episode_length=100,
-    num_envs=64,
-    batch_size=64,
-    num_minibatches=2,
-    unroll_length=10,
-    num_updates_per_batch=2,
-    num_eval_envs=8,
-    seed=0,
-)
+sizes = {"num_timesteps": 40_960, "num_evals": 9, "episode_length": 100, "num_envs": 64, "num_eval_envs": 8}
+sizes |= {"batch_size": 64, "num_minibatches": 2, "unroll_length": 10, "num_updates_per_batch": 2}
+fast = envs.get_environment("fast")
+train.train(environment=fast, network_factory=small, progress_fn=progress, seed=0, **sizes)
