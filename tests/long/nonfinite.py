@@ -68,9 +68,6 @@ class Scene(NamedTuple):
         )
         return self.state._replace(params=params)
 
-    def parameter(self, name: str) -> jax.Array:
-        return next(leaf for path, leaf in jax.tree.leaves_with_path(self.state.params) if name_of(path) == name)
-
     def holders(self, row: int) -> list[int]:
         """Returns the devices that the row of a batch is on."""
         sharding = jax.tree.leaves(self.placement.batch_shardings)[0]

@@ -21,10 +21,9 @@ from shardtui.engine.explain.step import explained
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import Placement, describe_preset, place
 from shardtui.engine.program.program import compile_program
-from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_presets
 
+from tests.bench.plain import config
 from tests.explain.programs import equinox_mlp, haiku_mlp, linen_transformer, manual_ring, nnx_decoder
 from tests.models.test_user_model import EXAMPLES, FOLDER
 from tests.suite import versions
@@ -54,9 +53,7 @@ def main() -> None:
 
 def steps(model: str, wanted: list[str]) -> Iterator[tuple[str, Flows, Flows]]:
     """Yields the presets that fit, experts with a model that has some, each with the estimate and the compiled step."""
-    choice = choose_model(model)
-    config = RunConfig(run="origins", model_name=model, model=choice.model, training=choice.training, preset="dp")
-    task = Task(config, "cpu")
+    task = Task(config(name=model), "cpu")
     for preset in load_presets()[0]:
         is_for_experts = bool(preset.axes("experts"))
         if is_for_experts != (model == "nano-moe") or (wanted and preset.name not in wanted):
