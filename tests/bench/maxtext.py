@@ -125,9 +125,9 @@ def _ours(row: Row, attention: str, remat: str = "true") -> Any:
         name = f"{HF}{directory}" if row.model == "llama2-7b" else row.model
         task = Task(config(*settings, name=name, preset=preset.name, devices=row.chips), "tpu")
     slice_ = load_topology(row.topology)
-    capacity = usable([slice_.chip.memory], MARGIN)
-    remats = partial(fitting_remats, task, row.chips, capacity) if remat == "auto" else None
-    with closing(Compiler(task, {}, find_slice(slice_), Path(), remats=remats, capacity=capacity)) as compiler:
+    devices, capacity = find_slice(slice_), usable([slice_.chip.memory], MARGIN)
+    remats = partial(fitting_remats, task, devices, capacity) if remat == "auto" else None
+    with closing(Compiler(task, {}, devices, Path(), remats=remats, capacity=capacity)) as compiler:
         return compiler.compiled(preset.name).step
 
 
