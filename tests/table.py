@@ -13,7 +13,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Self
 
 from docs.tables import DATA, Cell, Entry, Sets, markdown, markdown_row, text
 from tests.suite import ROOT, machine, package_versions
@@ -27,10 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
 class Table:
     """As a context: what it holds at the end is recorded, if it `records`, but not after an exception."""
 
-    def __init__(
-        self, name: str, columns: dict[str, str], records: bool = False, command: str = "", out: TextIO = sys.stdout
-    ) -> None:
-        self.name, self.columns, self.records, self.out = name, columns, records, out
+    def __init__(self, name: str, columns: dict[str, str], records: bool = False, command: str = "") -> None:
+        self.name, self.columns, self.records = name, columns, records
         self.command = command or _command()
         self.rows: list[list[Cell]] = []
 
@@ -42,11 +40,11 @@ class Table:
         return [text(cell, form) for cell, form in zip(cells, self.columns.values(), strict=True)]
 
     def __enter__(self) -> Self:
-        print(markdown(self.heads, []), end="", file=self.out, flush=True)
+        print(markdown(self.heads, []), end="", flush=True)
         return self
 
     def add(self, *cells: Cell) -> None:
-        print(markdown_row(self.shown(cells)), file=self.out, flush=True)
+        print(markdown_row(self.shown(cells)), flush=True)
         json.dumps(cells)  # what cannot be recorded ends a long suite at its first row
         self.rows.append(list(cells))
 
