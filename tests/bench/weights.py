@@ -8,19 +8,16 @@ from tempfile import TemporaryDirectory
 import jax
 import msgspec
 import numpy as np
-from shardtui.engine.models.task import Task, TrainState
-from shardtui.engine.program.placement import place
+from shardtui.engine.models.task import TrainState
 from shardtui.engine.program.weights import with_weights
 from shardtui.engine.spec.hf_config import read_config
-from shardtui.engine.spec.model_choice import choose_model
-from shardtui.engine.spec.preset_reader import load_preset
 
 from ..oracle.files import write_file
 from ..oracle.tiny import LLAMA, tensors_of
 from ..suite import memory
 from .figure import Figure, at_most
 from .memory import bytes_of, measured_alone
-from .plain import config
+from .plain import config, placed
 
 PRESETS = ("dp", "fsdp", "fsdp-tp2")
 SIZES = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12, "vocab_size": 16384}
@@ -50,16 +47,14 @@ def _figure(folder: str, preset: str, largest: int) -> Figure:
 
 def _measure(folder: str, preset: str) -> None:
     """Prints the bytes of all shards, and the peak of resident memory while they are read."""
-    choice = choose_model(f"hf:{folder}")
-    task = Task(msgspec.structs.replace(config(), model=choice.model), "cpu")
-    shardings = place(task, load_preset(preset), jax.devices()).state_shardings.params
+    task, placement = placed(config(name=f"hf:{folder}", preset=preset))
     zeros = jax.tree.map(lambda array: np.zeros(array.shape, array.dtype), task.abstract_state.params)
-    state = TrainState(jax.device_put(zeros, shardings), (), (), ())
+    state = TrainState(jax.device_put(zeros, placement.state_shardings.params), (), (), ())
     jax.block_until_ready(state)
     shards = bytes_of(state)
     resident = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
-    filled = with_weights(state, msgspec.structs.replace(task.config, weights=choice.weights))
+    filled = with_weights(state, msgspec.structs.replace(task.config, weights=folder))
     jax.block_until_ready(filled)
     print(shards, memory("VmHWM") - resident + shards)
 
