@@ -1,7 +1,6 @@
 """What `shardtui export` writes, in the form of `transformers`. That it is what was read: `test_weights.py`."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset_files import preset_files
 from shardtui.engine.spec.safetensors import INDEX, stored_tensors
 
-from ..conftest import SHARDTUI, tiny_model
+from ..command import answered
+from ..conftest import tiny_model
 from ..schemas import checked
 from .test_weights import written
 from .tiny import CONFIGS, write_config
@@ -63,10 +63,6 @@ def test_large_models_have_several_files_and_an_index(tmp_path: Path, monkeypatc
     assert weight_problems(files, config, "LlamaForCausalLM") == []
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, timeout=240)
-
-
 @pytest.mark.core
 def test_a_run_is_exported_as_it_was_imported_and_trained(home: Path) -> None:
     source, out = home / "llama", home / "out"
@@ -74,9 +70,9 @@ def test_a_run_is_exported_as_it_was_imported_and_trained(home: Path) -> None:
     tensors = written("LlamaForCausalLM", source, lambda found: {n: x.astype(jnp.bfloat16) for n, x in found.items()})
     (source / "tokenizer.json").write_text("{}")
     options = ("--model", f"hf:{source}", "--data", __file__, "--set=seq_len=16", "--set=batch_size=8", "--run=llama")
-    still = run("train", *options, "--steps=1", "--preset=fsdp-tp2", "--set=learning_rate=1e-30")
+    still = answered("train", *options, "--steps=1", "--preset=fsdp-tp2", "--set=learning_rate=1e-30")
     assert not still.returncode, still.stderr
-    answer = run("export", "llama", str(out), "--json")
+    answer = answered("export", "llama", str(out), "--json")
     found = checked("export", answer.stdout)
     assert (found["architecture"], found["dtype"], found["step"]) == ("LlamaForCausalLM", "bfloat16", 1)
     assert found["files"] == ["config.json", "model.safetensors", "tokenizer.json"]
@@ -86,11 +82,11 @@ def test_a_run_is_exported_as_it_was_imported_and_trained(home: Path) -> None:
     table = json.loads((source / "config.json").read_text())
     assert json.loads((out / "config.json").read_text()) == table | {"torch_dtype": "bfloat16"}
 
-    again, says = run("export", "llama", str(out)), "exists already: name a new directory, or remove it\n"
+    again, says = answered("export", "llama", str(out)), "exists already: name a new directory, or remove it\n"
     assert (again.returncode, again.stderr) == (2, f"shardtui: {out}: {says}")
-    other = run("export", "llama", str(home / "other"), "--from-step=7")
+    other = answered("export", "llama", str(home / "other"), "--from-step=7")
     assert other.stderr == "shardtui: run llama: no checkpoint of step 7: there are 1\n"
     (damaged,) = home.glob("state/shardtui/runs/llama/checkpoints/1/arrays/state/d/*")
     damaged.write_bytes(b"")
-    assert "checkpoint 1: " in run("export", "llama", str(home / "other")).stderr
+    assert "checkpoint 1: " in answered("export", "llama", str(home / "other")).stderr
     assert sorted(path.name for path in home.iterdir()) == ["llama", "out", "state"]
