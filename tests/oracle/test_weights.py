@@ -112,12 +112,12 @@ def test_missing_left_over_and_misshapen_tensors_are_named_also_those_of_other_s
     assert "and 11 more: not a parameter" in problem
 
 
-@pytest.mark.parametrize("size", [0, 4, 100, -1])
-def test_a_truncated_file_is_refused(size: int, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     written("LlamaForCausalLM", tmp_path)
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:size])
-    assert all("truncated" in problem for problem in problems(tmp_path))
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    for size in (0, 4, 100, -1):
+        (tmp_path / "model.safetensors").write_bytes(whole[:size])
+        assert all("truncated" in problem for problem in problems(tmp_path)), size
 
 
 def test_an_index_that_names_a_missing_file_is_refused(tmp_path: Path) -> None:
