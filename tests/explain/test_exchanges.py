@@ -14,19 +14,16 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.explain import explain
-from shardtui.engine.explain.explanation import UNKNOWN, Explanation, by_flow
+from shardtui.engine.explain.explanation import UNKNOWN, by_flow
 
 from ..explained_programs import PROGRAMS, answer, library_answer, random_answer
-from .one_collective import arguments
+from .small_programs import FLOAT, arguments, explained
 
-ROWS, FLOAT = ((24, 24), P("data")), 4
+ROWS = ((24, 24), P("data"))
 ROW = 24 * FLOAT
-PERMUTE, GATHER = ("collective-permute", ("data",)), ("all-gather", ("data",))
+PERMUTE, GATHER, REDUCE = ((kind, ("data",)) for kind in ("collective-permute", "all-gather", "all-reduce"))
 PART = 24 // 4
-
-
-def explained(function: Callable[..., Any], *layouts: Any) -> Explanation:
-    return explain(jax.jit(function).lower(*arguments(*layouts)).compiler_ir("stablehlo"), "test")
+FORM = ("NWC", "WIO", "NWC")
 
 
 def windows(x: jax.Array, size: int) -> jax.Array:
@@ -35,57 +32,37 @@ def windows(x: jax.Array, size: int) -> jax.Array:
 
 def convolved(x: jax.Array) -> jax.Array:
     kernel = jnp.ones((4, 1, 24))
-    form = ("NWC", "WIO", "NWC")
-    return lax.conv_general_dilated(x[None], kernel, (1,), [(3, 0)], dimension_numbers=form, feature_group_count=24)[0]
+    return lax.conv_general_dilated(x[None], kernel, (1,), [(3, 0)], dimension_numbers=FORM, feature_group_count=24)[0]
 
 
 def grouped(x: jax.Array) -> jax.Array:
-    form = ("NWC", "WIO", "NWC")
-    kernel = jnp.ones((3, 2, 4))
-    return lax.conv_general_dilated(
-        x.reshape(24, 6, 4), kernel, (1,), "SAME", dimension_numbers=form, feature_group_count=2
-    )
+    x, kernel = x.reshape(24, 6, 4), jnp.ones((3, 2, 4))
+    return lax.conv_general_dilated(x, kernel, (1,), "SAME", dimension_numbers=FORM, feature_group_count=2)
+
+
+EXCHANGES: dict[str, tuple[Callable[[jax.Array], jax.Array], dict[Any, int]]] = {
+    "roll": (lambda x: jnp.roll(x, 1, 0), {PERMUTE: ROW}),
+    "reverse": (lambda x: lax.rev(x, (0,)), {PERMUTE: PART * ROW}),
+    "shift": (lambda x: jnp.pad(x, ((1, 0), (0, 0)))[:24], {PERMUTE: ROW}),
+    "slice": (lambda x: lax.slice_in_dim(x, 0, 16), {PERMUTE: PART * ROW}),
+    "stride": (lambda x: lax.slice_in_dim(x, 0, 24, 2), {}),
+    "nothing": (lambda x: jnp.pad(x[:0], ((24, 0), (0, 0))), {}),
+    "window": (lambda x: windows(x, 3), {PERMUTE: 2 * ROW}),
+    "wide window": (lambda x: windows(x, 24), {GATHER: 24 * ROW}),
+    "convolution": (convolved, {PERMUTE: 3 * ROW}),
+    "whole dim": (lambda x: lax.cumsum(x, 1), {}),
+    "argmax": (lambda x: lax.argmax(x, 0, jnp.int32), {GATHER: 4 * 2 * ROW}),
+    "row": (lambda x: x[0], {REDUCE: ROW}),
+    "groups": (grouped, {GATHER: 24 * ROW}),
+    "top-k": (lambda x: lax.top_k(x.T, 4)[0], {GATHER: 24 * ROW}),
+    "gather": (lambda x: x.at[jnp.array([23, *range(23)])].get(unique_indices=True), {REDUCE: 24 * ROW}),
+}
 
 
 @pytest.mark.usefixtures("mesh")
-@pytest.mark.parametrize(
-    ("function", "flows"),
-    [
-        (lambda x: jnp.roll(x, 1, 0), {PERMUTE: ROW}),
-        (lambda x: lax.rev(x, (0,)), {PERMUTE: PART * ROW}),
-        (lambda x: jnp.pad(x, ((1, 0), (0, 0)))[:24], {PERMUTE: ROW}),
-        (lambda x: lax.slice_in_dim(x, 0, 16), {PERMUTE: PART * ROW}),
-        (lambda x: lax.slice_in_dim(x, 0, 24, 2), {}),
-        (lambda x: jnp.pad(x[:0], ((24, 0), (0, 0))), {}),
-        (lambda x: windows(x, 3), {PERMUTE: 2 * ROW}),
-        (lambda x: windows(x, 24), {GATHER: 24 * ROW}),
-        (convolved, {PERMUTE: 3 * ROW}),
-        (lambda x: lax.cumsum(x, 1), {}),
-        (lambda x: lax.argmax(x, 0, jnp.int32), {GATHER: 4 * 2 * ROW}),
-        (lambda x: x[0], {("all-reduce", ("data",)): ROW}),
-        (grouped, {GATHER: 24 * ROW}),
-        (lambda x: lax.top_k(x.T, 4)[0], {GATHER: 24 * ROW}),
-        (lambda x: x.at[jnp.array([23, *range(23)])].get(unique_indices=True), {("all-reduce", ("data",)): 24 * ROW}),
-    ],
-    ids=[
-        "roll",
-        "reverse",
-        "shift",
-        "slice",
-        "stride",
-        "nothing",
-        "window",
-        "wide window",
-        "convolution",
-        "whole dim",
-        "argmax",
-        "row",
-        "groups",
-        "top-k",
-        "gather",
-    ],
-)
-def test_what_neighbors_exchange(function: Callable[..., Any], flows: dict[Any, int]) -> None:
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_what_neighbors_exchange(name: str) -> None:
+    function, flows = EXCHANGES[name]
     assert by_flow(explained(function, ROWS).collectives) == flows
 
 
@@ -110,12 +87,12 @@ def test_all_devices_get_what_only_one_has() -> None:
     met = answer(jax.jit(lambda x: x * read()).lower(*arguments(ROWS)), "test")  # the result is whole
     assert met.wrong == []
     assert met.estimated.items() >= all_of_it.items()
-
-    reduced = answer(jax.jit(lambda x: x + (one := read()).sum(0) + one.max()).lower(*arguments(ROWS)), "test")
-    assert reduced.estimated == reduced.found == {("all-reduce", ("data", "model")): ROW + FLOAT}
-
-    returned = answer(jax.jit(lambda x: x + jax.jit(read)().sum(0)).lower(*arguments(ROWS)), "test")
-    assert returned.estimated == returned.found == {("all-reduce", ("data", "model")): ROW}
+    for function, size in (
+        (lambda x: x + (one := read()).sum(0) + one.max(), ROW + FLOAT),
+        (lambda x: x + jax.jit(read)().sum(0), ROW),
+    ):
+        reduced = answer(jax.jit(function).lower(*arguments(ROWS)), "test")
+        assert reduced.estimated == reduced.found == {("all-reduce", ("data", "model")): size}
 
 
 @custom_partitioning

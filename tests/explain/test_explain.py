@@ -8,39 +8,19 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.explain import passes
 from shardtui.engine.explain.explain import explain
-from shardtui.engine.explain.explanation import Explanation, Link, ValueOrigin, by_flow
-from shardtui.engine.explain.names import kept_names
+from shardtui.engine.explain.explanation import ValueOrigin, by_flow
 
-from .one_collective import PROGRAMS, Layout, Program, arguments, compiled
+from .small_programs import COLUMNS, FLOAT, ROWS, Layout, compiled, explained, lower, value
 
 pytestmark = pytest.mark.usefixtures("mesh")
-ROWS, COLUMNS = ((8, 16), P("data")), ((16, 32), P(None, "model"))
-
-
-def lower(function: Callable[..., Any], *layouts: Layout, **options: Any) -> jax.stages.Lowered:
-    with kept_names():
-        return jax.jit(function, **options).lower(*arguments(*layouts))
-
-
-def explained(function: Callable[..., Any], *layouts: Layout, **options: Any) -> Explanation:
-    return explain(lower(function, *layouts, **options).compiler_ir("stablehlo"), "test")
-
-
-def value(found: Explanation, name: str) -> ValueOrigin:
-    return next(value for value in found.values if value.name == name)
 
 
 def chain(value: ValueOrigin, axis: str) -> list[tuple[str, str]]:
     return [(link.kind, link.what) for link in value.origin if link.axis == axis and link.kind != "conflict"]
-
-
-def conflicts(value: ValueOrigin) -> list[Link]:
-    return [link for link in value.origin if link.kind == "conflict"]
 
 
 def line_of(function: Callable[..., Any], offset: int) -> str:
@@ -66,17 +46,6 @@ def test_a_constraint_reaches_back_and_names_its_line() -> None:
     found = explained(program, ((8, 16), P()))
     *_, end = [link for link in value(found, "first").origin if link.axis == "model"]
     assert (end.kind, end.what, end.source) == ("constraint", "constraint to (–, model)", line_of(program, 2))
-
-
-def test_the_layout_of_a_result_is_a_constraint() -> None:
-    out = NamedSharding(jax.sharding.get_mesh(), P("data"))
-
-    def program(x: jax.Array) -> jax.Array:
-        return checkpoint_name(jnp.sin(x), "first") * 2
-
-    found = explained(program, ((8, 16), P()), out_shardings=out)
-    assert value(found, "first").axes == [["data"], []]
-    assert chain(value(found, "first"), "data")[-1] == ("constraint", "the sharding asked for result by out_shardings")
 
 
 @jax.custom_vjp
@@ -162,7 +131,7 @@ def test_both_sides_of_a_conflict_are_named_with_what_became_of_the_loser() -> N
     found = explained(program, ((64, 16), P("data")), ((16, 32), P(None, "data")))
     hidden = value(found, "hidden")
     assert hidden.axes == [["data"], []]
-    (conflict,) = conflicts(hidden)
+    (conflict,) = [link for link in hidden.origin if link.kind == "conflict"]
     assert (conflict.dim, conflict.axis) == (1, "data")
     assert conflict.what == (
         "operand 1 of the product, w, is split over data: data already splits dim 0 here; "
@@ -173,15 +142,6 @@ def test_both_sides_of_a_conflict_are_named_with_what_became_of_the_loser() -> N
     assert "data splits dim 0 of operand 0 (argument x)" in gathered.because[0]
 
 
-def test_a_collective_in_a_loop_counts_each_iteration() -> None:
-    def program(x: jax.Array, w: jax.Array) -> jax.Array:
-        return jax.lax.scan(lambda carry, w: (jnp.tanh(carry @ w), None), x, w)[0]
-
-    found = explained(program, ((8, 16), P("data", "model")), ((5, 16, 16), P(None, "model")))
-    reduced = next(each for each in found.collectives if each.kind in ("all-reduce", "reduce-scatter"))
-    assert reduced.count == 5
-
-
 def test_a_collective_in_a_loop_of_unknown_length_has_no_count() -> None:
     def program(x: jax.Array, w: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda carry: carry[0, 0] < 1, lambda carry: jnp.tanh(carry @ w), x)
@@ -190,30 +150,78 @@ def test_a_collective_in_a_loop_of_unknown_length_has_no_count() -> None:
     assert any(each.count is None for each in found.collectives)
 
 
-ONE_COLLECTIVE = {
-    "gradient of weights": (lambda x, g: x.T @ g, (((8, 16), P("data")), ((8, 32), P("data")))),
-    "softmax": (lambda x: jax.nn.softmax(x), (((8, 16), P(None, "model")),)),
-    "two uses": (lambda x, w: x @ w + jnp.sin(x) @ w, (((64, 16), P("data")), ((16, 32), P(None, "data")))),
-    "loop": (lambda x, w: jax.lax.scan(lambda x, w: (x @ w, None), x, w)[0], (ROWS, ((3, 16, 16), P(None, "data")))),
-}
+def asked(*spec: Any) -> Callable[[jax.Array], jax.Array]:
+    """A program that constrains its argument."""
+    return lambda x: jax.lax.with_sharding_constraint(x, P(*spec))
 
 
-@pytest.mark.parametrize("name", ONE_COLLECTIVE)
-def test_estimated_bytes_are_those_of_the_compiler(name: str) -> None:
-    function, layouts = ONE_COLLECTIVE[name]
+def mapped(body: Callable[[jax.Array], jax.Array], into: P, out: P) -> Callable[[jax.Array], jax.Array]:
+    return jax.shard_map(body, in_specs=into, out_specs=out, check_vma=False)
+
+
+def scattered(x: jax.Array) -> jax.Array:
+    return jax.lax.psum_scatter(x, BOTH, tiled=True)
+
+
+def exchanged(x: jax.Array) -> jax.Array:
+    return jax.lax.all_to_all(x, BOTH, 1, 0, tiled=True)
+
+
+def passed_on(x: jax.Array) -> jax.Array:
+    return jax.lax.ppermute(x, BOTH, [(i, (i + 1) % 8) for i in range(8)])
+
+
+def looked_up(table: jax.Array) -> jax.Array:
+    """An embedding: rows of a table whose rows are split."""
+    return table[jax.numpy.arange(16) * 3]
+
+
+DATA, MODEL, BOTH = ("data",), ("model",), ("data", "model")
+X, WHOLE = (64, 32), 64 * 32 * FLOAT
+PART = WHOLE // 8
+ONE_COLLECTIVE = [
+    (jnp.matmul, [(X, P(None, "model")), ((32, 128), P("model"))], "all-reduce", MODEL, 64 * 128 * FLOAT),
+    (lambda x, g: x.T @ g, [ROWS, ((8, 32), P("data"))], "all-reduce", DATA, 16 * 32 * FLOAT),
+    (lambda x: x.sum(axis=0), [(X, P(BOTH))], "all-reduce", BOTH, 32 * FLOAT),
+    (lambda x: x.max(axis=0), [(X, P("data"))], "all-reduce", DATA, 32 * FLOAT),
+    (jax.nn.softmax, [(X, P(None, "model"))], "all-reduce", MODEL, 2 * 64 * FLOAT),
+    (looked_up, [((128, 32), P("model"))], "all-reduce", MODEL, 16 * 32 * FLOAT),
+    (asked(), [(X, P("model"))], "all-gather", MODEL, WHOLE),
+    (asked(), [(X, P(BOTH))], "all-gather", BOTH, WHOLE),
+    (asked(None, "data"), [(X, P("data"))], "all-to-all", DATA, 2 * PART),
+    (asked(None, BOTH), [(X, P(BOTH))], "all-to-all", BOTH, PART),
+    (asked(("model", "data")), [(X, P(BOTH))], "collective-permute", BOTH, PART),
+    (mapped(scattered, P(), P(BOTH)), [(X, P())], "reduce-scatter", BOTH, WHOLE),
+    (mapped(exchanged, P(BOTH), P(None, BOTH)), [(X, P(BOTH))], "all-to-all", BOTH, PART),
+    (mapped(passed_on, P(BOTH), P(BOTH)), [(X, P(BOTH))], "collective-permute", BOTH, PART),
+]
+"""Function, arguments; kind, axes and bytes on one device: of what is reduced, of what is gathered, of what moves."""
+
+
+@pytest.mark.parametrize(("function", "layouts", "kind", "axes", "size"), ONE_COLLECTIVE)
+def test_one_collective_is_estimated_to_the_byte(
+    function: Callable[..., Any], layouts: list[Layout], kind: str, axes: tuple[str, ...], size: int
+) -> None:
     lowered = lower(function, *layouts)
-    found = explain(lowered.compiler_ir("stablehlo"), name)
-    program = compiled(lowered, found)
-    assert found.collectives
-    assert by_flow(found.collectives) == by_flow(program.collectives or ())
-    assert program.differs == []
+    found = explain(lowered.compiler_ir("stablehlo"), "test")
+    assert by_flow(found.collectives) == {(kind, axes): size}
+    assert compiled(lowered, found).differs == []
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_one_collective_is_estimated_to_the_byte(program: Program) -> None:
-    lowered = program.lower()
-    found = explain(lowered.compiler_ir("stablehlo"), program.name)
-    assert by_flow(found.collectives) == {(program.kind, program.axes): program.bytes}
+@pytest.mark.parametrize(
+    ("function", "layouts"),
+    [
+        (lambda x, w: x @ w + jnp.sin(x) @ w, [((64, 16), P("data")), ((16, 32), P(None, "data"))]),
+        (lambda x, w: jax.lax.scan(lambda x, w: (x @ w, None), x, w)[0], [ROWS, ((3, 16, 16), P(None, "data"))]),
+    ],
+    ids=["two uses", "loop"],
+)
+def test_bytes_of_what_is_used_more_than_once_are_those_of_the_compiler(
+    function: Callable[..., Any], layouts: list[Layout]
+) -> None:
+    lowered = lower(function, *layouts)
+    found = explain(lowered.compiler_ir("stablehlo"), "test")
+    assert by_flow(found.collectives) == by_flow(compiled(lowered, found).collectives or ()) != {}
     assert compiled(lowered, found).differs == []
 
 

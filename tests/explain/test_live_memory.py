@@ -13,10 +13,10 @@ from shardtui.engine.explain.live_memory import LiveMemory
 from shardtui.engine.explain.live_peak import live_peak
 from shardtui.engine.explain.partitioned import partition
 
-from .one_collective import Layout, arguments
+from .small_programs import FLOAT, Layout, arguments
 
 pytestmark = pytest.mark.usefixtures("mesh")
-FLOAT, BFLOAT = 4, 2
+BFLOAT = 2
 ROWS, WIDTH = 64, 128
 X, W = ((ROWS, WIDTH), P("data")), ((WIDTH, WIDTH), P())
 PART = ROWS // 4 * WIDTH * FLOAT

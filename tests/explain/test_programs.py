@@ -17,7 +17,7 @@ from shardtui.engine.explain.explanation import Explanation, ValueOrigin, by_flo
 from shardtui.engine.explain.names import kept_names
 from shardtui.engine.explain.programs import lowered
 
-from .one_collective import compiled
+from .small_programs import compiled
 from .programs import equinox_mlp, haiku_mlp, linen_transformer, manual_ring, nnx_decoder
 
 pytestmark = pytest.mark.usefixtures("mesh")

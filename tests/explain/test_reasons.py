@@ -21,9 +21,7 @@ from shardtui.engine.wire.descriptions import MeshInfo
 from shardtui.tui.state.origin_pages import Known, ValuePage, lines
 from shardtui.tui.state.program_findings import program_findings
 
-from .one_collective import arguments, compiled
-
-ROWS, COLUMNS = ((8, 16), P("data")), ((16, 32), P(None, "model"))
+from .small_programs import COLUMNS, ROWS, arguments, compiled, explained
 
 
 @pytest.fixture
@@ -32,11 +30,7 @@ def explicit() -> Iterator[None]:
         yield
 
 
-def explained(function: Callable[..., Any], *layouts: tuple[tuple[int, ...], P]) -> Explanation:
-    return explain(jax.jit(function).lower(*arguments(*layouts)).compiler_ir("stablehlo"), "test")
-
-
-def result(found: Explanation, name: str = "result") -> ValueOrigin:
+def result(found: Explanation, name: str) -> ValueOrigin:
     return next(value for value in found.values if value.name == name and value.role == "result")
 
 

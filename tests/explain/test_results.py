@@ -11,7 +11,7 @@ from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import UNKNOWN, Explanation, ValueOrigin
 
 from ..random_programs import program_of_results
-from .one_collective import arguments
+from .small_programs import arguments, value
 
 on_the_mesh = pytest.mark.usefixtures("mesh")
 OUT = "the sharding asked for {} by out_shardings"
@@ -67,7 +67,7 @@ def test_an_argument_without_a_sharding_has_that_of_the_result_that_it_is_return
     mesh = jax.sharding.get_mesh()
     jitted = jax.jit(lambda x, y: (x + 1, y), out_shardings=(None, NamedSharding(mesh, P("data"))), donate_argnums=0)
     found = explained(jitted, *[jax.ShapeDtypeStruct((8,), "float32")] * 2)
-    (link,) = next(value for value in found.values if value.name == "y").origin
+    (link,) = value(found, "y").origin
     assert (link.kind, link.what, link.value) == ("constraint", OUT.format("result[1]"), "result[1]")
     assert as_compiled(found)
 

@@ -16,8 +16,8 @@ from ..conftest import WIDE, tiny_config
 from ..program.test_inspection import ACTIVATIONS
 
 Explained = Callable[[str], Explanation]
-PRESETS = ("dp", "fsdp-tp2", pytest.param("dp-sp2", marks=pytest.mark.slow), "pitfall-same-axis")
-OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("tp", "fsdp", "fsdp-1d")]
+PRESETS = ("dp", "fsdp-tp2", "pitfall-same-axis")
+SPLIT_SEQUENCE, *OTHERS = (pytest.param(name, marks=pytest.mark.slow) for name in ("dp-sp2", "tp", "fsdp", "fsdp-1d"))
 
 
 @pytest.fixture(scope="module")
@@ -26,18 +26,15 @@ def of(task: Task, programs: dict[str, Program]) -> Explained:
     return cache(lambda name: explained(task, programs[name].placement))
 
 
-@pytest.fixture(params=PRESETS)
-def explanation(request: pytest.FixtureRequest, of: Explained) -> Explanation:
-    return of(request.param)
-
-
 def ends(value: ValueOrigin) -> dict[str, str]:
     return {link.axis: link.what for link in value.origin if link.kind != "conflict" and link.axis}
 
 
+@pytest.mark.parametrize("preset", [*PRESETS, SPLIT_SEQUENCE])
 def test_each_value_ends_at_a_rule_and_each_collective_says_why(
-    explanation: Explanation, programs: dict[str, Program]
+    of: Explained, programs: dict[str, Program], preset: str
 ) -> None:
+    explanation = of(preset)
     named = {value.name: value for value in explanation.values}
     wanted = ACTIVATIONS | {name for name in named if name.startswith(("grad.", "mu.", "token.", "position."))}
     assert wanted <= set(named)
@@ -55,16 +52,13 @@ def test_each_value_ends_at_a_rule_and_each_collective_says_why(
     assert {link.value for _, link in led} <= set(known)
     assert all(link.value != label for label, link in led if link.kind != "conflict")
     assert explanation.collectives
-    for each in explanation.collectives:
-        assert each.because, each
-        assert each.source, each
-        assert each.count
+    assert all(each.because and each.source and each.count for each in explanation.collectives)
     layouts = {value.name: value.axes for value in explanation.values}
-    for array in programs[explanation.program].description.arrays:
+    for array in programs[preset].description.arrays:
         assert layouts[array.name] == array.compiled_spec, array.name
 
 
-@pytest.mark.parametrize("preset", ["dp", "fsdp-tp2", "pitfall-same-axis", *OTHERS])
+@pytest.mark.parametrize("preset", [*PRESETS, *OTHERS])
 def test_traffic_is_that_of_the_compiled_step(of: Explained, programs: dict[str, Program], preset: str) -> None:
     compiled = by_flow(programs[preset].description.collectives or ())
     estimated = by_flow(of(preset).collectives)
