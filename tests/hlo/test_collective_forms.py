@@ -3,6 +3,7 @@
 import pytest
 from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.module import parse
+from shardtui.engine.wire.collective import CollectiveInfo
 
 from .test_collectives import read
 
@@ -19,6 +20,7 @@ OPERANDS = """\
 """
 X, Y, ROWS = 16 * 64 * 4, 8 * 2, 64 * 32 * 2
 """Bytes of the operands."""
+AT = "%at, %at, %at, /*index=5*/%at"
 PAIRS = "channel_id=1, source_target_pairs={{0,4},{4,0},{1,5},{5,1}}"
 WRAPPED = f"""\
 %wrapped (a: f32[16,64]) -> f32[4,64] {{
@@ -28,78 +30,50 @@ WRAPPED = f"""\
 
 """
 
-# Result and opcode, operands, attributes; kind, axes, bytes, shapes of the results.
-FORMS = [
-    ("f32[16,64] all-reduce", "%x", MODEL, "all-reduce", "model", X, [[16, 64]]),
-    ("(f32[16,64], bf16[8]) all-reduce", "%x, %y", MODEL, "all-reduce", "model", X + Y, [[16, 64], [8]]),
-    ("(f32[16,64], bf16[8]) all-reduce-start", "%x, %y", MODEL, "all-reduce", "model", X + Y, [[16, 64], [8]]),
-    ("((f32[16,64]), f32[16,64], u32[]) all-reduce-start", "%x", MODEL, "all-reduce", "model", X, [[16, 64]]),
-    ("f32[64,64] all-gather", "%x", MODEL, "all-gather", "model", 4 * X, [[64, 64]]),
-    ("(f32[16,64], f32[64,64]) all-gather-start", "%x", MODEL, "all-gather", "model", 4 * X, [[64, 64]]),
+IN_PLACE = f"{PAIRS}, slice_sizes={{{{4,64}}}}"
+"""A slice of 4 × 64 of the first operand goes into the second, at two starts."""
+SENT = "channel_id=1, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2}}}"
+SHORT = "channel_id=1, replica_groups=[2,4]<=[8]"
+
+# Result and opcode, operands, attributes; kind, bytes, shapes of the results.
+OVER_MODEL = [
+    ("f32[16,64] all-reduce", "%x", MODEL, "all-reduce", X, [[16, 64]]),
+    ("(f32[16,64], bf16[8]) all-reduce", "%x, %y", MODEL, "all-reduce", X + Y, [[16, 64], [8]]),
+    ("(f32[16,64], bf16[8]) all-reduce-start", "%x, %y", MODEL, "all-reduce", X + Y, [[16, 64], [8]]),
+    ("((f32[16,64]), f32[16,64], u32[]) all-reduce-start", "%x", MODEL, "all-reduce", X, [[16, 64]]),
+    ("f32[64,64] all-gather", "%x", MODEL, "all-gather", 4 * X, [[64, 64]]),
+    ("(f32[16,64], f32[64,64]) all-gather-start", "%x", MODEL, "all-gather", 4 * X, [[64, 64]]),
     (
         "((f32[16,64]{1,0:T(8,128)}, bf16[8]), /*index=1*/(f32[64,64]{1,0:T(8,128)S(1)}, bf16[32])) all-gather-start",
-        "%x, %y",
-        MODEL,
-        "all-gather",
-        "model",
-        4 * (X + Y),
-        [[64, 64], [32]],
+        *("%x, %y", MODEL, "all-gather", 4 * (X + Y), [[64, 64], [32]]),
     ),
-    ("f32[4,64] reduce-scatter", "%x", MODEL, "reduce-scatter", "model", X, [[4, 64]]),
-    ("((f32[16,64]), f32[4,64]) reduce-scatter-start", "%x", MODEL, "reduce-scatter", "model", X, [[4, 64]]),
-    ("((f32[16,64]), f32[4,64], u32[]) async-start", "%x", "calls=%wrapped", "reduce-scatter", "model", X, [[4, 64]]),
-    ("f32[16,64] all-to-all", "%x", "channel_id=1, replica_groups=[2,4]<=[8]", "all-to-all", "model", X, [[16, 64]]),
-    ("(bf16[8], bf16[8]) all-to-all", "%y, %y", MODEL, "all-to-all", "model", 2 * Y, [[8], [8]]),
-    ("((f32[16,64]), f32[16,64], u32[]) all-to-all-start", "%x", MODEL, "all-to-all", "model", X, [[16, 64]]),
-    (
-        "bf16[64,32] ragged-all-to-all",
-        "%rows, %rows, %at, %at, %at, /*index=5*/%at",
-        "channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7}}",
-        "ragged-all-to-all",
-        "model",
-        ROWS,
-        [[64, 32]],
-    ),
+    ("f32[4,64] reduce-scatter", "%x", MODEL, "reduce-scatter", X, [[4, 64]]),
+    ("((f32[16,64]), f32[4,64]) reduce-scatter-start", "%x", MODEL, "reduce-scatter", X, [[4, 64]]),
+    ("((f32[16,64]), f32[4,64], u32[]) async-start", "%x", "calls=%wrapped", "reduce-scatter", X, [[4, 64]]),
+    ("f32[16,64] all-to-all", "%x", SHORT, "all-to-all", X, [[16, 64]]),
+    ("(bf16[8], bf16[8]) all-to-all", "%y, %y", MODEL, "all-to-all", 2 * Y, [[8], [8]]),
+    ("((f32[16,64]), f32[16,64], u32[]) all-to-all-start", "%x", MODEL, "all-to-all", X, [[16, 64]]),
+    ("bf16[64,32] ragged-all-to-all", f"%rows, %rows, {AT}", SHORT, "ragged-all-to-all", ROWS, [[64, 32]]),
     (
         "((bf16[64,32], f32[64,64], s32[4], s32[4], s32[4], /*index=5*/s32[4]), f32[64,64]) ragged-all-to-all-start",
-        "%rows, %into, %at, %at, %at, /*index=5*/%at",
-        MODEL,
-        "ragged-all-to-all",
-        "model",
-        ROWS,
-        [[64, 64]],
+        *(f"%rows, %into, {AT}", MODEL, "ragged-all-to-all", ROWS, [[64, 64]]),
     ),
-    ("f32[16,64] collective-broadcast", "%x", MODEL, "collective-broadcast", "model", X, [[16, 64]]),
-    ("f32[16,64] collective-permute", "%x", PAIRS, "collective-permute", "data", X, [[16, 64]]),
+    ("f32[16,64] collective-broadcast", "%x", MODEL, "collective-broadcast", X, [[16, 64]]),
+    ("(f32[16,64], u32[], token[]) send", "%x, %after", SENT, "collective-permute", X, [[16, 64]]),
+]
+OVER_DATA = [
+    ("f32[16,64] collective-permute", "%x", PAIRS, "collective-permute", X, [[16, 64]]),
     (
         "(f32[16,64], f32[16,64], u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start",
-        "%x",
-        PAIRS,
-        "collective-permute",
-        "data",
-        X,
-        [[16, 64]],
+        *("%x", PAIRS, "collective-permute", X, [[16, 64]]),
     ),
-    ("(f32[16,64], bf16[8]) collective-permute", "%x, %y", PAIRS, "collective-permute", "data", X + Y, [[16, 64], [8]]),
-    (  # in place: a slice of 4 × 64 of the first operand goes into the second, at two starts
-        "f32[64,64] collective-permute",
-        "%x, %into, %start, %start",
-        f"{PAIRS}, slice_sizes={{{{4,64}}}}",
-        "collective-permute",
-        "data",
-        4 * 64 * 4,
-        [[64, 64]],
-    ),
+    ("(f32[16,64], bf16[8]) collective-permute", "%x, %y", PAIRS, "collective-permute", X + Y, [[16, 64], [8]]),
     (
-        "(f32[16,64], u32[], token[]) send",
-        "%x, %after",
-        "channel_id=1, frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,2}}}",
-        "collective-permute",
-        "model",
-        X,
-        [[16, 64]],
+        "f32[64,64] collective-permute",
+        *("%x, %into, %start, %start", IN_PLACE, "collective-permute", 4 * 64 * 4, [[64, 64]]),
     ),
 ]
+FORMS = [(*form, axes) for axes, forms in (("model", OVER_MODEL), ("data", OVER_DATA)) for form in forms]
 
 
 def text(line: str, head: str = "num_partitions=8") -> str:
@@ -109,18 +83,22 @@ def text(line: str, head: str = "num_partitions=8") -> str:
     )
 
 
-@pytest.mark.parametrize(("head", "operands", "attributes", "kind", "axes", "size", "shapes"), FORMS)
+def called(module: str) -> CollectiveInfo:
+    """Returns the collective `%c`."""
+    (found,) = (info for info in inventory(parse(module), MESH) if info.name == "c")
+    return found
+
+
+@pytest.mark.parametrize(("head", "operands", "attributes", "kind", "size", "shapes", "axis"), FORMS)
 @pytest.mark.parametrize("typed", [False, True])
 def test_forms(
-    head: str, operands: str, attributes: str, kind: str, axes: str, size: int, shapes: list[list[int]], typed: bool
+    head: str, operands: str, attributes: str, kind: str, size: int, shapes: list[list[int]], axis: str, typed: bool
 ) -> None:
     """Older texts repeat the types of operands. Texts of XLA's own tests leave out the `%`, which is tried, too."""
     line = f"  %c = {head}({operands.replace('%x', 'f32[16,64]{1,0} %x') if typed else operands}), {attributes}"
     for module in (text(line), text(line).replace("%", "")):
-        called = [info for info in inventory(parse(module), MESH) if info.name == "c"]
-        assert [(info.kind, info.axes, info.bytes_each, info.shapes) for info in called] == [
-            (kind, [axes], size, shapes)
-        ]
+        info = called(module)
+        assert (info.kind, info.axes, info.bytes_each, info.shapes) == (kind, [axis], size, shapes)
 
 
 @pytest.mark.parametrize(
@@ -146,16 +124,18 @@ def test_groups_of_devices_partitions_and_replicas(groups: str, head: str, axes:
     assert [(info.axes, info.group_size, info.bytes_each) for info in found] == ([(axes, size, X)] if axes else [])
 
 
-def test_permutations_and_exchanges_with_a_channel_are_among_the_partitions_of_each_replica() -> None:
-    for opcode, groups in (
+@pytest.mark.parametrize(
+    ("opcode", "groups"),
+    [
         ("all-to-all", "replica_groups={{0,1,2,3}}"),
         ("collective-permute", "source_target_pairs={{0,1},{1,2},{2,3},{3,0}}"),
-    ):
-        line = f"  %c = f32[16,64] {opcode}(%x), channel_id=1, {groups}"
-        (found,) = (
-            info for info in inventory(parse(text(line, "replica_count=2, num_partitions=4")), MESH) if info.name == "c"
-        )
-        assert found.axes == ["model"]
+    ],
+)
+def test_permutations_and_exchanges_with_a_channel_are_among_the_partitions_of_each_replica(
+    opcode: str, groups: str
+) -> None:
+    line = f"  %c = f32[16,64] {opcode}(%x), channel_id=1, {groups}"
+    assert called(text(line, "replica_count=2, num_partitions=4")).axes == ["model"]
 
 
 def test_shapes_of_results_in_texts_of_the_tpu_compiler() -> None:

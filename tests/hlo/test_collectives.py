@@ -13,18 +13,13 @@ from shardtui.engine.hlo.device_groups import Groups, axes_of, grouping, groups_
 from shardtui.engine.hlo.module import Instruction, Module, parse
 from shardtui.engine.hlo.program_text import read as read_text
 from shardtui.engine.hlo.program_text import read_collectives
-from shardtui.engine.models.task import Task
 from shardtui.engine.parallel.mesh import build_mesh
-from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program as CompiledPreset
-from shardtui.engine.program.program import compile_program
-from shardtui.engine.spec.preset_reader import read_preset
 from shardtui.engine.wire.collective import CollectiveInfo
-from shardtui.engine.wire.events import PresetCompiled
 
 from ..collective_programs import LAYERS, WIDTH, Program, lower_fsdp
 from ..collective_programs import programs as hand_written
-from ..conftest import BATCHES, WIDE, tiny_config
+from ..conftest import BATCHES, WIDE
 
 MESH = {"data": 4, "model": 2}
 TEXTS = Path(__file__).parents[1] / "hlo"
@@ -80,33 +75,18 @@ def test_collectives_that_the_compiler_inserts_for_fsdp(mesh: Mesh) -> None:
     assert not any(info.written for info in [*cpu, *tpu])
 
 
-@pytest.mark.slow
-def test_a_pipeline_of_one_stage_has_no_permutation(tmp_path: Path) -> None:
-    """The compiler leaves a permutation without pairs in the program."""
-    path = tmp_path / "one.toml"
-    path.write_text('[mesh]\ndata = -1\npipeline = 1\n[rules]\nbatch = "data"\nlayers = "pipeline"\n')
-    task = Task(tiny_config(), "cpu")
-    program = compile_program(task, place(task, read_preset(path), jax.devices()))
-    assert {(info.kind, *info.axes) for info in program.description.collectives or ()} == {("all-reduce", "data")}
-
-
-def parameter_bytes(program: PresetCompiled) -> int:
-    return sum(array.bytes for array in program.arrays if array.kind == "parameter")
-
-
 def test_data_parallelism_and_fsdp_send_the_bytes_of_the_formulas(programs: dict[str, CompiledPreset]) -> None:
-    program = programs["dp"].description
-    assert program.collectives
-    assert {(info.kind, *info.axes) for info in program.collectives} == {("all-reduce", "data")}
-    assert total(program.collectives, "all-reduce", "data") == pytest.approx(parameter_bytes(program), rel=0.01)
-    # Split parameters of blocks are gathered forward and backward, embeddings once. On CPU gradients are all-
-    # reduced and then cut.
-    program = programs["fsdp"].description
-    assert program.collectives
-    split = [array for array in program.arrays if array.kind == "parameter" and any(array.compiled_spec)]
-    gathered = sum(array.bytes * (1 if "embedding" in array.name else 2) for array in split)
-    assert total(program.collectives, "all-gather", "fsdp") == pytest.approx(gathered, rel=0.01)
-    assert total(program.collectives, "all-reduce", "fsdp") == pytest.approx(parameter_bytes(program), rel=0.01)
+    """FSDP gathers split parameters of blocks forward and backward, embeddings once. On CPU gradients are all-reduced
+    and then cut."""
+    data, sharded = (programs[name].description for name in ("dp", "fsdp"))
+    parameters = [array for array in sharded.arrays if array.kind == "parameter"]
+    size = pytest.approx(sum(array.bytes for array in parameters), rel=0.01)
+    gathered = sum(array.bytes * (2 - ("embedding" in array.name)) for array in parameters if any(array.compiled_spec))
+    assert data.collectives and sharded.collectives
+    assert {(info.kind, *info.axes) for info in data.collectives} == {("all-reduce", "data")}
+    assert total(data.collectives, "all-reduce", "data") == size
+    assert total(sharded.collectives, "all-gather", "fsdp") == pytest.approx(gathered, rel=0.01)
+    assert total(sharded.collectives, "all-reduce", "fsdp") == size
 
 
 @pytest.mark.parametrize("preset", ["dp", "fsdp", "hsdp", "fsdp-tp2", "dp-tp2-pp2"])
@@ -124,9 +104,8 @@ def test_tensor_parallel_has_the_all_reduces_of_megatron(programs: dict[str, Com
     program = programs["tp"].description
     assert program.collectives
     layers = [info for info in program.collectives if "(blocks)" in info.op_name and "while" in info.op_name]
-    forward = [info for info in layers if "transpose" not in info.op_name]
-    backward = [info for info in layers if "transpose" in info.op_name]
-    for side in (forward, backward):
+    for is_backward in (False, True):
+        side = [info for info in layers if ("transpose" in info.op_name) == is_backward]
         assert summary(side) == [("all-reduce", ["model"], WIDE.layers, ACTIVATION)] * 2
     sources = {info.source.rpartition("/")[2].partition(":")[0] for info in layers}
     assert sources == {"attention.py", "blocks.py"}

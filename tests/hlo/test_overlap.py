@@ -1,17 +1,9 @@
 """Which collectives are overlapped with computation, in hand-written schedules and in those of the TPU compiler."""
 
-from importlib.util import find_spec
-
-import jax
-import jax.numpy as jnp
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.traffic import flows, overlapped_share
-from shardtui.engine.parallel.mesh import build_mesh
-from shardtui.engine.planning.ahead_of_time import find_slice
-from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.collective import CollectiveInfo
 
 from ..hlo_texts import ADD
@@ -197,20 +189,3 @@ def test_a_program_of_the_tpu_compiler() -> None:
     assert [(info.kind, "transpose" in info.op_name) for info in found if info.overlapped] == [("all-gather", True)]
     gathers = next(flow for flow in flows(found) if flow.kind == "all-gather")
     assert (gathers.bytes_sent, gathers.bytes_overlapped) == (2 * 4 * 2**21 * 3 // 4, 4 * 2**21 * 3 // 4)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
-def test_the_tpu_compiler_permutes_parts_of_a_kernel_while_it_multiplies() -> None:
-    """A product with a kernel that is split over 8 chips: chips pass parts on by permutations, in several steps."""
-    mesh = build_mesh({"model": 8}, find_slice(load_topology("v5e:2x4")))
-    rows, split = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("model", None), (None, "model")))
-    x = jax.ShapeDtypeStruct((65_536, 8_192), jnp.bfloat16, sharding=rows)
-    kernel = jax.ShapeDtypeStruct((8_192, 8_192), jnp.bfloat16, sharding=split)
-    compiled = jax.jit(jnp.matmul, out_shardings=split).lower(x, kernel).compile()
-    found = flows(inventory(parse(compiled.as_text() or ""), dict(mesh.shape)))
-    (permutes,), part = found, 8_192 * 8_192 * 2
-    assert permutes.kind == "collective-permute"
-    assert permutes.count
-    assert permutes.bytes_sent == permutes.count * part
-    assert permutes.bytes_overlapped == permutes.bytes_sent - part, "one, outside the products, has nothing between"
