@@ -1,10 +1,10 @@
 """`shardtui plan` and the Plan view: estimates of the real engine, and compilations that fail in every way."""
 
-import asyncio
 import io
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from shardtui.engine.spec.preset_reader import load_preset, load_presets
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import EngineStarted, EngineStopped
-from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.cli.plan import board_tables
 from shardtui.tui.cli.plan_report import plan_report
@@ -41,24 +40,22 @@ from textual.widgets import DataTable, Input
 
 from ..command import answered
 from ..compilers import HANGS, KILLED, Compilers
-from ..conftest import SETTINGS, SHARDTUI, tiny_config
-from ..recorded import record as write_events
+from ..conftest import SETTINGS, tiny_config
+from ..recorded import record
 from ..schemas import checked
 from ..tui.test_app import shown, until
 
-V5E = "--topology=v5e:2x4"
+SLICE = "v5e:2x4"
+V5E = f"--topology={SLICE}"
 TINY = [*SETTINGS, V5E]
-HLO = Path(__file__).parents[1] / "hlo"
 TRACED = f"{Path(__file__).parents[2]}/docs/examples/dot_relu_dot.py:DotReluDot"
 SIZES = ("80 × 24", "140 × 40")
+FSDP = parse((Path(__file__).parents[1] / "hlo/tpu-fsdp.hlo").read_text())
+Shown = tuple[ShardtuiApp, Pilot[None]]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return answered("plan", *arguments)
-
-
-def started(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SHARDTUI, "plan", *arguments], capture_output=True, text=True, timeout=240)
 
 
 def planned(*arguments: str) -> dict[str, Any]:
@@ -78,15 +75,14 @@ def built_in_presets() -> list[Preset]:
 
 
 def kept(**changes: Any) -> StepCost:
-    return StepCost(
-        **{"basis": "compiled", "argument_bytes": 1000, "peak_bytes": 100_000, "capacity_bytes": 10**9} | changes
-    )
+    sizes: dict[str, Any] = {"argument_bytes": 1000, "peak_bytes": 100_000, "capacity_bytes": 10**9}
+    return StepCost(basis="compiled", **sizes | changes)
 
 
 def keep_all(cost: StepCost) -> None:
     """Stores the answer of the compiler for every preset."""
     for preset in built_in_presets():
-        plan_cache.store_cost(tiny_config(), preset, load_topology("v5e:2x4"), cost)
+        plan_cache.store_cost(tiny_config(), preset, load_topology(SLICE), cost)
 
 
 def test_json_has_the_estimates_and_a_preset_may_be_a_file(home: Path) -> None:
@@ -116,7 +112,7 @@ def test_json_has_the_estimates_and_a_preset_may_be_a_file(home: Path) -> None:
 
 
 def test_text_output(home: Path) -> None:
-    result = started(*TINY, "--estimate", "--preset=fsdp-tp2", "--preset=hsdp")
+    result = run(*TINY, "--estimate", "--preset=fsdp-tp2", "--preset=hsdp")
     text = result.stdout
     assert (result.returncode, result.stderr) == (0, "")
     assert "nano on v5e:2x4: 8 × 16.9 GB, 8 × 16 tokens per step" in text
@@ -221,6 +217,7 @@ def test_progress_and_failures_are_reported(home: Path, compilers: Compilers) ->
         ([V5E, "--preset=own.toml"], ["own.toml: no such file"]),
         ([], ["the following arguments are required: --topology"]),
         ([V5E, "--minutes=5", "--goal=least-traffic"], ["--minutes 5", "--goal least-traffic: applies to a search"]),
+        ([V5E, "--estimate", "--memory", "--search"], ["--memory needs the compiler's schedule if it searches"]),
         ([V5E, "--search", "--minutes=0"], ["'0' is not a number of minutes, such as 10"]),
         ([V5E, "--search", "--goal=fastest"], ["invalid choice: 'fastest'"]),
         ([V5E, "--search", "--goal=fits-largest-batch", "--batch-size=8"], ["the search chooses the batch: omit"]),
@@ -238,25 +235,17 @@ def test_wrong_usage_is_refused_at_once(home: Path, arguments: list[str], says: 
     assert all(text in result.stderr for text in says)
 
 
-def record(stem: str, **changes: object) -> RunDirectory:
-    """Makes a run that ended before it had a device: a plan only needs its config."""
-    directory = run_directory.create(tiny_config(run=stem, **changes))
+@asynccontextmanager
+async def plan_view(size: tuple[int, int] = (140, 40), **changes: object) -> AsyncIterator[Shown]:
+    """Shows the view of a run that ended before it had a device: a plan only needs its config."""
+    directory = run_directory.create(tiny_config(run="planned", **changes))
     events = [EngineStarted(protocol=1, pid=1, config=directory.config), EngineStopped(step=0, reason="stopped")]
-    write_events(directory, *events)
-    return directory
-
-
-def in_plan_view(
-    stem: str, scenario: Callable[[ShardtuiApp, Pilot], Any], size: tuple[int, int] = (140, 40), **changes: object
-) -> None:
-    async def follow() -> None:
-        async with shown(record(stem, **changes), False, size) as (app, pilot):
-            await until(lambda: app.state.is_over, "the history")
-            await pilot.press("7")
-            await until(lambda: isinstance(app.screen, PlanScreen) and app.screen.query(DataTable), "the view")
-            await scenario(app, pilot)
-
-    asyncio.run(follow())
+    record(directory, *events)
+    async with shown(directory, False, size) as (app, pilot):
+        await until(lambda: app.state.is_over, "the history")
+        await pilot.press("7")
+        await until(lambda: isinstance(app.screen, PlanScreen) and app.screen.query(DataTable), "the view")
+        yield app, pilot
 
 
 def view(app: ShardtuiApp) -> PlanScreen:
@@ -264,15 +253,28 @@ def view(app: ShardtuiApp) -> PlanScreen:
     return app.screen
 
 
-async def request_plan(app: ShardtuiApp, pilot: Pilot, topology: str) -> None:
+async def request_plan(app: ShardtuiApp, pilot: Pilot, topology: str = SLICE) -> None:
     await pilot.press("t")
     await pilot.pause()
     app.screen.query_one("#topology", Input).value = topology
     await pilot.press("enter")
 
 
-def details(app: ShardtuiApp) -> str:
-    return "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
+async def compiled(app: ShardtuiApp, pilot: Pilot, preset: str) -> None:
+    """Requests a plan whose answers are kept, and opens what enter shows of a preset."""
+    await request_plan(app, pilot)
+    await until(lambda: view(app).status == "compiled", "the end")
+    view(app).board.table.select(preset)
+    await pilot.press("enter")
+
+
+async def cancelled(app: ShardtuiApp, pilot: Pilot, compilers: Compilers) -> None:
+    await pilot.press("K")
+    await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all compilers")
+
+
+def words(app: ShardtuiApp) -> str:
+    return " ".join(screen_text(app).split())
 
 
 def column(app: ShardtuiApp, name: str) -> list[str]:
@@ -284,37 +286,35 @@ def column(app: ShardtuiApp, name: str) -> list[str]:
 @pytest.mark.parametrize(
     "size", [pytest.param((80, 24), marks=pytest.mark.slow), pytest.param((140, 40), marks=pytest.mark.core)], ids=SIZES
 )
-def test_the_view_plans_without_a_compiler(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
+async def test_the_view_plans_without_a_compiler(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
     compilers.remove()
     add_preset_for_sixteen(home)
+    async with plan_view(size) as (app, pilot):
 
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+        def details() -> str:
+            return "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
+
         assert "press t to choose a slice" in screen_text(app)
         assert app.screen.query_one("#batch", Input).value == "8", "the run's batch size"
-        await request_plan(app, pilot, "v5e:2x4")
+        await request_plan(app, pilot)
         await until(lambda: "pip install 'shardtui[tpu]'" in screen_text(app), "the board")
         assert set(column(app, "preset")) == {preset.name for preset in built_in_presets()} | {"sixteen"}
         fits = [verdict == "fits" for verdict in column(app, "verdict")]
         assert fits == sorted(fits, reverse=True), "what fits, then what is infeasible"
-        text = screen_text(app)
-        assert "nano on v5e:2x4" in text
+        assert "nano on v5e:2x4" in screen_text(app)
         await until(lambda: f"→ {column(app, 'preset')[0]}: " in screen_text(app), "the recommendation")
-        app.screen.query_one(DataTable).move_cursor(row=column(app, "preset").index("fsdp-tp2"))
+        table = app.screen.query_one(DataTable)
+        table.move_cursor(row=column(app, "preset").index("fsdp-tp2"))
         links = re.compile(r"model 2 +line y, 50 GB/s; sends .* per step, traced")
-        await until(lambda: links.search(details(app)), "the links of fsdp-tp2")
-        assert re.search(r"step .* the maximum of compute .*, memory .*, network ", details(app))
-        app.screen.query_one(DataTable).move_cursor(row=column(app, "preset").index("sixteen"))
-        await until(
-            lambda: "needs 16 devices, 8 found" in screen_text(app).replace("\n", " "), "the problem of sixteen"
-        )
-
-    in_plan_view("formula", scenario, size)
+        await until(lambda: links.search(details()), "the links of fsdp-tp2")
+        assert re.search(r"step .* the maximum of compute .*, memory .*, network ", details())
+        table.move_cursor(row=column(app, "preset").index("sixteen"))
+        await until(lambda: "needs 16 devices, 8 found" in screen_text(app).replace("\n", " "), "its problem")
 
 
-def test_invalid_input_says_why_and_stays_in_its_field(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_input_says_why_and_stays_in_its_field(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+    async with plan_view() as (app, pilot):
         app.screen.query_one("#batch", Input).value = "many"
         await request_plan(app, pilot, "v5p:4x4")
         await until(lambda: "2 dims, but a v5p slice has 3" in screen_text(app), "the problem of the slice")
@@ -327,16 +327,13 @@ def test_invalid_input_says_why_and_stays_in_its_field(home: Path, monkeypatch: 
         await pilot.press("escape", "1")
         await until(lambda: app.current_mode == "watch", "a digit leaves the view again")
 
-    in_plan_view("wrong", scenario)
-
 
 @pytest.mark.core
-def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, compilers: Compilers) -> None:
+async def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
-    plan_cache.store_cost(tiny_config(), load_preset("dp"), load_topology("v5e:2x4"), kept(step_seconds=1e-7))
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
-        await request_plan(app, pilot, "v5e:2x4")
+    plan_cache.store_cost(tiny_config(), load_preset("dp"), load_topology(SLICE), kept(step_seconds=1e-7))
+    async with plan_view() as (app, pilot):
+        await request_plan(app, pilot)
         await until(lambda: compilers.started, "the first compilation")
         plan = view(app)
         first = plan.planner and plan.planner.compiling
@@ -349,82 +346,63 @@ def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, com
         await pilot.press("7")
         await until(lambda: f"{first.preset}" in column(app, "preset"), "the view again")
         assert plan.board.rows[first.preset].problems == ["not compiled: cancelled"]
-        await pilot.press("K")
-        await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all compilers")
+        await cancelled(app, pilot, compilers)
         await until(lambda: "compiling" not in column(app, "from"), "rows without a compilation")
-        await request_plan(app, pilot, "v5e:2x4")
+        await request_plan(app, pilot)
         await until(lambda: len(compilers.started) > 2, "another board")
         await pilot.press("d")
-
-    in_plan_view("background", scenario)
-    assert compilers.all_gone(0)
+    await until(lambda: compilers.all_gone(0), "the end of all compilers")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=SIZES)
-def test_a_search_in_the_view_keeps_the_batch(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
+async def test_a_search_in_the_view_keeps_the_batch(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
     compilers.install(HANGS)
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
+    async with plan_view(size) as (app, pilot):
         await pilot.press("n")
         await until(lambda: compilers.started, "the first compilation")
         await until(lambda: "left" in screen_text(app), "the time left")
-        assert "tokens/s traced, not compiled" in " ".join(screen_text(app).split())
+        assert "tokens/s traced, not compiled" in words(app)
         rows = view(app).board.rows
         assert any(row.settings for row in rows.values())
         assert {row.tokens for row in rows.values()} == {8 * 16}, "the batch of the field"
         assert next(iter(rows.values())).preset in column(app, "preset")
         assert any(cell.endswith("remat=true") for cell in column(app, "preset"))
-        await pilot.press("K")
-        await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of all compilers")
-
-    in_plan_view("searched", scenario, size)
+        await cancelled(app, pilot, compilers)
 
 
-def test_enter_shows_what_fills_the_memory_of_a_traced_step(home: Path, compilers: Compilers) -> None:
+async def test_a_traced_step_says_what_fills_the_memory(home: Path, compilers: Compilers) -> None:
     compilers.remove()
     model = choose_model(TRACED, ("batch_size=8",))
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
-        await request_plan(app, pilot, "v5e:2x4")
+    async with plan_view(model_name=TRACED, model=model.model, training=model.training, data=None) as (app, pilot):
+        await request_plan(app, pilot)
         await until(lambda: "traced only" in screen_text(app), "the board")
         view(app).board.table.select("dp")
         await pilot.press("enter")
         await until(lambda: "dp: memory of a step, predicted" in screen_text(app), "what fills the memory")
-        text = " ".join(screen_text(app).split())
-        assert "at the peak" in text
-        assert "traced: nothing was compiled" in text
+        assert "at the peak" in words(app)
+        assert "traced: nothing was compiled" in words(app)
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, PlanScreen), "the plan")
 
-    in_plan_view("traced", scenario, model_name=TRACED, model=model.model, training=model.training, data=None)
 
-
-def test_a_traced_step_says_what_fills_the_memory(home: Path) -> None:
-    result = run(f"--model={TRACED}", "--topology=v5e:2x4", "--preset=dp", "--estimate", "--memory")
+def test_the_command_says_what_fills_the_memory_of_a_traced_step(home: Path) -> None:
+    result = run(f"--model={TRACED}", V5E, "--preset=dp", "--estimate", "--memory")
     assert (result.returncode, result.stderr) == (0, "")
     assert "dp: largest buffers at the peak, predicted" in result.stdout
-    (row,) = planned(f"--model={TRACED}", "--topology=v5e:2x4", "--preset=dp", "--estimate")["rows"]
+    (row,) = planned(f"--model={TRACED}", V5E, "--preset=dp", "--estimate")["rows"]
     assert row["estimate"]["peak_buffers"] and row["estimate"]["at_peak"]["bytes"] == row["estimate"]["peak_bytes"]
-    refused = run(*TINY, "--estimate", "--memory", "--search")
-    assert refused.returncode == 2
-    assert "--memory needs the compiler's schedule if it searches" in refused.stderr
 
 
 @pytest.mark.slow
-def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compilers: Compilers) -> None:
+async def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
-    module = parse((HLO / "tpu-fsdp.hlo").read_text())
-    breakdown = predicted_breakdown(module, {"data": 8}, load_topology("v5e:2x4"))
-    peak = peak_memory(module, [])
+    breakdown = predicted_breakdown(FSDP, {"data": 8}, load_topology(SLICE))
+    peak = peak_memory(FSDP, [])
     assert peak
     keep_all(kept(step_seconds=1e-7, breakdown=breakdown, at_peak=peak.memory, peak_buffers=peak.buffers))
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
-        await request_plan(app, pilot, "v5e:2x4")
-        await until(lambda: view(app).status == "compiled", "the end")
-        view(app).board.table.select("dp")
-        await pilot.press("enter")
+    async with plan_view() as (app, pilot):
+        await compiled(app, pilot, "dp")
         step = formatting.seconds(breakdown.step_seconds)
         await until(lambda: f"dp on v5e:2x4: a step of {step}, predicted" in screen_text(app), "the prediction")
         await until(lambda: breakdown.operations[0].name in screen_text(app), "the operations")
@@ -433,66 +411,33 @@ def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path, compi
         await pilot.press("m")
         largest = formatting.size(peak.buffers[0].bytes)
         await until(lambda: largest in screen_text(app), "the buffers")
-        text = " ".join(screen_text(app).split())
-        assert f"at the peak, {formatting.percent(peak.memory.at)} through the program" in text
-        assert "rebuilt from the order of the program" in text
-
-    in_plan_view("predicted", scenario)
+        assert f"at the peak, {formatting.percent(peak.memory.at)} through the program" in words(app)
+        assert "rebuilt from the order of the program" in words(app)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=SIZES)
-def test_enter_compiles_what_makes_a_preset_fit(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
+async def test_enter_compiles_what_makes_a_preset_fit(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
     """All presets are too large as asked, and half the batch fits; more micro-batches hang, until `K` cancels them."""
     compilers.install(HANGS)
-    target = load_topology("v5e:2x4")
-    large = StepCost(
-        basis="traced", argument_bytes=1, peak_bytes=2 * target.chip.memory, capacity_bytes=target.chip.memory
-    )
+    target = load_topology(SLICE)
+    memory = target.chip.memory
+    large = StepCost(basis="traced", argument_bytes=1, peak_bytes=2 * memory, capacity_bytes=memory)
     keep_all(large)
-    peak = peak_memory(parse((HLO / "tpu-fsdp.hlo").read_text()), [])
+    peak = peak_memory(FSDP, [])
     assert peak
     fits = msgspec.structs.replace(large, peak_bytes=5_000_000, tokens_per_second=1e6, at_peak=peak.memory)
     half = msgspec.structs.replace(tiny_config().training, batch_size=4)
     plan_cache.store_cost(tiny_config(training=half), load_preset("tp"), target, fits)
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
-        await request_plan(app, pilot, "v5e:2x4")
-        await until(lambda: view(app).status == "compiled", "the end")
-        view(app).board.table.select("tp")
-        await pilot.press("enter")
+    async with plan_view(size) as (app, pilot):
+        await compiled(app, pilot, "tp")
         await until(lambda: len(compilers.started) == 1, "the first compilation that no cache answers")
-        await until(lambda: "tp fits with batch_size=4, not with 8" in " ".join(screen_text(app).split()), "its limit")
+        await until(lambda: "tp fits with batch_size=4, not with 8" in words(app), "its limit")
         rows = view(app).board.rows
         assert {row.preset for row in rows.values()} == {"tp"}
         assert rows["tp batch_size=4"].verdict == "fits"
         assert "tp batch_size=4" in column(app, "preset")
         assert "left" in screen_text(app)
-        await pilot.press("K")
-        await until(lambda: "cancelled" in screen_text(app) and compilers.all_gone(0), "the end of the compiler")
+        await cancelled(app, pilot, compilers)
         await pilot.press("escape")
         await until(lambda: "dp" in column(app, "preset") and view(app).status == "compiled", "the plan before")
-
-    in_plan_view("fit", scenario, size)
-
-
-@pytest.mark.slow
-def test_compiled_presets_are_ranked_by_the_compilers_figures(home: Path, compilers: Compilers) -> None:
-    compilers.install(HANGS)
-    presets = {preset.name: preset for preset in built_in_presets()}
-    for number, preset in enumerate(presets.values()):
-        seconds = 1e-3 * (number + 1)
-        cost = kept(step_seconds=seconds, network_seconds=seconds, tokens_per_second=1.0, flop_utilisation=0.5)
-        plan_cache.store_cost(tiny_config(), preset, load_topology("v5e:2x4"), cost)
-
-    async def scenario(app: ShardtuiApp, pilot: Pilot) -> None:
-        await request_plan(app, pilot, "v5e:2x4")
-        await until(lambda: view(app).status == "compiled", "the end")
-        fitting = column(app, "preset")[: column(app, "verdict").count("fits")]
-        assert fitting[0] == "dp"
-        assert fitting == [name for name in presets if name in fitting], "the fastest first"
-        assert column(app, "from").count("compiled") == column(app, "verdict").count("fits")
-        assert "→ dp: 1.0 ms per step, bound by network" in screen_text(app)
-        assert column(app, "est. error")[0].endswith(" %")
-
-    in_plan_view("kept", scenario)
