@@ -30,6 +30,7 @@ from shardtui.engine.spec.preset_reader import load_preset, mesh_preset, parse_p
 from shardtui.engine.spec.preset_writer import preset_text
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.collective import CollectiveInfo
+from shardtui.engine.wire.events import PresetCompiled
 from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.state import board_rows
 from shardtui.tui.state.recommendation import recommendation
@@ -39,8 +40,12 @@ from ..models.families import FAMILIES
 from ..programs import KINDS
 
 
-def bytes_sent(collectives: list[Flow]) -> int:
-    return sum(flow.bytes_sent for flow in collectives)
+def preset_of(mesh_and_rules: str) -> Preset:
+    return parse_preset(Path("x.toml"), f"[mesh]\n{mesh_and_rules}\n")
+
+
+def bytes_sent(compiled: PresetCompiled) -> int:
+    return sum(flow.bytes_sent for flow in flows(compiled.collectives or []))
 
 
 def traced(task: Task, preset: Preset) -> StepCost:
@@ -66,41 +71,55 @@ def test_traces_predict_memory_and_bytes_sent(
         cost, memory = traced(task, programs[name].placement.preset), compiled.memory
         assert memory and cost.argument_bytes == memory.arguments, name
         assert cost.peak_bytes == pytest.approx(memory.peak, rel=0.2), name
-        sent = bytes_sent(flows(compiled.collectives or []))
-        assert name in OTHER_TRAFFIC or cost.bytes_sent == pytest.approx(sent, rel=0.01), name
+        assert name in OTHER_TRAFFIC or cost.bytes_sent == pytest.approx(bytes_sent(compiled), rel=0.01), name
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        pytest.param("fsdp-tp2", {"remat": True}, marks=pytest.mark.slow),
-        pytest.param("fsdp", {"remat": True}, marks=pytest.mark.slow),
-        pytest.param("dp-tp2-pp2", {"remat": True, "layers": 4}, marks=pytest.mark.slow),
-    ],
-)
-def test_traces_follow_the_cpu_compiler_with_remat(name: str, changes: dict[str, Any]) -> None:
-    preset = load_preset(name)
-    task = Task(tiny_config(model=msgspec.structs.replace(WIDE, **changes), training=BATCHES), "cpu")
+def check_by_compiler(task: Task, preset: Preset, rel: float) -> tuple[StepCost, PresetCompiled]:
+    """Compares memory, and returns the trace and the compiled program."""
     cost, compiled = traced(task, preset), compile_program(task, place(task, preset, jax.devices())).description
-    assert compiled.memory
-    assert cost.bytes_sent == pytest.approx(bytes_sent(flows(compiled.collectives or [])), rel=0.01)
-    assert cost.peak_bytes == pytest.approx(compiled.memory.peak, rel=0.3)
+    assert compiled.memory and cost.argument_bytes == compiled.memory.arguments
+    assert cost.peak_bytes == pytest.approx(compiled.memory.peak, rel=rel)
+    return cost, compiled
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "layers"), [("fsdp-tp2", 2), ("fsdp", 2), ("dp-tp2-pp2", 4)])
+def test_traces_follow_the_cpu_compiler_with_remat(name: str, layers: int) -> None:
+    model = msgspec.structs.replace(WIDE, layers=layers, remat=True)
+    task = Task(tiny_config(model=model, training=BATCHES), "cpu")
+    cost, compiled = check_by_compiler(task, load_preset(name), rel=0.3)
+    assert cost.bytes_sent == pytest.approx(bytes_sent(compiled), rel=0.01)
+
+
+OTHER_LAYOUTS = (
+    'batch = "data"\nembed = "model"',
+    'mlp = "model"\n[overrides]\n"mu.*" = []',
+    'batch = "data"\nactivation_embed = "model"',
+    'seq = ["data", "model"]\nheads = "model"',
+    'batch = "model"\nmlp = ["data", "model"]',
+    'mlp = [["model"], []]',
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", OTHER_LAYOUTS)
+def test_any_layout_is_traced(rules: str, task: Task) -> None:
+    check_by_compiler(task, preset_of(f"data = 4\nmodel = 2\n[rules]\n{rules}"), rel=0.25)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        pytest.param("data4-model2", ("remat=true",), marks=pytest.mark.slow),
-        pytest.param("fsdp", (), marks=pytest.mark.slow),
-        pytest.param("fsdp2-seq4", ("remat=true",), marks=pytest.mark.slow),
-        pytest.param("data2-model4", (), marks=pytest.mark.slow),
-        pytest.param("data4-pipeline2", ("remat=true",), marks=pytest.mark.slow),
-        pytest.param("fsdp4-model2", ("accumulate_steps=2",), marks=pytest.mark.slow),
+        ("data4-model2", ["remat=true"]),
+        ("fsdp", []),
+        ("fsdp2-seq4", ["remat=true"]),
+        ("data2-model4", []),
+        ("data4-pipeline2", ["remat=true"]),
+        ("fsdp4-model2", ["accumulate_steps=2"]),
     ],
 )
-def test_a_trace_on_a_small_mesh_with_another_batch_is_one_on_the_whole_mesh(
-    name: str, settings: tuple[str, ...]
-) -> None:
+def test_a_trace_on_a_small_mesh_with_another_batch_is_one_on_the_whole_mesh(name: str, settings: list[str]) -> None:
     """What sends and computes is equal; what stays in memory may be decided otherwise where both are close."""
     slice_, preset = load_topology("v5e:2x4"), load_preset(name)
     task = built_in_task("gpt2", "batch_size=32", *settings)
@@ -163,31 +182,11 @@ def test_kernels_count_the_blocks_of_scores_that_they_compute() -> None:
 
 
 SIZES = {"embed": WIDE.embed, "heads": WIDE.heads, "mlp": WIDE.mlp, "context": WIDE.context, "layers": 4}
-OTHER_LAYOUTS = (
-    'batch = "data"\nembed = "model"',
-    'mlp = "model"\n[overrides]\n"mu.*" = []',
-    'batch = "data"\nactivation_embed = "model"',
-    'seq = ["data", "model"]\nheads = "model"',
-    'batch = "model"\nmlp = ["data", "model"]',
-    'mlp = [["model"], []]',
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rules", OTHER_LAYOUTS)
-def test_any_layout_is_traced(rules: str, task: Task) -> None:
-    text = f"[mesh]\ndata = 4\nmodel = 2\n[rules]\n{rules}\n"
-    preset = parse_preset(Path("x.toml"), text)
-    cost = estimate_row(task, preset, 8, None).estimate
-    compiled = compile_program(task, place(task, preset, jax.devices())).description.memory
-    assert cost and compiled and cost.argument_bytes == compiled.arguments
-    assert cost.peak_bytes == pytest.approx(compiled.peak, rel=0.25)
 
 
 def test_axes_of_size_1_are_in_no_collective(task: Task) -> None:
-    text = '[mesh]\ndata = 4\nextra = 1\nmodel = 2\n[rules]\nbatch = ["extra", "data"]\nvocab = "model"\n'
-    rules = 'heads = ["extra", "model"]\nmlp = "model"\n'
-    found = traced(task, parse_preset(Path("x.toml"), text + rules)).collectives or []
+    rules = 'batch = ["extra", "data"]\nvocab = "model"\nheads = ["extra", "model"]\nmlp = "model"'
+    found = traced(task, preset_of(f"data = 4\nextra = 1\nmodel = 2\n[rules]\n{rules}")).collectives or []
     assert {axis for flow in found for axis in flow.axes} == {"data", "model"}
 
 
@@ -266,7 +265,7 @@ def test_presets_rank_by_time_or_missing_memory_and_carry_what_does_not_divide()
     assert {dim.logical_axis for dim in rows[1].indivisible} >= {"heads"}, "12 heads, 64 devices"
     assert any("heads 12 does not divide by 64" in problem for problem in rows[1].problems)
     assert rows[2].indivisible == [Indivisible("batch", 16, 32)]
-    both = parse_preset(Path("both.toml"), '[mesh]\ndata = 64\n[rules]\nbatch = "data"\nnone_such = "data"\n')
+    both = preset_of('data = 64\n[rules]\nbatch = "data"\nnone_such = "data"')
     assert estimate_row(small, both, 64, None).indivisible == []
 
 
@@ -283,13 +282,16 @@ def test_a_step_takes_as_long_as_what_bounds_it_also_over_slices() -> None:
     more = msgspec.structs.replace(collective, bytes_sent=400 * 10**9)
     network = timed(msgspec.structs.replace(compute, collectives=[more]), work, topology, mesh)
     assert (network.bound, network.step_seconds) == ("network", 2.0)
+
     topology, mesh = load_topology("2*v5p:4x4x4"), {"replica": 2, "fsdp": 64}
-    flow = Flow(kind="all-reduce", axes=["replica"], count=1, bytes_per_device=1, bytes_known=1, bytes_sent=125 * 10**8)
-    crossing = msgspec.structs.replace(flow, network="dcn")
-    inside = msgspec.structs.replace(flow, axes=["fsdp"], network="ici")
+    crossing = msgspec.structs.replace(collective, axes=["replica"], bytes_sent=125 * 10**8, network="dcn")
+    inside = msgspec.structs.replace(crossing, axes=["fsdp"], network="ici")
     assert network_seconds([crossing], topology, mesh) == 2.0
     assert network_seconds([inside], topology, mesh) == 125e8 / 600e9
-    # Of 8 devices in each of two slices; the compiler makes the same, see test_megascale.py.
+
+
+def test_what_crosses_slices_is_sent_in_parts() -> None:
+    """Of 8 devices in each of two slices; the compiler makes the same, see test_megascale.py."""
     mesh, moved = {"data": 16, "model": 2}, 1024
 
     def parts(kind: str, *axes: str) -> list[tuple[str, list[str], int, int, str | None]]:
