@@ -111,7 +111,7 @@ def test_tensor_parallel_has_the_all_reduces_of_megatron(programs: dict[str, Com
     assert sources == {"attention.py", "blocks.py"}
 
 
-def groups(attributes: str, devices: int) -> Groups:
+def groups(attributes: str, devices: int = 8) -> Groups:
     instruction = Instruction("x", "f32[8]", "all-reduce", f"%p), channel_id=1, {attributes}, to_apply=%add")
     return groups_of(grouping(instruction), devices)
 
@@ -131,15 +131,15 @@ def test_groups_in_all_forms_over_several_axes_parts_of_axes_and_pairs() -> None
         "replica_groups=mesh['axis_0'=8] {'axis_0':(1)4}, use_global_device_ids=true",
         "replica_groups=mesh['axis_0'=2,'axis_1'=4], device_ids=([4,2]T(1,0)) {'axis_1'}",
     ):
-        found = groups(text, 8)
+        found = groups(text)
         assert sorted(map(sorted, found)) == [[0, 2, 4, 6], [1, 3, 5, 7]], text
         assert axes_of(found, MESH) == ["data"], text
     cube = {"a": 2, "b": 2, "c": 2}
-    assert axes_of(groups("replica_groups={{0,1,4,5},{2,3,6,7}}", 8), cube) == ["a", "c"]
-    assert axes_of(groups("replica_groups={}", 8), cube) == ["a", "b", "c"]
-    half = groups("replica_groups={{0,4},{2,6},{1,5},{3,7}}", 8)
+    assert axes_of(groups("replica_groups={{0,1,4,5},{2,3,6,7}}"), cube) == ["a", "c"]
+    assert axes_of(groups("replica_groups={}"), cube) == ["a", "b", "c"]
+    half = groups("replica_groups={{0,4},{2,6},{1,5},{3,7}}")
     assert (axes_of(half, MESH), max(map(len, half))) == (["data"], 2)
-    assert groups("source_target_pairs={{0,0},{0,1},{1,0}}", 8) == [(0, 1), (1, 0)]
+    assert groups("source_target_pairs={{0,0},{0,1},{1,0}}") == [(0, 1), (1, 0)]
 
 
 def test_a_branch_that_may_not_be_taken_has_no_known_count(mesh: Mesh) -> None:

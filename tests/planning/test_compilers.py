@@ -104,24 +104,29 @@ def test_a_collective_takes_the_time_of_its_slowest_network(axes: list[str], net
     assert network_seconds([flow], HOSTS, MESH) == pytest.approx(seconds)
 
 
+def compiled(*arguments: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Plans `fsdp-tp2` for two layers: the report, and the only row's compiled cost and estimate."""
+    command = [*SHARDTUI, "plan", *arguments, "--preset", "fsdp-tp2", "--set", "layers=2", "--json"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    report = json.loads(run.stdout)
+    (row,) = report["rows"]
+    assert row["problems"] == []
+    return report, row["compiled"], row["estimate"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(bool(compilers.missing(HOSTS)), reason="needs the extra gpu-compiler; `.ci/run` has it")
 @pytest.mark.parametrize(
     "name", ["a100:1x8", pytest.param("h100:2x8", marks=pytest.mark.core), "h200:1x8", "b200:1x8", "gb200:2x4"]
 )
 def test_each_gpu_is_compiled_for_without_one(name: str) -> None:
-    command = [*SHARDTUI, "plan", "--topology", name, "--preset", "fsdp-tp2", "--set", "layers=2", "--json"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    report = json.loads(run.stdout)
-    (row,) = report["rows"]
-    assert (report["topology"], report["slices"], row["problems"]) == (name, 1, [])
-    compiled, estimate = row["compiled"], row["estimate"]
-    assert compiled["capacity_bytes"] == load_topology(name).chip.memory
-    assert compiled["peak_bytes"] > compiled["argument_bytes"] == estimate["argument_bytes"]
-    sent = {tuple(flow["axes"]): flow["network"] for flow in compiled["collectives"] if flow["bytes_sent"] > 10_000}
-    domains = load_topology(name).domains
-    assert sent == {("model",): "nvlink", ("fsdp",): "nvlink" if domains == 1 else "network"}
+    report, found, estimate = compiled("--topology", name)
+    topology = load_topology(name)
+    assert (report["topology"], report["slices"], found["capacity_bytes"]) == (name, 1, topology.chip.memory)
+    assert found["peak_bytes"] > found["argument_bytes"] == estimate["argument_bytes"]
+    sent = {tuple(flow["axes"]): flow["network"] for flow in found["collectives"] if flow["bytes_sent"] > 10_000}
+    assert sent == {("model",): "nvlink", ("fsdp",): "nvlink" if topology.domains == 1 else "network"}
 
 
 def tpu(test: Any) -> Any:
@@ -141,15 +146,10 @@ def test_compilers_for_devices_that_are_not_there_print_nothing() -> None:
 @pytest.mark.core
 def test_a_slice_is_planned_without_one() -> None:
     """`gpt2`, because its kernels are large enough for windowed products, which the step must not have."""
-    chosen = ["--topology", "v5e:2x4", "--model", "gpt2", "--preset", "fsdp-tp2", "--set", "layers=2"]
-    run = subprocess.run([*SHARDTUI, "plan", *chosen, "--json"], capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    (row,) = json.loads(run.stdout)["rows"]
-    compiled, estimate = row["compiled"], row["estimate"]
-    assert row["problems"] == []
-    assert compiled["peak_bytes"] > compiled["argument_bytes"] > estimate["argument_bytes"], "small arrays are padded"
-    assert {tuple(flow["axes"]) for flow in compiled["collectives"]} >= {("fsdp",), ("model",)}
-    assert "collective-permute" not in {flow["kind"] for flow in compiled["collectives"]}
+    _, found, estimate = compiled("--topology", "v5e:2x4", "--model", "gpt2")
+    assert found["peak_bytes"] > found["argument_bytes"] > estimate["argument_bytes"], "small arrays are padded"
+    assert {tuple(flow["axes"]) for flow in found["collectives"]} >= {("fsdp",), ("model",)}
+    assert "collective-permute" not in {flow["kind"] for flow in found["collectives"]}
 
 
 def kinds(topology: Topology) -> set[str]:
@@ -157,8 +157,8 @@ def kinds(topology: Topology) -> set[str]:
     mesh = build_mesh({"fsdp": topology.devices}, find_slice(topology))
     split, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("fsdp",), ()))
     kernel = jax.ShapeDtypeStruct((12_288, 49_152), jnp.bfloat16, sharding=split)
-    compiled = jax.jit(lambda kernel: kernel * 2, out_shardings=whole).lower(kernel).compile()
-    return {found.kind for found in inventory(parse(compiled.as_text() or ""), dict(mesh.shape))}
+    text = jax.jit(lambda kernel: kernel * 2, out_shardings=whole).lower(kernel).compile().as_text()
+    return {found.kind for found in inventory(parse(text or ""), dict(mesh.shape))}
 
 
 @tpu
@@ -187,8 +187,6 @@ def test_devices_are_in_hybrid_order_and_the_two_of_a_chip_next_to_each_other() 
     assert [device.slice_index for device in devices] == [0] * 8 + [1] * 8
     alone = [tuple(device.coords) for device in find_slice(load_topology("v5e:2x4"))]
     assert [tuple(device.coords) for device in devices] == alone * 2
-    devices = find_slice(load_topology("tpu7x:2x2x1"))
-    assert [(tuple(device.coords), device.core_on_chip) for device in devices[:4]] == [
-        *(((0, 0, 0), core) for core in (0, 1)),
-        *(((0, 1, 0), core) for core in (0, 1)),
-    ]
+    devices = find_slice(load_topology("tpu7x:2x2x1"))[:4]
+    places = [((0, 0, 0), 0), ((0, 0, 0), 1), ((0, 1, 0), 0), ((0, 1, 0), 1)]
+    assert [(tuple(device.coords), device.core_on_chip) for device in devices] == places
