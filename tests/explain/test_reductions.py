@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.partitioned import partition
 from shardtui.engine.explain.reductions import Reductions
@@ -18,113 +18,86 @@ from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.program.program import COMPILER_OPTIONS
 from shardtui.engine.spec.topology import load_topology
 
-TOKENS, WIDTH, HIDDEN = 512, 512, 1024
+from .small_programs import Layout, arguments
+
+TOKENS, WIDTH, HIDDEN, BOTH = 512, 512, 1024, ("data", "model")
+X, W, STREAM = ((TOKENS, HIDDEN), P(*BOTH)), ((HIDDEN, WIDTH), P("model")), ((TOKENS, WIDTH), P(*BOTH))
+TOKENS_SPLIT = [((TOKENS, HIDDEN), P(BOTH)), ((TOKENS, WIDTH), P(BOTH))]
+PART, WHOLE = P(*BOTH), P("data", None)
+SUM, GRADIENT = TOKENS // 4 * WIDTH * 4, HIDDEN * WIDTH * 4
+"""Bytes of a device's rows of a product, and of the gradient of weights."""
+SCATTERED, REDUCED = ("reduce-scatter", ("model",), SUM), ("all-reduce", ("model",), SUM)
 
 
-def mesh_of_eight() -> Mesh:
-    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-
-
-def kinds(
-    function: Callable[..., Any],
-    specs: dict[str, tuple[tuple[int, ...], P]],
-    out: P,
-    slice_: str,
-    dtype: Any = jnp.float32,
-) -> list[tuple[str, tuple[str, ...], int]]:
+def collectives(
+    function: Callable[..., Any], layouts: list[Layout], out: P, name: str
+) -> list[tuple[str, tuple[str, ...], int | None]]:
     """The collectives of a function on a slice, each with its axes and bytes."""
-    mesh = mesh_of_eight()
-    given = [jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec)) for shape, spec in specs.values()]
-    lowered = jax.jit(function, out_shardings=NamedSharding(mesh, out)).lower(*given)
+    out_sharding = NamedSharding(jax.sharding.get_mesh(), out)  # type: ignore[arg-type]
+    lowered = jax.jit(function, out_shardings=out_sharding).lower(*arguments(*layouts))
     program = partition(lowered.compiler_ir("stablehlo"))
     with program.module.context:
-        found = read_transfers(program, Reductions(program, load_topology(slice_)))
-        return [(each.kind, tuple(each.axes), each.bytes_each) for each in found]
+        found = read_transfers(program, Reductions(program, load_topology(name)))
+        return sorted((each.kind, tuple(each.axes), each.bytes_each) for each in found)
 
 
-X, DOWN, UP = ((TOKENS, HIDDEN), P("data", "model")), ((HIDDEN, WIDTH), P("model")), ((HIDDEN, WIDTH), P("model"))
-PART, WHOLE = P("data", "model"), P("data", None)
-SUM = TOKENS // 4 * WIDTH * 4
-"""Bytes of a device's rows of a product."""
+def added(x: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+    return x @ a + x @ b
 
 
-def test_a_sum_of_which_each_device_takes_a_part_is_scattered() -> None:
-    given = {"x": X, "w": DOWN}
-    assert kinds(jnp.matmul, given, PART, "v5e:2x4") == [("reduce-scatter", ("model",), SUM)]
-    assert kinds(jnp.matmul, given, WHOLE, "v5e:2x4") == [("all-reduce", ("model",), SUM)]
-    assert kinds(lambda x, w: (x @ w) * 2 + 1, given, PART, "h100:1x8") == [("reduce-scatter", ("model",), SUM)]
+def gathered_again(x: jax.Array, w: jax.Array, stream: jax.Array) -> jax.Array:
+    stream = jax.lax.with_sharding_constraint(stream + x @ w, PART)
+    return jnp.sin(jax.lax.with_sharding_constraint(stream, WHOLE))
 
 
-def test_sums_are_added_before_they_are_reduced() -> None:
-    given = {"x": X, "one": DOWN, "other": UP}
-    assert kinds(lambda x, a, b: x @ a + x @ b, given, PART, "v5e:2x4") == [("reduce-scatter", ("model",), SUM)]
-    assert kinds(lambda x, a, b: x @ a + x @ b, given, WHOLE, "v5e:2x4") == [("all-reduce", ("model",), SUM)]
-    several = kinds(lambda x, a, b: x @ a + jnp.tanh(x @ b), given, WHOLE, "v5e:2x4")
-    assert several == 2 * [("all-reduce", ("model",), SUM)]
+def gradient_of(x: jax.Array, g: jax.Array) -> jax.Array:
+    return x.T @ g
 
 
-def test_a_part_that_is_gathered_again_is_added_whole() -> None:
-    mesh = mesh_of_eight()
+@pytest.mark.usefixtures("mesh")
+@pytest.mark.parametrize(
+    ("function", "layouts", "out", "name", "found"),
+    [
+        (jnp.matmul, [X, W], PART, "v5e:2x4", [SCATTERED]),
+        (jnp.matmul, [X, W], WHOLE, "v5e:2x4", [REDUCED]),
+        (lambda x, w: (x @ w) * 2 + 1, [X, W], PART, "h100:1x8", [SCATTERED]),
+        (added, [X, W, W], PART, "v5e:2x4", [SCATTERED]),
+        (added, [X, W, W], WHOLE, "v5e:2x4", [REDUCED]),
+        (lambda x, a, b: x @ a + jnp.tanh(x @ b), [X, W, W], WHOLE, "v5e:2x4", [REDUCED, REDUCED]),
+        (gathered_again, [X, W, STREAM], WHOLE, "v5e:2x4", [("all-gather", ("model",), SUM), REDUCED]),
+        (
+            *(gradient_of, TOKENS_SPLIT, P("data"), "v5e:2x4"),
+            [("all-reduce", ("model",), GRADIENT // 4), ("reduce-scatter", ("data",), GRADIENT)],
+        ),
+        (gradient_of, TOKENS_SPLIT, P(BOTH), "v5e:2x4", [("reduce-scatter", BOTH, GRADIENT)]),
+        (gradient_of, TOKENS_SPLIT, P(BOTH), "v5p:2x2x2", [("all-reduce", BOTH, GRADIENT)]),
+    ],
+)
+def test_sums_are_added_and_scattered_where_each_device_takes_a_part(
+    function: Callable[..., Any], layouts: list[Layout], out: P, name: str, found: list[Any]
+) -> None:
+    assert collectives(function, layouts, out, name) == found
 
-    def residual(x: jax.Array, w: jax.Array, stream: jax.Array) -> jax.Array:
-        stream = jax.lax.with_sharding_constraint(stream + x @ w, NamedSharding(mesh, PART))
-        return jnp.sin(jax.lax.with_sharding_constraint(stream, NamedSharding(mesh, WHOLE)))
 
-    found = kinds(residual, {"x": X, "w": DOWN, "stream": ((TOKENS, WIDTH), PART)}, WHOLE, "v5e:2x4")
-    assert sorted(found) == [("all-gather", ("model",), SUM), ("all-reduce", ("model",), SUM)]
-
-
+@pytest.mark.usefixtures("mesh")
 def test_what_no_all_reduce_computes_is_gathered() -> None:
-    found = kinds(lambda x: jnp.argmax(x, axis=1), {"x": X}, P("data"), "v5e:2x4")
+    found = collectives(lambda x: jnp.argmax(x, axis=1), [X], P("data"), "v5e:2x4")
     assert {kind for kind, *_ in found} == {"all-gather"}
 
 
-def test_what_is_summed_over_more_axes_than_split_it_is_scattered_and_then_summed() -> None:
-    def gradient(x: jax.Array, g: jax.Array) -> jax.Array:
-        return x.T @ g
-
-    given = {"x": ((TOKENS, HIDDEN), P(("data", "model"))), "g": ((TOKENS, WIDTH), P(("data", "model")))}
-    whole = HIDDEN * WIDTH * 4
-    found = kinds(gradient, given, P("data"), "v5e:2x4")
-    assert found == [("reduce-scatter", ("data",), whole), ("all-reduce", ("model",), whole // 4)]
-    assert kinds(gradient, given, P(("data", "model")), "v5e:2x4") == [("reduce-scatter", ("data", "model"), whole)]
-    assert kinds(gradient, given, P(("data", "model")), "v5p:2x2x2") == [("all-reduce", ("data", "model"), whole)]
-
-
-WHOLE_SLICES = (
-    "v5e:2x2",
-    "v5e:2x4",
-    "v5e:4x4",
-    "v5e:8x16",
-    "v6e:16x16",
-    "v4:2x2x1",
-    "v4:2x2x2",
-    "v5p:2x2x4",
-    "tpu7x:2x2x1",
-)
-ROWS = (64, 96, 128, 256, 384)
+WHOLE_SLICES = ("v5e:2x2", "v5e:2x4", "v5e:4x4", "v5e:8x16", "v6e:16x16", "v4:2x2x1", "v4:2x2x2", "v5p:2x2x4")
+OF_WHOLE_SLICES = [(name, None, 256, jnp.bfloat16) for name in (*WHOLE_SLICES, "tpu7x:2x2x1")]
+OF_PARTS = [("v5p:4x4x4", 16, rows, dtype) for rows in (64, 96, 128, 256, 384) for dtype in (jnp.bfloat16, jnp.float32)]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
-@pytest.mark.parametrize("name", WHOLE_SLICES)
-def test_the_tpu_compiler_scatters_over_a_whole_slice_where_it_is_said_to(name: str) -> None:
-    for dim in (0, 1):
-        assert compiled_alike(name, None, 256, dim, jnp.bfloat16)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 @pytest.mark.parametrize("dim", [0, 1])
-@pytest.mark.parametrize("rows", ROWS)
-def test_the_tpu_compiler_scatters_the_parts_that_it_is_said_to(rows: int, dim: int, dtype: Any) -> None:
-    assert compiled_alike("v5p:4x4x4", 16, rows, dim, dtype)
-
-
-def compiled_alike(name: str, count: int | None, rows: int, dim: int, dtype: Any) -> bool:
-    """Whether the compiler sums the gradient of a product as it is said to: over `count` devices of a slice, the last
-    ones of its mesh, each of which keeps so many rows or columns."""
+@pytest.mark.parametrize(("name", "count", "rows", "dtype"), [*OF_WHOLE_SLICES, *OF_PARTS])
+def test_the_tpu_compiler_scatters_where_it_is_said_to(
+    name: str, count: int | None, rows: int, dtype: Any, dim: int
+) -> None:
+    """Of the gradient of a product each of the last `count` devices of a mesh, or of all, keeps so many rows or columns."""
     slice_ = load_topology(name)
     count = count or slice_.devices
     rest = slice_.devices // count
@@ -150,4 +123,4 @@ def compiled_alike(name: str, count: int | None, rows: int, dim: int, dtype: Any
         (found,) = (each.kind for each in read_transfers(program, Reductions(program, slice_)))
     text = lowered(find_slice(slice_)).compile(compiler_options=COMPILER_OPTIONS["tpu"]).as_text()
     is_scattered = bool(re.search(r" reduce-scatter\(|calls=%all-reduce-scatter", text))
-    return (found == "reduce-scatter") == is_scattered
+    assert (found == "reduce-scatter") == is_scattered
