@@ -97,7 +97,7 @@ OF_PARTS = [("v5p:4x4x4", 16, rows, dtype) for rows in (64, 96, 128, 256, 384) f
 def test_the_tpu_compiler_scatters_where_it_is_said_to(
     name: str, count: int | None, rows: int, dtype: Any, dim: int
 ) -> None:
-    """Of the gradient of a product each of the last `count` devices of a mesh, or of all, keeps so many rows or columns."""
+    """Of the gradient of a product each of the last `count` devices of a mesh keeps so many rows or columns."""
     slice_ = load_topology(name)
     count = count or slice_.devices
     rest = slice_.devices // count

@@ -2,7 +2,6 @@
 
 import asyncio
 import queue
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -103,22 +102,19 @@ def test_only_the_viewer_that_asks_is_answered(task: Task, home: Path) -> None:
         server.close()
 
 
-def names(folder: Path) -> Sequence[str]:
-    return [path.name for path in folder.glob("*")]
-
-
 def test_a_saved_preset_joins_the_run(task: Task, tmp_path: Path, home: Path) -> None:
     compiler = Compiler(task, {"dp": load_preset("dp")}, jax.devices(), tmp_path / "presets")
     info = compiler.add("mine", text_of("fsdp"))
     assert (info.name, info.fits, info.source) == ("mine", True, str(tmp_path / "presets/mine.toml"))
     assert load_preset(info.source).rules == load_preset("fsdp").rules
     assert "mine" in {preset.name for preset in load_presets(tmp_path / "presets")[0]}
+    known = "the run already has a preset with this name"
     for name, text, says in (
-        ("mine", text_of("fsdp"), "the run already has a preset with this name"),
-        ("dp", text_of("fsdp"), "the run already has a preset with this name"),
+        ("mine", text_of("fsdp"), known),
+        ("dp", text_of("fsdp"), known),
         ("bad", BAD, "layers 2 does not divide by 8"),
         ("worse", "[mesh", "not valid TOML"),
     ):
         with pytest.raises(UserError, match=says):
             compiler.add(name, text)
-    assert names(tmp_path / "presets") == ["mine.toml"]
+    assert [path.name for path in (tmp_path / "presets").glob("*")] == ["mine.toml"]

@@ -49,9 +49,11 @@ from .test_plan import planned, run
 TINY = [*SETTINGS, "--topology=v5e:2x4", "--search"]
 
 
-def found_by(task: Task, topology: str, goal: Goal = "tokens-per-second", kept: tuple[str, ...] = ()) -> list[Row]:
-    search = Search(task, load_topology(topology), SearchRequest(goal=goal, kept=list(kept)))
-    return search.rows([])
+EACH_SETTING = ("batch_size", "remat", "accumulate_steps")
+
+
+def found_by(task: Task, topology: str, *kept: str, goal: Goal = "tokens-per-second") -> list[Row]:
+    return Search(task, load_topology(topology), SearchRequest(goal=goal, kept=list(kept))).rows([])
 
 
 def test_every_mesh_of_up_to_three_axes_is_tried_once_and_chatty_axes_stay_inside_a_slice() -> None:
@@ -69,14 +71,12 @@ def test_every_mesh_of_up_to_three_axes_is_tried_once_and_chatty_axes_stay_insid
 
 @pytest.mark.slow
 def test_a_search_over_slices_keeps_tensor_axes_off_dcn_and_is_as_good_as_the_best_preset() -> None:
-    found = found_by(
-        built_in_task("gpt3-175b", "batch_size=64"), "2*v5p:4x4x4", kept=("batch_size", "remat", "accumulate_steps")
-    )
+    task, topology = built_in_task("gpt3-175b", "batch_size=64"), load_topology("v5p:4x4x4")
+    found = found_by(task, f"2*{topology.name}", *EACH_SETTING)
     assert found[0].verdict == "fits"
     assert all(row.findings == [] for row in found)
     assert any("model" in row.mesh for row in found)
-    task, topology = built_in_task("gpt3-175b", "batch_size=64"), load_topology("v5p:4x4x4")
-    found = found_by(task, topology.name, kept=("batch_size", "remat", "accumulate_steps"))
+    found = found_by(task, topology.name, *EACH_SETTING)
     known = ranked([estimate_row(task, preset, 64, topology) for preset in load_presets()[0]])
     assert found == ranked(found, "tokens-per-second")
     assert found[0].verdict == "fits"
@@ -96,22 +96,15 @@ def test_presets_with_a_layout_of_their_own_are_candidates() -> None:
 
 @pytest.mark.slow
 def test_accumulated_gradients_are_counted() -> None:
-    slice_ = load_topology("v5e:2x4")
+    tasks = [built_in_task("gpt2", "batch_size=64", f"accumulate_steps={count}") for count in (1, 4)]
     whole, parts = (
-        traced_cost(
-            built_in_task("gpt2", "batch_size=64", f"accumulate_steps={count}"),
-            load_preset("fsdp"),
-            8,
-            slice_,
-            jax.devices(),
-        )
-        for count in (1, 4)
+        traced_cost(task, load_preset("fsdp"), 8, load_topology("v5e:2x4"), jax.devices()) for task in tasks
     )
     assert parts.argument_bytes == whole.argument_bytes
     assert parts.compute_seconds == pytest.approx(whole.compute_seconds, rel=0.01)
     assert parts.peak_bytes < whole.peak_bytes / 2
-    gathered = {flow.kind: flow.bytes_sent for flow in parts.collectives or ()}
-    assert gathered["all-gather"] > 3.9 * {flow.kind: flow.bytes_sent for flow in whole.collectives or ()}["all-gather"]
+    once, often = ({flow.kind: flow.bytes_sent for flow in cost.collectives or ()} for cost in (whole, parts))
+    assert often["all-gather"] > 3.9 * once["all-gather"]
 
 
 @pytest.mark.slow
@@ -120,10 +113,10 @@ def test_settings_that_are_free_are_chosen_and_a_kept_batch_that_does_not_fit_is
     settings = [row.settings for row in found_by(task, "v5e:2x2")]
     assert len({each.get("batch_size") for each in settings}) > 2
     assert not any("accumulate_steps" in each for each in settings), "the batch is as large as fits"
-    large = found_by(built_in_task("gpt2", "batch_size=512"), "v5e:2x2", kept=("batch_size",))
+    large = found_by(built_in_task("gpt2", "batch_size=512"), "v5e:2x2", "batch_size")
     assert {True, "save_qkv_proj"} <= {row.settings.get("remat") for row in large}
     task = built_in_task("gpt2", "batch_size=1024")
-    found = found_by(task, "v5e:2x2", kept=("batch_size", "remat"))
+    found = found_by(task, "v5e:2x2", "batch_size", "remat")
     assert found[0].verdict == "fits"
     assert found[0].settings["accumulate_steps"] > 1  # pyright: ignore[reportOperatorIssue]
     assert {row.tokens for row in found} == {1024 * 1024}
@@ -134,7 +127,7 @@ def test_settings_that_are_free_are_chosen_and_a_kept_batch_that_does_not_fit_is
 @pytest.mark.slow
 def test_the_largest_batch_fits_and_least_traffic_sends_fewest_bytes() -> None:
     task, topology = built_in_task("gpt2", "batch_size=16"), load_topology("v5e:2x4")
-    found = found_by(task, topology.name, "fits-largest-batch", kept=("remat",))
+    found = found_by(task, topology.name, "remat", goal="fits-largest-batch")
     best = found[0]
     assert (best.verdict, best.tokens) == ("fits", max(row.tokens for row in found))
     size = best.settings["batch_size"]
@@ -143,7 +136,7 @@ def test_the_largest_batch_fits_and_least_traffic_sends_fewest_bytes() -> None:
     more = estimate_row(built_in_task("gpt2", f"batch_size={size * 5 // 4}"), preset, 8, topology)
     assert more.verdict == "too large"
     task, kept = built_in_task("gpt2", "batch_size=64"), ("batch_size", "accumulate_steps")
-    least, fastest = (found_by(task, "v5e:2x2", goal, kept) for goal in ("least-traffic", "tokens-per-second"))
+    least, fastest = (found_by(task, "v5e:2x2", *kept, goal=goal) for goal in ("least-traffic", "tokens-per-second"))
     sent = figure(least[0], "least-traffic")
     assert sent == least[0].estimate.bytes_sent / (64 * 1024)  # type: ignore[union-attr]
     assert all(sent <= (figure(row, "least-traffic") or 0) for row in fastest)
@@ -155,14 +148,8 @@ def candidate(
     """Returns a row with an estimated rate and peak on a device of 10 bytes, and with those of its program."""
 
     def cost(rate: float, peak: int) -> StepCost:
-        return StepCost(
-            basis="traced",
-            argument_bytes=1,
-            peak_bytes=peak,
-            capacity_bytes=10,
-            step_seconds=1.0,
-            tokens_per_second=rate,
-        )
+        sizes = {"argument_bytes": 1, "peak_bytes": peak, "capacity_bytes": 10}
+        return StepCost(basis="traced", step_seconds=1.0, tokens_per_second=rate, **sizes)
 
     mesh, known = load_preset(name).mesh, cost(*compiled) if compiled else None
     return Row(preset=name, mesh=mesh, settings=settings, tokens=100, estimate=cost(rate, peak), compiled=known)
