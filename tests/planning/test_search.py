@@ -8,7 +8,6 @@ import signal
 import subprocess
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import pytest
@@ -46,7 +45,8 @@ from ..conftest import SETTINGS, SHARDTUI, built_in_task, tiny_config, tiny_mode
 from ..schemas import checked
 from .test_plan import planned, run
 
-TINY = [*SETTINGS, "--topology=v5e:2x4", "--search"]
+SLICE = "v5e:2x4"
+TINY = [*SETTINGS, f"--topology={SLICE}", "--search"]
 
 
 EACH_SETTING = ("batch_size", "remat", "accumulate_steps")
@@ -180,44 +180,35 @@ def test_the_most_promising_candidate_is_compiled_next_and_the_pick_fits() -> No
     assert pick([too_large], "tokens-per-second") is None
 
 
-def searched(*arguments: str) -> dict[str, Any]:
-    (search,) = planned(*TINY, *arguments)["searches"]
-    return search
-
-
 @pytest.mark.slow
-def test_the_preset_that_a_search_chose_is_one_that_train_takes(home: Path) -> None:
-    board = planned(*TINY, "--estimate")
+def test_the_preset_that_a_search_chose_is_saved_by_name_and_train_takes_it(home: Path) -> None:
+    board = planned(*TINY, "--estimate", "--save=mine")
     (search,) = board["searches"]
-    assert (search["topology"], search["goal"], search["ended"]) == ("v5e:2x4", "tokens-per-second", "estimates only")
+    assert (search["topology"], search["goal"], search["ended"]) == (SLICE, "tokens-per-second", "estimates only")
     assert search["estimated"] > search["finalists"] == len(board["rows"]) > 10
-    chosen = search["chosen"]
-    assert (chosen["preset"], chosen["settings"]) == (board["rows"][0]["preset"], board["rows"][0]["settings"])
+    best, chosen = board["rows"][0], search["chosen"]
+    assert (chosen["preset"], chosen["settings"]) == (best["preset"], best["settings"])
     assert "batch_size" not in chosen["settings"], "it was given"
+    assert chosen["file"] == str(home / "config/shardtui/presets/parallelism/mine.toml")
     preset = read_preset(Path(chosen["file"]))
-    assert (preset.problems, preset.mesh) == ((), board["rows"][0]["mesh"])
-    assert preset.rules == load_preset(chosen["preset"]).rules
+    assert (preset.problems, preset.mesh) == ((), best["mesh"])
+    assert preset.rules == load_preset("mine").rules == load_preset(chosen["preset"]).rules
     command = shlex.split(chosen["command"])
     assert command[:4] == ["shardtui", "train", "--model", "nano"]
-    assert command[command.index("--preset") + 1] == chosen["file"]
+    assert command[command.index("--preset") + 1] == "mine"
     words = [*SHARDTUI, *command[1:-1], "2", "--json", "--checkpoint-minutes=0"]
     trained = subprocess.run(words, capture_output=True, text=True, timeout=240)
     assert trained.returncode == 0, trained.stderr
     steps = [event for event in map(json.loads, trained.stdout.splitlines()) if event["type"] == "StepDone"]
     assert [event["step"] for event in steps] == [1, 2]
-
-
-@pytest.mark.slow
-def test_a_preset_is_saved_by_name_and_what_comes_closest_is_said(home: Path) -> None:
-    chosen = searched("--estimate", "--save=mine")["chosen"]
-    assert chosen["file"] == str(home / "config/shardtui/presets/parallelism/mine.toml")
-    assert load_preset("mine").rules == load_preset(chosen["preset"]).rules
-    assert "--preset mine " in chosen["command"]
     refused = run(*TINY, "--save=mine")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "mine.toml already exists: choose another name, or remove it" in refused.stderr
-    arguments = ("--model=gpt3-175b", "--topology=v5e:2x4", "--search", "--estimate", "--batch-size=8")
-    result = run(*arguments)
+
+
+@pytest.mark.slow
+def test_what_comes_closest_is_said(home: Path) -> None:
+    result = run("--model=gpt3-175b", "--topology=v5e:2x4", "--search", "--estimate", "--batch-size=8")
     assert result.returncode == 1
     words = " ".join(result.stdout.split())
     assert "none fits on v5e:2x4: " in words
@@ -228,7 +219,7 @@ def test_a_preset_is_saved_by_name_and_what_comes_closest_is_said(home: Path) ->
 @pytest.mark.slow
 def test_a_search_ends_with_its_minutes(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
-    search = searched("--minutes=0.3")
+    (search,) = planned(*TINY, "--minutes=0.3")["searches"]
     assert (search["ended"], search["compiled"], search["curve"]) == ("out of time", 0, [])
     assert search["chosen"]["basis"] == "traced"
     assert search["expected"] == pytest.approx(search["chosen"]["figure"])
@@ -262,7 +253,6 @@ def test_an_interrupted_search_prints_the_best_so_far(home: Path, compilers: Com
     assert compilers.all_gone(0)
 
 
-SLICE = "v5e:2x4"
 CAPACITY = load_topology(SLICE).chip.memory
 
 
