@@ -303,12 +303,11 @@ async def test_the_view_plans_without_a_compiler(home: Path, compilers: Compiler
         assert fits == sorted(fits, reverse=True), "what fits, then what is infeasible"
         assert "nano on v5e:2x4" in screen_text(app)
         await until(lambda: f"→ {column(app, 'preset')[0]}: " in screen_text(app), "the recommendation")
-        table = app.screen.query_one(DataTable)
-        table.move_cursor(row=column(app, "preset").index("fsdp-tp2"))
+        app.screen.query_one(DataTable).move_cursor(row=column(app, "preset").index("fsdp-tp2"))
         links = re.compile(r"model 2 +line y, 50 GB/s; sends .* per step, traced")
         await until(lambda: links.search(details()), "the links of fsdp-tp2")
         assert re.search(r"step .* the maximum of compute .*, memory .*, network ", details())
-        table.move_cursor(row=column(app, "preset").index("sixteen"))
+        app.screen.query_one(DataTable).move_cursor(row=column(app, "preset").index("sixteen"))
         await until(lambda: "needs 16 devices, 8 found" in screen_text(app).replace("\n", " "), "its problem")
 
 
