@@ -11,8 +11,6 @@ import struct
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,19 +55,19 @@ def trained(step: int = 0) -> wire.TrainingStarted:
     return wire.TrainingStarted(preset="dp", step=step)
 
 
-def evaluated(step: int, loss: float | None) -> wire.Evaluated:
+def evaluated(step: int, loss: float) -> wire.Evaluated:
     return wire.Evaluated(step=step, loss=loss, batches=1, seconds=0.1)
 
 
 def recorded(*events: Event) -> RunDirectory:
-    """Makes a run of these events, a second apart."""
+    """Makes a run that trains from step 0 on, of these events a second apart."""
     directory = recorded_run()
-    record(directory, *timed(*events))
+    record(directory, *timed(started(), trained(), *events))
     return directory
 
 
-def parsed(*arguments: str) -> Namespace:
-    return _parser(arguments[0]).parse_args([*arguments])
+def of_one_step(*more: Event) -> RunDirectory:
+    return recorded(steps(1, 3.0), *more)
 
 
 def timed(*events: Event, after: float = 0.0) -> list[Event]:
@@ -79,10 +77,6 @@ def timed(*events: Event, after: float = 0.0) -> list[Event]:
 def append(directory: RunDirectory, *events: Event, torn: bytes = b"") -> None:
     with directory.events.open("ab") as file:
         file.write(b"".join(encode_json(event) + b"\n" for event in timed(*events, after=1000.0)) + torn)
-
-
-def line(event: Event) -> bytes:
-    return encode_json(msgspec.structs.replace(event, seq=SEQ)) + b"\n"
 
 
 def in_csv(path: Path) -> Curves:
@@ -131,13 +125,10 @@ def losses(curves: Curves) -> list[tuple[int, float]]:
 
 def test_every_scalar_is_a_curve(home: Path) -> None:
     part = PartTime(name="all-reduce over data: exposed", seconds=0.01, share=0.1)
-    memory = wire.MemoryMeasured(source="allocator", bytes_in_use=5, peak_bytes=7, limit_bytes=None)
     directory = recorded(
-        started(),
         msgspec.structs.replace(READY, devices=[DeviceInfo(0, "tpu", "TPU v4", 0)], flops_per_step=2.75e12),
-        trained(),
         steps(2, 5.25, 5.125, seconds=0.25, metrics={"grad_norm": [0.1, None], "accuracy/top,5": [0.5, 0.25]}),
-        memory,
+        wire.MemoryMeasured(source="allocator", bytes_in_use=5, peak_bytes=7, limit_bytes=None),
         evaluated(2, 5.0625),
         wire.PartsMeasured(step=2, preset="dp", step_seconds=0.1, parts=[part], pause_seconds=0.1),
         STOPPED,
@@ -161,41 +152,42 @@ def test_every_scalar_is_a_curve(home: Path) -> None:
     assert result.stdout == f"{home / 'a.csv'}: 11 curves up to step 2\n"
 
 
-def test_a_loss_that_is_not_finite_is_nan_and_a_step_without_one_has_none(home: Path) -> None:
-    infinite = steps(2, None, 1.0, nonfinite=["losses"])
-    found = losses(exported(recorded(started(), trained(), infinite, steps(4, None, 2.0), STOPPED), home))
-    assert math.isnan(found[0][1])
-    assert found[1:] == [(2, 1.0), (4, 2.0)]
+AGAIN = [
+    *(steps(3, 9.0, 8.0, 7.0), evaluated(2, 1.0), STOPPED),
+    *(started(), restored(3), trained(3), steps(6, 6.0, 5.0, 4.0), evaluated(6, 2.0)),
+    *(started(), restored(4), trained(4), steps(5, 3.0), steps(6, 2.0), evaluated(6, 3.0)),
+    *(restored(1), steps(2, 1.5), STOPPED),
+]
+"""It resumes where it was, crashes, goes on from an earlier checkpoint, and the user goes back further."""
 
 
-def test_steps_that_ran_again_are_there_once_with_their_last_values(home: Path) -> None:
-    """It resumes where it was, crashes, goes on from an earlier checkpoint, and the user goes back further."""
-    directory = recorded(
-        *(started(), trained(), steps(3, 9.0, 8.0, 7.0), evaluated(2, 1.0), STOPPED),
-        *(started(), restored(3), trained(3), steps(6, 6.0, 5.0, 4.0), evaluated(6, 2.0)),
-        *(started(), restored(4), trained(4), steps(5, 3.0), steps(6, 2.0), evaluated(6, 3.0)),
-        *(restored(1), steps(2, 1.5), STOPPED),
-    )
-    found = exported(directory, home)
-    assert losses(found) == [(1, 9.0), (2, 1.5)]
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([steps(2, None, 1.0, nonfinite=["losses"]), steps(4, None, 2.0)], [(1, math.nan), (2, 1.0), (4, 2.0)]),
+        (AGAIN, [(1, 9.0), (2, 1.5)]),
+        ([steps(3, 9.0, 8.0, 7.0), evaluated(3, 1.0), steps(3, 6.0, 5.0)], [(1, 9.0), (2, 6.0), (3, 5.0)]),
+    ],
+    ids=["not finite, and none", "back and back again", "without a line of the restore"],
+)
+def test_each_step_has_its_last_value(home: Path, events: list[Event], expected: list[tuple[int, float]]) -> None:
+    found = exported(recorded(*events, STOPPED), home)
+    assert repr(losses(found)) == repr(expected)
     assert "eval/loss" not in found
+
+
+def test_the_last_two_files_for_tensorboard_are_kept(home: Path) -> None:
+    directory = of_one_step(STOPPED)
+    exported(directory, home)
     (file,) = (home / "logs" / "tiny-1").iterdir()
-    append(directory, started(), trained(0), steps(1, 0.5))
-    assert losses(exported(directory, home)) == [(1, 0.5)]
-    assert file.exists()
-    assert losses(exported(directory, home)) == [(1, 0.5)]
-    assert not file.exists(), "only the last two are kept"
-
-
-def test_steps_that_run_again_replace_earlier_ones_also_if_the_line_of_the_restore_is_missing(home: Path) -> None:
-    directory = recorded(started(), trained(), steps(3, 9.0, 8.0, 7.0), evaluated(3, 1.0), steps(3, 6.0, 5.0), STOPPED)
-    found = exported(directory, home)
-    assert losses(found) == [(1, 9.0), (2, 6.0), (3, 5.0)]
-    assert "eval/loss" not in found
+    append(directory, started(), trained(), steps(1, 0.5))
+    for is_kept in (True, False):
+        assert losses(exported(directory, home)) == [(1, 0.5)]
+        assert file.exists() == is_kept
 
 
 def test_a_running_tensorboard_and_a_csv_follow_rewinds(home: Path) -> None:
-    directory = recorded(started(), trained(), steps(3, 9.0, 8.0, 7.0), evaluated(3, 1.0))
+    directory = recorded(steps(3, 9.0, 8.0, 7.0), evaluated(3, 1.0))
     file, logs = feed(directory, "csv", home / "a.csv"), feed(directory, "tensorboard", home / "logs")
 
     def carried() -> Curves:
@@ -207,34 +199,32 @@ def test_a_running_tensorboard_and_a_csv_follow_rewinds(home: Path) -> None:
 
     reader = EventAccumulator(str(home / "logs" / "tiny-1"))
     assert losses(carried()) == [(1, 9.0), (2, 8.0), (3, 7.0)]
-    append(directory, restored(1), torn=line(steps(2, 4.0))[:9])
+    line = encode_json(msgspec.structs.replace(steps(2, 4.0), seq=SEQ)) + b"\n"
+    append(directory, restored(1), torn=line[:9])
     found = carried()
     assert (losses(found), "eval/loss" in found) == ([(1, 9.0)], False)
     with directory.events.open("ab") as lines:
-        lines.write(line(steps(2, 4.0))[9:])
+        lines.write(line[9:])
     assert losses(carried()) == [(1, 9.0), (2, 4.0)]
     append(directory, evaluated(2, 0.5), steps(3, 3.0, metrics={"new": [1.0]}))
     found = carried()
     assert (found["eval/loss"], found["train/new"]) == ([(2, 0.5)], [(3, 1.0)])
-    append(directory, restored(2))
-    assert carried()["eval/loss"] == [(2, 0.5)]
-    append(directory, trained(0), steps(1, 2.5))
+    append(directory, trained(), steps(1, 2.5))
     assert losses(carried()) == [(1, 2.5)]
     later = feed(directory, "tensorboard", home / "logs")
     later.carry()
     append(directory, steps(2, 1.25))
     later.carry()
     reader.Reload()
-    assert scalars_of(reader) == in_tensorboard(home / "logs" / "tiny-1")
-    assert losses(scalars_of(reader)) == [(1, 2.5), (2, 1.25)]
+    assert losses(scalars_of(reader)) == losses(in_tensorboard(home / "logs" / "tiny-1")) == [(1, 2.5), (2, 1.25)]
     assert [path.name for path in home.iterdir() if path.suffix == ".new"] == []
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[Event]]:
     """Events of a run that goes back now and then, cut where they are read."""
-    step, value, parts = 0, 100.0, [[started(), trained()]]
-    measured = 0
+    step, value, measured = 0, 100.0, 0
+    parts: list[list[Event]] = [[]]
     for _ in range(draw(st.integers(1, 12))):
         kind = draw(st.sampled_from(("steps", "steps", "evaluated", "restored", "started", "cut")))
         if kind == "cut":
@@ -245,12 +235,10 @@ def histories(draw: st.DrawFn) -> list[list[Event]]:
         elif kind in ("restored", "started"):
             step = draw(st.integers(0, step))
             measured = min(measured, step)
-            again = [started(), restored(step), trained(step)] if kind == "started" else [restored(step)]
-            parts[-1] += again
+            parts[-1] += [started(), restored(step), trained(step)] if kind == "started" else [restored(step)]
         elif kind == "steps":
-            count = draw(st.integers(1, 3))
-            step += count
-            values = [value := value - 1 for _ in range(count)]
+            values = [value := value - 1 for _ in range(draw(st.integers(1, 3)))]
+            step += len(values)
             parts[-1].append(steps(step, *values, metrics={"norm": values} if draw(st.booleans()) else {}))
     return parts
 
@@ -258,11 +246,10 @@ def histories(draw: st.DrawFn) -> list[list[Event]]:
 @given(parts=histories())
 def test_what_is_written_is_what_the_views_show(home: Path, parts: list[list[Event]]) -> None:
     shutil.rmtree(home)
-    directory = recorded(*parts[0])
-    destinations: list[tuple[DestinationKind, str]] = [("csv", "a.csv"), ("tensorboard", "logs")]
-    feeds = [feed(directory, kind, home / name) for kind, name in destinations]
+    directory = recorded()
+    feeds = [feed(directory, "csv", home / "a.csv"), feed(directory, "tensorboard", home / "logs")]
     for part in parts:
-        append(directory, *(part if part is not parts[0] else []))
+        append(directory, *part)
         for each in feeds:
             each.carry()
     for each in feeds:
@@ -277,19 +264,17 @@ def test_what_is_written_is_what_the_views_show(home: Path, parts: list[list[Eve
     }
     expected = {name: [(step, value) for step, value in curve if value == value] for name, curve in shown.items()}
     if (home / "a.csv").exists():
-        found = in_csv(home / "a.csv")
-        assert {name: found.get(name, []) for name in expected} == expected
-        found = in_tensorboard(home / "logs" / "tiny-1")
-        assert {name: found.get(name, []) for name in expected} == expected
+        for found in (in_csv(home / "a.csv"), in_tensorboard(home / "logs" / "tiny-1")):
+            assert {name: found.get(name, []) for name in expected} == expected
     else:
         assert not any(expected.values())
 
 
 def test_it_follows_until_the_run_and_its_supervisor_have_ended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardtui.tui.metrics.follower.POLL_SECONDS", 0.0)
-    directory = recorded(started(), trained(), steps(1, 3.0))
+    directory = of_one_step()
     supervisor = lock.take(directory.supervisor_lock)
-    looks: list[list[Event]] = [[steps(2, 2.0)], [started(), restored(1), trained(1), steps(2, 1.5)], [STOPPED]]
+    looks = [[steps(2, 2.0)], [started(), restored(1), trained(1), steps(2, 1.5)], [STOPPED]]
 
     def is_live() -> bool:
         if looks:
@@ -304,35 +289,32 @@ def test_it_follows_until_the_run_and_its_supervisor_have_ended(home: Path, monk
 
 
 def test_ctrl_c_ends_it_with_what_it_has_read(home: Path) -> None:
-    directory = recorded(started(), trained(), steps(1, 3.0))
-    holder = directory.hold()
-    process = subprocess.Popen(
-        [*SHARDTUI, "metrics", "tiny-1", f"--csv={home / 'a.csv'}", "--follow"], stderr=subprocess.PIPE, text=True
-    )
-    awaited((home / "a.csv").exists, "the file")
-    process.send_signal(2)
-    assert process.communicate(timeout=60)[1] == ""
-    assert process.returncode == 130
-    assert losses(in_csv(home / "a.csv")) == [(1, 3.0)]
-    result = answered("metrics", "tiny-1", f"--csv={home / 'a.csv'}")
-    assert (result.returncode, result.stderr) == (
-        0,
-        "run tiny-1 goes on: with --follow, its next steps are written, too\n",
-    )
-    holder.close()
+    to = f"--csv={home / 'a.csv'}"
+    with of_one_step().hold():
+        command = [*SHARDTUI, "metrics", "tiny-1", to, "--follow"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            awaited((home / "a.csv").exists, "the file")
+            process.send_signal(2)
+            assert (process.communicate(timeout=60)[1], process.returncode) == ("", 130)
+        assert losses(in_csv(home / "a.csv")) == [(1, 3.0)]
+        result = answered("metrics", "tiny-1", to)
+    said = "run tiny-1 goes on: with --follow, its next steps are written, too\n"
+    assert (result.returncode, result.stderr) == (0, said)
 
 
 def test_no_file_of_the_user_is_lost(home: Path) -> None:
-    recorded(started(), trained(), steps(1, 3.0), STOPPED)
+    of_one_step(STOPPED)
     path = home / "a.csv"
-    path.write_text("mine\n")
-    refused = f"shardtui: {path}: this file exists, and is not a file of curves: remove it, or choose another file\n"
-    assert answered("metrics", "tiny-1", f"--csv={path}").stderr == refused
-    path.write_text("run,step,time,train/loss\nbig,1,1.9e9,3.0\n")
-    assert "has the curves of another run, big:" in answered("metrics", "tiny-1", f"--csv={path}").stderr
-    path.write_text("run,step,time,train/loss\ntiny-1,1,1.7e9,3.0\n")
-    earlier = answered("metrics", "tiny-1", f"--csv={path}")
-    assert (earlier.returncode, "has the curves of another run, tiny-1:" in earlier.stderr) == (2, True)
+    for content, says in (
+        ("mine\n", "this file exists, and is not a file of curves: remove it, or choose another file"),
+        ("run,step,time,train/loss\nbig,1,1.9e9,3.0\n", "has the curves of another run, big:"),
+        ("run,step,time,train/loss\ntiny-1,1,1.7e9,3.0\n", "has the curves of another run, tiny-1:"),
+    ):
+        path.write_text(content)
+        result = answered("metrics", "tiny-1", f"--csv={path}")
+        assert result.returncode == 2
+        assert says in result.stderr
+        assert path.read_text() == content
     other = home / "logs" / "tiny-1" / "events.out.tfevents.1.host"
     other.parent.mkdir(parents=True)
     other.touch()
@@ -340,11 +322,11 @@ def test_no_file_of_the_user_is_lost(home: Path) -> None:
     assert result.returncode == 2
     assert f"{other.parent}: has event files of another run, such as {other.name}: choose" in result.stderr
     assert path.name in result.stderr, "every problem is said"
-    assert path.read_text().endswith("1.7e9,3.0\n")
+    assert path.read_text() == content
 
 
 def test_a_link_to_the_file_stays_one(home: Path) -> None:
-    recorded(started(), trained(), steps(1, 3.0), STOPPED)
+    of_one_step(STOPPED)
     (home / "elsewhere").mkdir()
     (home / "a.csv").symlink_to(home / "elsewhere" / "b.csv")
     for _ in range(2):
@@ -356,7 +338,7 @@ def test_a_link_to_the_file_stays_one(home: Path) -> None:
 @pytest.mark.parametrize("kind", ["csv", "tensorboard"])
 def test_a_file_that_is_removed_or_replaced_is_not_written_any_more(home: Path, kind: DestinationKind) -> None:
     """As by another process for the same file, or by the user: what it would write nobody could read."""
-    directory = recorded(started(), trained(), steps(1, 3.0))
+    directory = of_one_step()
     place = home / "place"
     first, second = feed(directory, kind, place), feed(directory, kind, place)
     first.carry()
@@ -371,25 +353,18 @@ def test_a_file_that_is_removed_or_replaced_is_not_written_any_more(home: Path, 
         assert losses(in_csv(place)) == [(1, 3.0), (2, 2.0)]
 
 
-@contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """A limit on the size of files makes writes fail as a full disk does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_full_disk_ends_one_destination_and_keeps_what_was_there(home: Path) -> None:
-    directory = recorded(started(), trained(), steps(1, 3.0), STOPPED)
+    """A limit on the size of files makes writes fail as a full disk does."""
+    directory = of_one_step(STOPPED)
     path = home / "a.csv"
     assert answered("metrics", "tiny-1", f"--csv={path}").returncode == 0
-    before = path.read_text()
+    before, limits = path.read_text(), resource.getrlimit(resource.RLIMIT_FSIZE)
     append(directory, restored(1), trained(1), *(steps(step, 1.0) for step in range(2, 40)))
-    with full_disk(600):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, limits[1]))
+    try:
         result = answered("metrics", "tiny-1", f"--csv={path}", f"--tensorboard={home / 'logs'}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert result.returncode == 1
     assert result.stderr.splitlines() == [
         f"shardtui: {path}: cannot be written: File too large",
@@ -414,7 +389,7 @@ def test_a_full_disk_ends_one_destination_and_keeps_what_was_there(home: Path) -
     ],
 )
 def test_what_cannot_be_written_is_said(home: Path, arguments: list[str], problem: str) -> None:
-    recorded(started(), trained(), steps(1, 3.0), STOPPED)
+    of_one_step(STOPPED)
     run_directory.create(tiny_config(run="empty-1"))
     result = answered("metrics", *arguments)
     assert (result.returncode, result.stdout) == (1 if "cannot be written" in problem else 2, "")
@@ -423,7 +398,7 @@ def test_what_cannot_be_written_is_said(home: Path, arguments: list[str], proble
 
 
 def test_a_missing_package_is_named_with_its_extra(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded(started(), trained(), steps(1, 3.0), STOPPED)
+    of_one_step(STOPPED)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     for kind in ("tensorboard", "wandb"):
         result = answered("metrics", "tiny-1", f"--{kind}=logs")
@@ -434,14 +409,17 @@ def test_a_missing_package_is_named_with_its_extra(home: Path, monkeypatch: pyte
 def test_a_run_keeps_its_destinations_and_a_resumed_one_may_have_others(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def parsed(*arguments: str) -> Namespace:
+        return _parser("train").parse_args(["train", *arguments])
+
     monkeypatch.chdir(home)
-    config = new_config(parsed("train", "--steps=1", "--to=csv:a.csv", "--to=tensorboard:logs"))
+    config = new_config(parsed("--steps=1", "--to=csv:a.csv", "--to=tensorboard:logs"))
     assert [each.words for each in config.metrics_to] == [f"csv:{home}/a.csv", f"tensorboard:{home}/logs"]
     directory = recorded_run("tiny-1")
     directory.write_config(tiny_config(metrics_to=config.metrics_to))
 
     def of_resumed(*arguments: str) -> tuple[Destination, ...]:
-        found = resumed(directory, parsed("train", "--resume=tiny-1", *arguments)).config
+        found = resumed(directory, parsed("--resume=tiny-1", *arguments)).config
         assert found
         return found.metrics_to
 
@@ -451,22 +429,17 @@ def test_a_run_keeps_its_destinations_and_a_resumed_one_may_have_others(
     (home / "a.csv").write_text("mine")
     with pytest.raises(UserError, match="is not a file of curves"):
         of_resumed()
-    twice = answered("train", "--steps=1", "--to=csv:a", "--to=csv:b")
-    assert (twice.returncode, f"--to csv:{home}/b: another one of this kind" in twice.stderr) == (2, True)
-    result = answered("train", "--steps=1", "--to=csv")
-    assert (result.returncode, "'csv' is not csv:FILE, tensorboard:DIR or wandb:PROJECT" in result.stderr) == (2, True)
-
-
-@contextmanager
-def engine() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the context, in the place of an engine."""
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-        yield process
+    for to, says in (
+        (["--to=csv:a", "--to=csv:b"], f"--to csv:{home}/b: another one of this kind"),
+        (["--to=csv"], "'csv' is not csv:FILE, tensorboard:DIR or wandb:PROJECT"),
+    ):
+        result = answered("train", "--steps=1", *to)
+        assert (result.returncode, says in result.stderr) == (2, True)
 
 
 def test_the_process_waits_for_an_engine_that_begins_and_ends_with_it(home: Path) -> None:
-    directory = recorded(started(), trained(), steps(1, 3.0), STOPPED)
-    with engine() as process:
+    directory = of_one_step(STOPPED)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         metrics = MetricsProcess(directory, Destination(kind="csv", place=str(home / "a.csv")), process.pid)
         awaited((home / "a.csv").exists, "the file")
         append(directory, started(), trained(1), steps(2, 2.0))
@@ -478,27 +451,28 @@ def test_the_process_waits_for_an_engine_that_begins_and_ends_with_it(home: Path
     assert directory.metrics_log("csv").read_text() == f"{home / 'a.csv'}: 3 curves up to step 2\n"
 
 
-def test_a_process_that_fails_says_why_once(home: Path) -> None:
-    directory = recorded(started(), trained(), steps(1, 3.0), STOPPED)
-    metrics = MetricsProcess(directory, Destination(kind="tensorboard", place="/proc/a"), os.getpid())
-    assert asyncio.run(metrics.wait(lambda: False)) == ""
-    failure = metrics.new_failure()
-    assert isinstance(failure, MetricsFailed)
-    assert failure.line == "curves are not written: /proc/a/tiny-1: cannot be written: No such file or directory"
-    assert metrics.new_failure() is None
-
-
-def test_a_process_that_is_ended_before_the_run_is_reported(home: Path) -> None:
-    directory = recorded(started(), trained(), steps(1, 3.0))
-    holder = directory.hold()
-    metrics = MetricsProcess(directory, Destination(kind="csv", place=str(home / "a.csv")), os.getpid())
-    awaited((home / "a.csv").exists, "the file")
-    metrics.end()
-    assert asyncio.run(metrics.wait(lambda: False)) == ""
-    failure = metrics.new_failure()
-    assert failure
-    assert failure.problem == "its process ended with status 130: no output"
-    holder.close()
+@pytest.mark.parametrize(
+    ("kind", "place", "problem"),
+    [
+        ("tensorboard", "/proc/a", "/proc/a/tiny-1: cannot be written: No such file or directory"),
+        ("csv", "a.csv", "its process ended with status 130: no output"),
+    ],
+    ids=["it fails", "it is ended before the run"],
+)
+def test_why_a_process_has_failed_is_said_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, kind: DestinationKind, place: str, problem: str
+) -> None:
+    monkeypatch.chdir(home)
+    directory = of_one_step()
+    with directory.hold():
+        metrics = MetricsProcess(directory, Destination(kind=kind, place=place), os.getpid())
+        if kind == "csv":
+            awaited((home / "a.csv").exists, "the file")
+            metrics.end()
+        assert asyncio.run(metrics.wait(lambda: False)) == ""
+        failure = metrics.new_failure()
+        assert isinstance(failure, MetricsFailed) and failure.line == f"curves are not written: {problem}"
+        assert metrics.new_failure() is None
 
 
 @pytest.mark.core
@@ -553,7 +527,7 @@ def test_a_rewind_begins_another_run_of_wandb(home: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(home)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    directory = recorded(started(), trained(), steps(2, 9.0, None, nonfinite=["losses"]), evaluated(2, 1.0))
+    directory = recorded(steps(2, 9.0, None, nonfinite=["losses"]), evaluated(2, 1.0))
     going = feed(directory, "wandb", "curves")
     going.carry()
     append(directory, steps(3, 7.0))

@@ -38,17 +38,15 @@ def after(*events: AnyEvent) -> RunState:
     return state
 
 
-def phases(*events: AnyEvent) -> str:
-    return " ".join(after(*events[:n]).phase for n in range(len(events) + 1))
-
-
 def test_phases_of_a_starting_run_and_of_a_switch_with_and_without_a_pause() -> None:
+    def phases(*events: AnyEvent) -> str:
+        return " ".join(after(*events[:count]).phase for count in range(len(events) + 1))
+
     state = RunState()
-    seen = [state.phase]
-    for event in START:
+    assert state.phase is Phase.STARTING
+    for event, phase in zip(START, ("starting", "compiling", "compiling", "training"), strict=True):
         apply(state, event)
-        seen.append(state.phase)
-    assert " ".join(seen) == "starting starting compiling compiling training"
+        assert state.phase == phase
     switching = wire.Switching(to_preset="tp", step=3)
     assert phases(wire.PresetCompiling(preset="tp"), switching, switched()) == "training training switching training"
     paused = phases(wire.Paused(step=3), switching, switched(), wire.Resumed(step=3))
@@ -80,18 +78,14 @@ def test_a_missing_report_does_not_shift_other_losses(missing: int) -> None:
         assert all(state.losses[int(loss) - 1] == loss for loss in known)
 
 
-def test_repeated_steps_replace_their_losses() -> None:
+def test_repeated_steps_replace_their_losses_and_marks() -> None:
     """For example if the line of the restored checkpoint is missing from the history."""
-    state = after(steps(4, 4.0, 3.0, 2.0, 1.0), steps(3, 2.5))
-    assert (state.step, list(state.losses)) == (3, [4.0, 3.0, 2.5])
+    spike = wire.Spiked(step=2, name="loss", value=9.0, usual=3.0, deviation=0.1)
+    again = [steps(1, 4.0), spike, steps(2, 9.0)]
+    state = after(*again, *again, steps(4, 3.0, 2.0, 1.0), steps(3, 2.5))
+    assert (state.step, list(state.losses), state.marks) == (3, [4.0, 3.0, 2.5], [(1, "spike")])
     apply(state, wire.TrainingStarted(preset="dp", step=1))
     assert list(state.losses) == [4.0]
-
-
-def test_a_step_that_runs_again_is_marked_once() -> None:
-    spike = wire.Spiked(step=2, name="loss", value=9.0, usual=3.0, deviation=0.1)
-    again = after(steps(1, 3.0), spike, steps(2, 9.0), steps(1, 3.0), spike, steps(2, 9.0))
-    assert again.marks == [(1, "spike")]
 
 
 def test_steps_during_a_compilation_do_not_count_for_their_preset() -> None:
@@ -104,27 +98,21 @@ def test_steps_during_a_compilation_do_not_count_for_their_preset() -> None:
 
 
 def test_a_failed_or_cancelled_switch_changes_nothing() -> None:
+    """Also if its first step fails, after which a restored checkpoint is reported first."""
     failed = wire.SwitchFailed(to_preset="tp", step=3, problems=["out of memory"], preset="dp")
     state = after(wire.PresetCompiling(preset="tp"), wire.Switching(to_preset="tp", step=3), failed)
     assert (state.preset, state.phase, state.compiling, state.failed_switch) == ("dp", Phase.TRAINING, None, failed)
     assert after(wire.PresetCompiling(preset="tp"), wire.SwitchCancelled(to_preset="tp")).compiling is None
-
-
-def test_a_failed_first_step_returns_to_the_preset_before() -> None:
-    """Also after a restored checkpoint, which is reported first."""
     back = restored(2, preset="dp")
-    failed = wire.SwitchFailed(to_preset="tp", step=2, problems=["out of memory"], preset="dp")
-    assert after(switched(), back).preset == "dp"
-    assert after(switched(), back, failed).preset == "dp"
-    assert after(switched(), msgspec.structs.replace(failed, step=3)).preset == "dp"
+    for events in ([back], [back, msgspec.structs.replace(failed, step=2)], [failed]):
+        assert after(switched(), *events).preset == "dp"
 
 
 def test_the_first_process_that_exited_is_named() -> None:
     assert after(wire.EngineLost(reason="killed")).problems == ["killed"]
     hosts = [HostInfo(process=number, processes=2, name=f"host-{number}", pid=100 + number) for number in range(2)]
-    state = after(
-        msgspec.structs.replace(READY, hosts=hosts), steps(3, 2.0), wire.EngineLost(reason="killed", process=1)
-    )
+    ready = msgspec.structs.replace(READY, hosts=hosts)
+    state = after(ready, steps(3, 2.0), wire.EngineLost(reason="killed", process=1))
     assert state.hosts_lost == {1: "killed"}
     assert state.problems == ["process 1 (host-1, pid 101) was lost at step 3: killed"]
 
@@ -153,67 +141,53 @@ def test_an_attempt_says_what_the_loss_of_a_process_cost() -> None:
 
 
 def test_every_event_except_steps_is_logged_as_text() -> None:
-    state = after(steps(1, 2.0), switched(), wire.CommandRefused(problem="too long"))
-    words = [event.line for event in state.events]
-    assert len(words) == len(START) + 2
-    assert words[-2] == (
+    wrong = wire.WrongDevice(5, "TPU v4", 1, "host-1")
+    differing = wire.DevicesDiffer(step=9, devices=[wrong], is_certain=True, arrays=["x"], problem="device 5 differs")
+    stalled = wire.Stalled(seconds=21.0, where="batch (lm.py:27)")
+    found = msgspec.structs.replace(stalled, verdict="process 1 is stuck in …", stacks="/r/stacks.txt")
+    refused = wire.CommandRefused(problem="too long")
+    state = after(steps(1, 2.0), switched(), stalled, found, refused, differing)
+    assert [event.line for event in state.events if event is not refused][len(START) :] == [
         "dp → tp at step 3: moved 1.5 MB, stalled 31 ms, compiled with its transfers in 2.0 s while training, "
-        "all 64 digests equal (64-bit)"
-    )
+        "all 64 digests equal (64-bit)",
+        "stalled for 21.0 s in batch (lm.py:27)",
+        "stalled for 21.0 s in batch (lm.py:27): process 1 is stuck in …: stacks in /r/stacks.txt",
+        "device 5 differs",
+    ]
+    assert refused in state.events
+    assert (state.differing, state.hosts, differing.level) == (differing, {}, Level.ERROR)
 
 
 def kept(*steps: int) -> wire.CheckpointsKept:
-    return wire.CheckpointsKept(
-        checkpoints=[
-            CheckpointInfo(step=step, time=0.0, preset="dp", devices=8, loss=2.0, bytes=1000) for step in steps
-        ]
-    )
+    about = {"time": 0.0, "preset": "dp", "devices": 8, "loss": 2.0, "bytes": 1000}
+    return wire.CheckpointsKept(checkpoints=[CheckpointInfo(step=step, **about) for step in steps])
 
 
 def test_training_continues_during_a_save_and_a_failed_one_keeps_earlier_checkpoints() -> None:
-    saving, saved = (
-        wire.CheckpointSaving(step=2, stall_seconds=0.01),
-        wire.CheckpointSaved(step=2, bytes=9, arrays=52, seconds=1),
-    )
-    state = after(steps(2, 3.0, 2.5), saving)
+    state = after(steps(2, 3.0, 2.5), wire.CheckpointSaving(step=2, stall_seconds=0.01))
     assert (state.saving, state.newest, state.phase) == (2, None, Phase.TRAINING)
-    apply(state, saved)
-    apply(state, kept(2))
-    assert state.saving is None
-    assert state.newest is not None
-    assert state.newest.step == 2
+    apply_all(state, [wire.CheckpointSaved(step=2, bytes=9, arrays=52, seconds=1), kept(2)])
+    assert (state.saving, state.newest and state.newest.step) == (None, 2)
     failed = wire.CheckpointFailed(step=3, problems=["the disk is full"])
-    state = after(kept(2), wire.CheckpointSaving(step=3, stall_seconds=0.01), failed)
+    apply_all(state, [wire.CheckpointSaving(step=3, stall_seconds=0.01), failed])
     assert (state.saving, [info.step for info in state.checkpoints]) == (None, [2])
     damaged = wire.CheckpointDamaged(step=2, problems=["x: 0 bytes"], set_aside="2.damaged")
-    apply(state, damaged)
-    apply(state, kept())
+    apply_all(state, [damaged, kept()])
     assert state.newest is None
     assert "set aside as 2.damaged: x: 0 bytes" in damaged.line
 
 
-def test_a_device_that_differs_is_kept_and_logged() -> None:
-    wrong = wire.WrongDevice(5, "TPU v4", 1, "host-1")
-    differing = wire.DevicesDiffer(step=9, devices=[wrong], is_certain=True, arrays=["x"], problem="device 5 differs")
-    state = after(steps(9, 1.0), differing)
-    assert (state.differing, state.hosts, differing.line) == (differing, {}, "device 5 differs")
-    assert differing.level == Level.ERROR
-
-
 def test_a_restored_checkpoint_drops_later_steps() -> None:
-    state = after(
-        steps(3, 3.0, 2.5, 2.0), switched(step=3), steps(5, 1.0, None), wire.Paused(step=5, problem="not finite")
-    )
+    paused = wire.Paused(step=5, problem="not finite")
+    state = after(steps(3, 3.0, 2.5, 2.0), switched(step=3), steps(5, 1.0, None), paused)
     assert (state.paused_by, state.marks) == ("not finite", [(3, "tp")])
     apply(state, restored(2, 4))
     assert (state.step, list(state.losses), state.marks) == (2, [3.0, 2.5], [(2, "↺tp")])
     assert (state.paused_by, state.phase) == (None, Phase.PAUSED)
-    apply(state, wire.Resumed(step=2))
-    apply(state, steps(3, 2.25))
+    apply_all(state, [wire.Resumed(step=2), steps(3, 2.25)])
     assert (state.step, list(state.losses), state.phase) == (3, [3.0, 2.5, 2.25], Phase.TRAINING)
     assert restored(2, 4).line.endswith("; set aside: 4")
-    failed = wire.RestoreFailed(step=1, problems=["no such step"])
-    apply(state, failed)
+    apply(state, wire.RestoreFailed(step=1, problems=["no such step"]))
     assert (state.step, state.phase) == (3, Phase.TRAINING)
 
 
@@ -221,8 +195,7 @@ def test_another_engine_resumes_from_the_checkpoint_or_starts_from_step_0() -> N
     before: list[AnyEvent] = [steps(4, 3.0, 2.5, 2.0, 1.5), kept(2), wire.EngineStopped(step=4, reason="signalled")]
     state = after(*before, START[0])
     assert (state.phase, state.preset, state.compiled, state.is_over) == (Phase.STARTING, "", {}, False)
-    for event in (*START[1:3], restored(2), wire.TrainingStarted(preset="tp", step=2)):
-        apply(state, event)
+    apply_all(state, [*START[1:3], restored(2), wire.TrainingStarted(preset="tp", step=2)])
     assert (state.step, list(state.losses), state.preset, state.phase) == (2, [3.0, 2.5], "tp", Phase.TRAINING)
     assert [info.step for info in state.checkpoints] == [2]
     state = after(steps(2, 3.0, 2.5), switched(step=2), wire.EngineLost(reason="killed"), *START)
@@ -236,24 +209,16 @@ def test_step_times_hold_after_a_resume_on_the_same_devices_only() -> None:
     )
     state = after(cpu, *START[1:], steps(2, 3.0, 2.5, seconds=0.3), wire.EngineLost(reason="killed"), START[0], cpu)
     assert state.seconds_under("dp") == 0.3
-    for event in (START[0], tpu):
-        apply(state, event)
+    apply_all(state, [START[0], tpu])
     assert state.seconds_under("dp") is None
 
 
 def test_events_applied_together_give_the_same_state_as_one_by_one() -> None:
-    events = [
-        *START,
-        steps(2, 4.0, None),
-        steps(3, 3.0),
-        wire.Paused(step=3),
-        steps(4, 2.0, seconds=0.3),
-        switched(step=4),
-    ]
+    events = [steps(2, 4.0, None), steps(3, 3.0), wire.Paused(step=3), steps(4, 2.0, seconds=0.3), switched(step=4)]
     events += [steps(step, 1.0, seconds=step) for step in range(5, 100)]
     at_once = RunState()
-    apply_all(at_once, events)
-    one_by_one = after(*events[len(START) :])
+    apply_all(at_once, [*START, *events])
+    one_by_one = after(*events)
     assert [*map(str, at_once.losses)] == [*map(str, one_by_one.losses)] == ["4.0", "nan", "3.0", "2.0", *["1.0"] * 95]
     one_by_one.losses, one_by_one.wall_time = at_once.losses, at_once.wall_time  # the latter: test_goodput.py
     assert at_once == one_by_one
@@ -272,12 +237,17 @@ def test_watch_shows_the_bubble_of_a_pipeline_before_and_during_training() -> No
     assert all("bubble" not in line.plain for line in ThisStep().lines_for(state, 30))
 
 
-def test_the_headline_shows_steps_that_took_no_measurable_time() -> None:
+def test_figures_of_the_headline() -> None:
     ready = msgspec.structs.replace(READY, tokens_per_step=64)
     state = after(ready, steps(1, 2.0, seconds=0.1), steps(2, 1.0, seconds=0.0), steps(3, 1.0, seconds=0.1))
     loss, rate, step = headline(state)
     assert (loss.value, step.value, step.unit) == ("1.000", "100", "ms")
     assert len(rate.course) == 2, "a step of 0 s has no rate"
+    small = steps(1, 4.065e-5, seconds=1.0, metrics={"grad_norm": [0.5]})
+    state = after(started(config=tiny_config(steps=5000)), small)
+    figures = [("loss", "4.1e-5"), ("grad norm", "0.500"), ("step", "1.0"), ("left", "1:23:19")]
+    assert [(figure.name, figure.value) for figure in headline(state)] == figures
+    assert "e" not in "".join(large_digits("4.1e-5")), "it is drawn as the others"
 
 
 def test_a_small_headline_has_as_many_figures_as_fit() -> None:
@@ -285,22 +255,6 @@ def test_a_small_headline_has_as_many_figures_as_fit() -> None:
     assert small_line(figures, 80).plain == "loss 2.431 █▁   tokens/s 9,640 ▁█"
     assert small_line(figures, 30).plain == "loss 2.431   tokens/s 9,640"
     assert small_line(figures, 26).plain == small_line(figures, 3).plain == "loss 2.431"
-
-
-def test_the_headline_shows_the_gradients_norm_and_the_time_left() -> None:
-    state = after(started(config=tiny_config(steps=5000)), steps(1, 2.0, seconds=1.0, metrics={"grad_norm": [0.5]}))
-    assert [(figure.name, figure.value) for figure in headline(state)] == [
-        ("loss", "2.000"),
-        ("grad norm", "0.500"),
-        ("step", "1.0"),
-        ("left", "1:23:19"),
-    ]
-
-
-def test_a_loss_near_zero_is_not_shown_as_zero() -> None:
-    state = after(steps(1, 4.065e-5, seconds=1.0))
-    assert headline(state)[0].value == "4.1e-5"
-    assert "e" not in "".join(large_digits("4.1e-5")), "it is drawn as the others"
 
 
 def test_the_status_line_shows_that_a_trace_is_recorded_and_written() -> None:
@@ -315,12 +269,3 @@ def test_the_status_line_shows_that_a_trace_is_recorded_and_written() -> None:
         "● training",
     ]
     assert [state.is_quiet for state in states] == [True, False, False, True]
-
-
-def test_a_stall_says_which_process_is_stuck_and_where_the_stacks_are() -> None:
-    stalled = wire.Stalled(seconds=21.0, where="batch (lm.py:27)")
-    assert stalled.line == "stalled for 21.0 s in batch (lm.py:27)"
-    found = wire.Stalled(
-        seconds=21.0, where="batch (lm.py:27)", verdict="process 1 is stuck in …", stacks="/r/stacks.txt"
-    )
-    assert found.line.endswith("batch (lm.py:27): process 1 is stuck in …: stacks in /r/stacks.txt")
