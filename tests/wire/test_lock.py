@@ -20,7 +20,9 @@ from shardtui.engine.wire.lock import Holder
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client import stopping
 
-from ..conftest import LEAST, SETTINGS, SHARDTUI, killed_after, tiny_config
+from ..command import answered
+from ..conftest import LEAST, SETTINGS, killed_after, tiny_config
+from ..processes import is_alive
 from ..tui.test_cli import run, started
 
 HOLDING = """
@@ -65,19 +67,25 @@ def claimed(directory: RunDirectory, change: Callable[[list[str]], list[str]]) -
 
 
 def listed() -> dict[str, object]:
-    (found,) = json.loads(run("ls", "--json").stdout)["runs"]
+    (found,) = json.loads(answered("ls", "--json").stdout)["runs"]
     return found
 
 
-def test_a_process_that_holds_the_lock_is_known(home: Path) -> None:
+def test_the_process_that_holds_the_lock_is_known(home: Path) -> None:
     directory = run_directory.create(tiny_config())
+    assert (directory.holder(), listed()["pid"]) == (None, None)
+    with pytest.raises(UserError, match="no run is training"):
+        run_directory.find(None)
     with held(directory) as process:
-        assert directory.holder() == Holder(process.pid, "here")
-        assert listed()["pid"] == process.pid
+        assert (directory.holder(), listed()["pid"]) == (Holder(process.pid, "here"), process.pid)
+        assert run_directory.find(None) == directory
+        with pytest.raises(UserError, match=f"process {process.pid} holds its lock"):
+            directory.hold()
         refused = run("train", "--resume=tiny-1", "--steps=3")
         assert (refused.returncode, f"process {process.pid} is training it" in refused.stderr) == (2, True)
-    assert directory.holder() is None
-    assert listed()["pid"] is None
+    assert (directory.holder(), listed()["pid"]) == (None, None)
+    with directory.hold():
+        assert directory.holder() == Holder(os.getpid(), "here")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +117,7 @@ def test_a_child_forked_by_c_code_is_not_the_engine(home: Path) -> None:
         process.wait()
         assert directory.holder() == Holder(process.pid, "gone")
         assert listed()["state"] == "crashed"
-        stopped = run("stop", "tiny-1")
+        stopped = answered("stop", "tiny-1")
         assert (stopped.returncode, stopped.stdout) == (0, "run tiny-1 has already ended\n")
         assert not Path(f"/proc/{process.pid}").exists()
 
@@ -121,8 +129,7 @@ def test_a_child_forked_by_c_code_is_not_the_engine(home: Path) -> None:
         ("events.jsonl", os.mkfifo),
         ("engine.log", os.mkfifo),
         ("events.jsonl", os.mkdir),
-        pytest.param("lock", os.mkdir, marks=pytest.mark.slow),
-        pytest.param("engine.log", os.mkdir, marks=pytest.mark.slow),
+        *(pytest.param(name, os.mkdir, marks=pytest.mark.slow) for name in ("lock", "engine.log")),
     ],
 )
 def test_a_fifo_or_directory_in_place_of_a_file_does_not_block(
@@ -159,38 +166,24 @@ def test_a_run_keeps_its_configuration(home: Path) -> None:
     assert run_directory.all_runs() == []
 
 
-def test_one_holder_at_a_time(home: Path) -> None:
-    directory = run_directory.create(tiny_config())
-    assert directory.holder() is None
-    with pytest.raises(UserError, match="no run is training"):
-        run_directory.find(None)
-    with directory.hold():
-        assert directory.holder() == Holder(os.getpid(), "here")
-        assert run_directory.find(None) == directory
-        with pytest.raises(UserError, match=f"process {os.getpid()} holds its lock"):
-            directory.hold()
-    assert directory.holder() is None
-
-
-def test_the_runtime_directory_is_private(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_that_cannot_be_used_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = home / "run"
+
+    def refused(says: str) -> None:
+        with pytest.raises(UserError, match=says):
+            run_directory.runtime_directory()
+
     monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", str(path))
     if len(str(path)) <= 60:
         assert run_directory.runtime_directory() == path
     path.mkdir(exist_ok=True)
     path.chmod(0o755)
-    with pytest.raises(UserError, match=rf"other users can enter it \(mode 755\): run `chmod 700 {path}`"):
-        run_directory.runtime_directory()
+    refused(rf"other users can enter it \(mode 755\): run `chmod 700 {path}`")
     path.rmdir()
     path.symlink_to(home)
-    with pytest.raises(UserError, match="not a directory of yours"):
-        run_directory.runtime_directory()
+    refused("not a directory of yours")
     monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", str(home / ("long" * 20)))
-    with pytest.raises(UserError, match="too long for a socket"):
-        run_directory.runtime_directory()
-
-
-def test_a_state_directory_that_cannot_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused("too long for a socket")
     (home / "file").write_text("in the way")
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "file"))
     with pytest.raises(UserError, match=r"cannot be written: .*: set XDG_STATE_HOME"):
@@ -199,29 +192,22 @@ def test_a_state_directory_that_cannot_be_written(home: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_edited_settings_are_reported_when_the_run_resumes(home: Path) -> None:
-    def train(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [*SHARDTUI, "train", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-
-    begun = train(*SETTINGS, "--run=tiny-1", "--steps=2", f"--data={__file__}", "--preset=dp")
+    begun = run("train", *SETTINGS, "--run=tiny-1", "--steps=2", f"--data={__file__}", "--preset=dp")
     assert begun.returncode == 0, begun.stderr
     directory = run_directory.find("tiny-1")
     config = directory.config
     slower = msgspec.structs.replace(config.training, learning_rate=3e-4)
     directory.write_config(msgspec.structs.replace(config, training=slower))
-    changed = train("--resume=tiny-1", "--steps=3", "--set=learning_rate=0.002")
+    changed = run("train", "--resume=tiny-1", "--steps=3", "--set=learning_rate=0.002")
     assert (changed.returncode, "run.json: " in changed.stderr) == (0, False), changed.stderr
     directory.write_config(msgspec.structs.replace(config, training=slower))
-    edited = train("--resume=tiny-1", "--steps=4")
+    edited = run("train", "--resume=tiny-1", "--steps=4")
     assert edited.returncode == 0, edited.stderr
     assert "run.json: learning_rate is 0.0003, but the checkpoint of step 3 was saved with 0.002" in edited.stderr
     directory.write_config(msgspec.structs.replace(directory.config, seed=7))
-    refused = train("--resume=tiny-1", "--steps=5")
+    refused = run("train", "--resume=tiny-1", "--steps=5")
     assert refused.returncode == 2
     assert "run.json: seed is 7, but the checkpoint of step 4 was saved with 0: restore it" in refused.stderr
-
-
-SAYS = "the run's directory was removed or replaced"
 
 
 def replace(path: Path) -> None:
@@ -255,24 +241,17 @@ def test_a_run_without_its_directory_ends(home: Path, change: Callable[[Path], N
         if events[-1].get("checkpoints"):
             break
     change(path)
-    before = _names(path)
+    before = sorted(path.rglob("*"))
     pid = next(event["pid"] for event in events if event["type"] == "EngineStarted")
     with killed_after(240, pid):
         events += map(json.loads, process.stdout)
         errors = process.stderr.read()
         assert process.wait() == 1
-    assert SAYS in errors
-    assert "--resume" not in errors, errors
+    assert "the run's directory was removed or replaced" in errors and "--resume" not in errors, errors
     failed, ended = events[-2:]
-    assert (failed["type"], ended["type"]) == ("Failed", "RunEnded")
-    assert not failed["refused"]
+    assert (failed["type"], failed["refused"], ended["type"]) == ("Failed", False, "RunEnded")
     step = next(event["step"] for event in reversed(events) if event["type"] == "StepDone")
     assert failed["problems"][0].endswith(f"the run ended after step {step:,}")
-    assert _names(path) == before, "nothing is saved where the directory was"
+    assert sorted(path.rglob("*")) == before, "nothing is saved where the directory was"
     assert (kept / f"mine/{step}").exists() == elsewhere
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-def _names(path: Path) -> list[str]:
-    return sorted(str(each.relative_to(path)) for each in path.rglob("*")) if path.exists() else []
+    assert not is_alive(pid)

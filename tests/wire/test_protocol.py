@@ -11,31 +11,30 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shardtui.engine.wire.commands import Command, Pause, Stop, SwitchPreset
+from shardtui.engine.wire.commands import Command, SwitchPreset
 from shardtui.engine.wire.event import VERSION
 from shardtui.engine.wire.event_log import EventLog, LogReader, last_seq
 from shardtui.engine.wire.events import ClockChanged, Event, Failed, Paused
 from shardtui.engine.wire.framing import BadFrame, frame, read_command
+from shardtui.engine.wire.run_directory import RunDirectory
 
-from ..recorded import events_in, steps
-
-
-async def command_from(data: bytes) -> Command:
-    reader = asyncio.StreamReader()
-    reader.feed_data(data)
-    reader.feed_eof()
-    return await read_command(reader)
+from ..recorded import events_in, record, steps
 
 
-@pytest.mark.parametrize("command", [SwitchPreset("fsdp"), Pause(), Stop()])
-def test_commands_survive_the_wire(command: Command) -> None:
-    assert asyncio.run(command_from(frame(command))) == command
+def command_from(data: bytes) -> Command:
+    async def read() -> Command:
+        reader = asyncio.StreamReader()
+        reader.feed_data(data)
+        reader.feed_eof()
+        return await read_command(reader)
+
+    return asyncio.run(read())
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_command_or_a_bad_frame(body: bytes) -> None:
     try:
-        asyncio.run(command_from(struct.pack(">I", len(body)) + body))
+        command_from(struct.pack(">I", len(body)) + body)
     except BadFrame as error:
         assert f"not a message of protocol {VERSION}" in str(error)
 
@@ -53,19 +52,24 @@ def test_any_bytes_are_a_command_or_a_bad_frame(body: bytes) -> None:
 )
 def test_bad_frames(data: bytes, says: str) -> None:
     with pytest.raises(BadFrame, match=says):
-        asyncio.run(command_from(data))
+        command_from(data)
 
 
-def test_the_log_numbers_events_and_is_json(tmp_path: Path) -> None:
-    sent: list[Event] = []
-    log = EventLog(tmp_path / "events.jsonl", sent.append)
+def test_the_log_numbers_events_and_is_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A full disk, which refuses every write as /dev/full does, loses lines only; once is enough to say so."""
+    path, sent = tmp_path / "events.jsonl", list[Event]()
+    log = EventLog(path, sent.append)
     log.append(steps(1, 2.0))
     log.append(steps(2, None, nonfinite=["losses"]))
-    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert [line["seq"] for line in lines] == [1, 2] == [event.seq for event in sent]
-    assert lines[1]["type"] == "StepsDone"
-    assert lines[1]["losses"] == [None]
-    assert lines[1]["nonfinite"] == ["losses"]
+    with Path("/dev/full").open("wb") as full:
+        os.dup2(full.fileno(), log.descriptor)
+    for step in (3, 4):
+        log.append(steps(step, 2.0))
+    assert [event.seq for event in sent] == [1, 2, 3, 4]
+    assert capsys.readouterr().err.splitlines() == ["shardtui: event 3 not written: [Errno 28] No space left on device"]
+    first, last = map(json.loads, path.read_text().splitlines())
+    assert (first["seq"], last["seq"], last["type"]) == (1, 2, "StepsDone")
+    assert (last["losses"], last["nonfinite"]) == ([None], ["losses"])
 
 
 def test_the_log_says_that_the_clock_was_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,24 +98,10 @@ def test_a_restarted_engine_continues_the_numbers(tmp_path: Path, torn: bytes) -
     assert [(event.seq, event.step) for event in found] == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
-def test_a_full_disk_loses_lines_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """/dev/full refuses every write; once is enough to say so."""
-    sent: list[Event] = []
-    log = EventLog(tmp_path / "events.jsonl", sent.append)
-    with Path("/dev/full").open("wb") as full:
-        os.dup2(full.fileno(), log.descriptor)
-    for step in (1, 2):
-        log.append(steps(step, 2.0))
-    assert [event.seq for event in sent] == [1, 2]
-    assert capsys.readouterr().err.splitlines() == ["shardtui: event 1 not written: [Errno 28] No space left on device"]
-
-
 def test_a_reader_waits_for_the_end_of_an_incomplete_line(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    log = EventLog(path, lambda event: None)
-    reader = LogReader(path)
-    log.append(steps(1, 2.0))
-    whole = path.read_bytes()
+    EventLog(path, lambda event: None).append(steps(1, 2.0))
+    reader, whole = LogReader(path), path.read_bytes()
     path.write_bytes(whole + b'{"type":"Pau')
     assert [event.seq for events in reader.read() for event in events] == [1]
     path.write_bytes(whole + msgspec.json.encode(Paused(step=1, seq=2)) + b"\nnot json\n")
@@ -123,11 +113,9 @@ def test_a_long_history_comes_in_chunks_and_damaged_lines_do_not_affect_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardtui.engine.wire.event_log.CHUNK_BYTES", 1000)
-    path = tmp_path / "events.jsonl"
-    log = EventLog(path, lambda event: None)
-    log.append(Failed(problems=["x" * 5000], refused=False))
-    for step in range(1, 101):
-        log.append(steps(step, 2.0))
+    directory = RunDirectory(tmp_path)
+    record(directory, Failed(problems=["x" * 5000], refused=False), *(steps(step, 2.0) for step in range(1, 101)))
+    path = directory.events
     path.write_bytes(path.read_bytes().replace(b'"step":3,', b'"step":"3,'))
     chunks = list(LogReader(path).read())
     assert len(chunks) > 5
