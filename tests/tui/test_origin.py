@@ -46,7 +46,7 @@ async def open_array(app: ShardtuiApp, pilot: Pilot, name: str) -> None:
 
 
 def put_on(app: ShardtuiApp, text: str) -> None:
-    (at, *_) = (number for number, line in enumerate(texts(app)) if text in line)
+    at = next(number for number, line in enumerate(texts(app)) if text in line)
     app.screen.query_one("OptionList").highlighted = at
 
 
@@ -180,12 +180,9 @@ async def test_the_process_ends_with_the_app(home: Path, described: list[Inspect
 
 
 def test_the_process_ends_when_its_parent_is_gone() -> None:
+    assert explained_step(RunState(preset="dp")) is None, "a run without a configuration"
     step = StepRequest(config=tiny_config(), is_simulated=True)
     command = [sys.executable, "-m", "shardtui.engine", "why", encode_json(step).decode()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdin.close()
         assert (process.wait(30), process.stdout.read()) == (1, b"")
-
-
-def test_a_run_without_a_configuration_has_no_step() -> None:
-    assert explained_step(RunState(preset="dp")) is None

@@ -24,7 +24,6 @@ from shardtui.engine.wire.events import (
     StepsDone,
 )
 from shardtui.engine.wire.framing import VERSION
-from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.cli.run import attach_command
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.client.remote_client import RemoteClient
@@ -35,7 +34,9 @@ from shardtui.tui.widgets.status_bar import status_line
 
 from ..conftest import SHARDTUI, least_config
 from ..recorded import recorded_run, steps, switched
-from .test_engine_client import SECONDS, until
+from .test_app import until
+from .test_engine_client import SECONDS
+from .test_engine_client import until as until_event
 
 STOPPED = EngineStopped(step=1300, reason="stopped")
 PROGRAM = f"{sys.executable} -m shardtui.tui"
@@ -87,7 +88,7 @@ async def test_a_lost_connection_is_a_state_after_which_only_what_was_missed_fol
     own = EngineClient(directory)
     own.start_engine()
     watching = asyncio.ensure_future(all_events(own.events()))
-    await until_alive(directory)
+    await until(lambda: directory.is_alive, "the engine")
     client = await connected("")
     assert client.directory.name == f"tpu-vm:{directory.name}", "the newest that trains"
     stream, state = aiter(client.events()), RunState(host="tpu-vm")
@@ -129,12 +130,6 @@ async def test_a_lost_connection_is_a_state_after_which_only_what_was_missed_fol
         client.start_engine()
 
 
-async def until_alive(directory: RunDirectory) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not directory.is_alive:
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.core
 async def test_a_run_that_is_resumed_there_is_followed(home: object, ssh: Path) -> None:
     directory = recorded_run("old-1", steps(3, 1.2), STOPPED)
@@ -146,10 +141,10 @@ async def test_a_run_that_is_resumed_there_is_followed(home: object, ssh: Path) 
     async with asyncio.timeout(SECONDS):
         await resumed
     stream = aiter(client.events())
-    await until(EngineStarted, stream)
-    await until(StepsDone, stream)
+    await until_event(EngineStarted, stream)
+    await until_event(StepsDone, stream)
     await client.send(Stop())
-    await until(EngineStopped, stream)
+    await until_event(EngineStopped, stream)
     await client.close()
     assert await engine.wait_for_exit()
 
@@ -181,13 +176,12 @@ def test_a_name_that_ssh_would_take_for_something_else_is_refused(name: str, mon
         attach_command(Namespace(run=name, program="shardtui"))
 
 
-def test_only_ssh_streams(home: object) -> None:
+async def test_only_ssh_streams_and_without_it_the_message_says_what_to_install(
+    home: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = subprocess.run([*SHARDTUI, "stream"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout) == (2, "")
     assert "stdin or stdout is not a pipe, as ssh makes them: `shardtui attach` shows a run" in found.stderr
-
-
-async def test_without_ssh_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="ssh: no such command: install OpenSSH's client"):
         await connected("old-1")
