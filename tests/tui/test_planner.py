@@ -216,15 +216,14 @@ def test_rows_as_text() -> None:
 
 
 def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
+    ring = flow(["data"], 7_500, kind="collective-permute")
+    known = msgspec.structs.replace(ring, bytes_overlapped=0)
     hidden = flow(["model"], 2_500, bytes_overlapped=2_500)
-    moved, known = (
-        [flow(["data"], 7_500, kind="collective-permute", **overlap), hidden]
-        for overlap in ({}, {"bytes_overlapped": 0})
+    by_trace, by_compiler = (
+        StepCost(basis="traced", argument_bytes=1, peak_bytes=2, capacity_bytes=3, collectives=[each, hidden])
+        for each in (ring, known)
     )
-    about: dict[str, Any] = {"argument_bytes": 1, "peak_bytes": 2, "capacity_bytes": 3}
-    by_trace = StepCost(basis="traced", collectives=moved, **about)
     estimated = Row(preset="mine", mesh={"data": 2, "model": 2}, estimate=by_trace)
-    by_compiler = StepCost(basis="compiled", collectives=known, **about)
     compiled = msgspec.structs.replace(estimated, compiled=by_compiler)
     assert (board_rows.overlapped(estimated), board_rows.overlapped(compiled)) == ([], ["25 % overlapped"])
     board = Board(model="nano", topology=SLICE, rows=[estimated, compiled])
@@ -235,7 +234,7 @@ def test_what_is_overlapped_is_shown_of_compiled_programs_only() -> None:
     assert "sends 7.5 kB per step; none overlapped with computation; traced 7.5 kB" in said, "over data"
     assert "sends 2.5 kB per step; 100 % overlapped with computation; traced 2.5 kB" in said, "over model"
     assert any(line.startswith("collective-permute ") for line in texts[0].splitlines()), "named in full"
-    assert overlap_words(known[:1]) == "none overlapped with computation"
+    assert overlap_words([known]) == "none overlapped with computation"
 
 
 def test_details_begin_with_what_was_measured() -> None:
