@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,51 +60,44 @@ class Drawn(Lines):
 
 
 class OneWidget(App[None]):
+    """Two rows of 18 cells inside a border."""
+
     CSS = "Drawn { height: 4; width: 20; border: round white; }"
 
     def compose(self) -> ComposeResult:
         yield Drawn()
 
 
-def drawn_by(*changes: Any) -> list[list[tuple[Region, ...]]]:
-    """Returns the regions that each change redraws in a widget of two rows inside a border."""
-
-    async def run() -> list[list[tuple[Region, ...]]]:
-        app = OneWidget()
-        async with app.run_test():
-            widget = app.query_one(Drawn)
-            found: list[list[tuple[Region, ...]]] = []
-            for change in changes:
-                widget.redrawn = []
-                change(widget)
-                found.append(widget.redrawn)
-            return found
-
-    return asyncio.run(run())
-
-
-def show(*lines: str) -> Any:
+def show(*lines: str) -> Callable[[Drawn], None]:
     return lambda widget: widget.show([Content(line) for line in lines])
 
 
-def test_only_changed_lines_are_redrawn() -> None:
-    first, same, other = drawn_by(show("a", "b"), show("a", "b"), show("a", "c"))
-    assert first == [(Region(0, 0, 18, 1), Region(0, 1, 18, 1))]
-    assert same == []
-    assert other == [(Region(0, 1, 18, 1),)]
+def title(text: str) -> Callable[[Drawn], None]:
+    return lambda widget: set_titles(widget, text, "[x]")
 
 
-def test_lines_below_the_edge_are_not_drawn() -> None:
-    _, below = drawn_by(show("a", "b", "c"), show("a", "b", "d"))
-    assert below == []
+FIRST, SECOND = Region(0, 0, 18, 1), Region(0, 1, 18, 1)
 
 
-def test_an_unchanged_title_does_not_redraw_the_widget() -> None:
-    titled = [lambda widget, title=title: set_titles(widget, title, "[x]") for title in ("[a] b", "[a] b", "c")]
-    first, same, other = drawn_by(*titled)
-    assert first == [(), ()]
-    assert same == []
-    assert other == [()]
+@pytest.mark.parametrize(
+    ("changes", "redrawn"),
+    [
+        ([show("a", "b"), show("a", "b"), show("a", "c")], [[(FIRST, SECOND)], [], [(SECOND,)]]),
+        ([show("a", "b", "c"), show("a", "b", "d")], [[(FIRST, SECOND)], []]),
+        ([title("[a] b"), title("[a] b"), title("c")], [[(), ()], [], [()]]),
+    ],
+    ids=["changed lines", "lines below the edge", "a title"],
+)
+async def test_only_what_has_changed_is_redrawn(
+    changes: list[Callable[[Drawn], None]], redrawn: list[list[tuple[Region, ...]]]
+) -> None:
+    app = OneWidget()
+    async with app.run_test():
+        widget = app.query_one(Drawn)
+        for change, regions in zip(changes, redrawn, strict=True):
+            widget.redrawn = []
+            change(widget)
+            assert widget.redrawn == regions
 
 
 async def test_keys_are_drawn_again_only_where_they_change(home: Path) -> None:

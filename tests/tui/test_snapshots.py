@@ -24,35 +24,25 @@ LINES = {
     "mesh": [
         "│ data               index 0 of 4; group: devices 0, 2, 4, 6 ",
         "│ peak, predicted     ━─────────────────────────────────────────────── 45.1 MB ",
-        "│ in use, fullest     ━─────────────────────────────────────────────── 5.18 MB ",
         "─ data 4 × model 2 ─╯",
     ],
     "lint": ["│ no findings so far, from parameters, moments and collectives "],
     "compare": [
         "╭─ presets on 8 × cpu ─",
         "│ preset               mesh   step time  in use     peak     sent ",
-        "│ ○ dp                 8×1        1.1 s          46.9 MB   5.9 MB ",
         "│ ● dp-tp2             4×2       834 ms          45.1 MB  7.31 MB ",
-        "│ memory         46.9 MB of 3.16 GB, of which state + batch 10.1 MB, compiled  │",
     ],
     "plan": [" slice v5e:4x4          batch 16        press t to choose a slice, e.g. v5e:4x4"],
-    "rules": [
-        "│  heads            model ",
-        "│  saved_embed      like heads ",
-        "││ Not connected to an engine, and only",
-    ],
+    "rules": ["│  heads            model ", "││ Not connected to an engine, and only"],
     "time": [
         "╭─ dp-tp2: a step of 509 ms, by the clock 517 ms ─",
-        "│ █ products 4 %   ▓ fusions 19 %   ▒ copies 9 %   = exposed 22 % ",
         "│ : waiting 30 %   i input 0 %   h host 4 %   · idle 11 % ",
         "│ all-reduce over d…  blocks              16.4 %   83 ms  blocks.py:88 ",
         "─ steps 116 to 120 ─╯",
     ],
     "log": [
-        " 08:07:07 · compiled dp-tp2 in 23.7 s: data 4 × model 2 (waiting for the",
         " 08:07:22 · checkpoint of step 50: 52 arrays, 9.46 MB on disk after 1.2 s",
         " 08:07:48 · fsdp → dp-tp2 at step 80: moved 36.1 MB, stalled 128 ms, compiled",
-        " 08:08:23 · engine stopped (finished) at step 120",
     ],
 }
 """Some of what other views show."""

@@ -124,17 +124,6 @@ async def time_view(
         yield app, pilot
 
 
-async def test_no_time_is_cut_in_80_columns_and_the_filter_leaves_collectives(home: Path) -> None:
-    async with time_view(recorded()) as (app, pilot):
-        row = "│ all-reduce over m…  blocks/attention    14.1 %   72 ms  blocks.py:88"
-        await until(lambda: row in screen_text(app), "the operations")
-        text = screen_text(app)
-        assert "waiting 30 %" in text and "other fusions" in text and "operation: all-reduce.99" in text
-        await pilot.press("slash", *"all-reduce", "enter")
-        await until(lambda: "other fusions" not in screen_text(app), "collectives alone")
-        assert "│ all-reduce over m…  blocks/attention  14.1 %   72 ms  blocks.py:88" in screen_text(app)
-
-
 @pytest.mark.parametrize(
     ("event", "opens", "says"),
     [
