@@ -114,12 +114,7 @@ def test_io_counts_as_activity(home: Path) -> None:
             os.write(write, b"x" * 4096)
             os.read(read, 4096)
         activity.poll()
-        assert activity.active_at > active_at
-        assert activity.bytes >= 2 * 32 * 4096
-
-
-TRAINING = "is training it: `shardtui attach mine` shows it"
-OUTRUN = f"started at the same moment, {TRAINING}"
+        assert activity.active_at > active_at and activity.bytes >= 2 * 32 * 4096
 
 
 @pytest.fixture(scope="module")
@@ -157,22 +152,23 @@ async def test_a_viewer_follows_whoever_resumes_the_run(mine: Path) -> None:
         assert app.state.phase is Phase.STOPPED
 
 
-async def _all(client: EngineClient, steps: int) -> list[AnyEvent]:
-    client.start_engine(Restart(config=msgspec.structs.replace(client.directory.config, steps=steps)))
-    found = [event async for events in client.events() for event in events if not client.is_old(event)]
-    client.discard_if_new()  # as after a run that could not begin
-    return found
-
-
 async def test_the_other_viewers_get_none_of_its_events(mine: Path) -> None:
     """All have found the run free, and have started an engine."""
+
+    async def events_of(client: EngineClient) -> list[AnyEvent]:
+        client.start_engine(Restart(config=msgspec.structs.replace(client.directory.config, steps=3)))
+        found = [event async for events in client.events() for event in events if not client.is_old(event)]
+        client.discard_if_new()  # as after a run that could not begin
+        return found
+
     clients = [EngineClient(RunDirectory(mine)) for _ in range(3)]
-    winner, *losers = sorted(await asyncio.gather(*(_all(client, 3) for client in clients)), key=len, reverse=True)
+    winner, *losers = sorted(await asyncio.gather(*map(events_of, clients)), key=len, reverse=True)
     (started,) = [event for event in winner if isinstance(event, EngineStarted)]
     assert isinstance(winner[-1], EngineStopped)
+    outrun = "started at the same moment, is training it: `shardtui attach mine` shows it"
     for (only,) in losers:
         assert isinstance(only, Failed)
-        assert only.problems == [f"run mine: process {started.pid}, {OUTRUN}"]
+        assert only.problems == [f"run mine: process {started.pid}, {outrun}"]
 
 
 @pytest.mark.core
@@ -186,6 +182,6 @@ def test_a_run_without_events_is_not_discarded_by_the_loser(mine: Path) -> None:
         json.loads(line)["step"] for output, _ in outputs for line in output.splitlines() if '"StepDone"' in line
     ]
     assert trained == [3], "by one of them"
-    assert sum(TRAINING in errors for _, errors in outputs) == 1
+    assert sum("is training it: `shardtui attach mine` shows it" in errors for _, errors in outputs) == 1
     assert (mine / "run.json").exists()
     assert (mine / "checkpoints/3").is_dir()

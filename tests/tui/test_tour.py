@@ -26,24 +26,24 @@ def shown_texts(app: ShardtuiApp) -> list[str]:
 
 async def follow_request(app: ShardtuiApp, pilot: Pilot[None], lesson: Lesson) -> None:
     """Presses the keys that the lesson asks for."""
+
+    async def press(key: str, asks: str) -> None:
+        assert shown_texts(app)[-1].startswith(asks)
+        await pilot.press(key)
+
     match lesson.goal:
         case Goal("open", view):
-            assert shown_texts(app)[-1].startswith(f"Press {KEYS[view]} for ")
-            await pilot.press(KEYS[view])
+            await press(KEYS[view], f"Press {KEYS[view]} for ")
         case Goal("switch", preset):
             if app.current_mode != "watch":
-                assert shown_texts(app)[-1].startswith("Press 1 for Watch, move")
-                await pilot.press("1")
+                await press("1", "Press 1 for Watch, move")
             await choose(app, pilot, preset)
         case Goal("follow"):
-            assert shown_texts(app)[-1].startswith("Press f to follow the device under the cursor.")
-            await pilot.press("f")
+            await press("f", "Press f to follow the device under the cursor.")
         case Goal("profile"):
-            assert shown_texts(app)[-1].startswith("Press p to trace five steps.")
-            await pilot.press("p")
+            await press("p", "Press p to trace five steps.")
         case Goal("visit", page, view):
-            assert shown_texts(app)[-1].startswith(f"Press {KEYS[view]} for ")
-            await pilot.press(KEYS[view])
+            await press(KEYS[view], f"Press {KEYS[view]} for ")
             key = {"memory": "m", "origin": "enter"}[page]
             await until(lambda: f"Press {key}" in shown_texts(app)[-1], "the page's key")
             await pilot.press(key)
@@ -78,11 +78,7 @@ async def test_a_lesson_can_be_skipped_and_says_the_users_keys(home: Path) -> No
         await until(lambda: "Press 3 for Mesh. (3 of 23, f5 skips)" in shown_texts(app), "the third lesson")
         await pilot.press("3")
         await until(lambda: "Press t to follow" in shown_texts(app)[-1], "the view's key")
-
-
-async def test_without_a_tour_its_key_says_what_has_lessons(home: Path) -> None:
-    async with finished(recorded_run()) as (app, pilot):
-        assert not app.screen.query("TourStrip")
+    async with finished(recorded_run("tiny-2")) as (app, pilot):
         await pilot.press("ctrl+n")
         assert {notice.message for notice in app._notifications} == {"only `shardtui tour` has lessons"}
 
