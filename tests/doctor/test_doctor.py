@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -78,40 +79,35 @@ def test_a_device_that_flips_a_bit_is_named(monkeypatch: pytest.MonkeyPatch, dty
     assert (found.verdict, found.found) == ("broken", f"digests differ from the host's on device 5: {dtype}")
 
 
-def test_links_that_are_ten_times_slower_are_named() -> None:
-    rate = 9e10
-    good, bad = ({"x": rate, "y": slower} for slower in (rate, rate / 10))
+def test_links_that_are_slower_than_expected_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = ({"x": 9e10, "y": rate} for rate in (9e10, 9e9))
     assert device_checks.judged(good, {"x": 1e11, "y": 1e11}).verdict == "ok"
     found = device_checks.judged(bad, {"x": 1e11, "y": 1e11})
     assert found.verdict == "warning"
     assert "y 9 GB/s, 9% of 100 GB/s: not as expected over y" in found.found
-
-
-def test_each_dim_of_a_topology_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated devices are far slower than the links of a TPU."""
     found = device_checks.check_rates(jax.devices())
     assert (found.verdict, list(found.numbers)) == ("ok", ["bytes sent per second over all"])
     assert found.numbers["bytes sent per second over all"] > 1e6
     monkeypatch.setattr(device_checks, "topology_of", lambda _: load_topology("v5e:2x4"))
     found = device_checks.check_rates(jax.devices())
-    assert found.verdict == "warning"
+    assert found.verdict == "warning", "simulated devices are far slower than the links of a TPU"
     assert found.found.endswith("not as expected over x, y")
 
 
-def test_a_slice_with_gaps_and_a_kind_without_a_table_are_told_apart() -> None:
-    class Device:
-        platform, process_index, slice_index = "tpu", 0, 0
-
-        def __init__(self, kind: str, *coords: int) -> None:
-            self.device_kind, self.coords = kind, coords
-
-    def check(*devices: Any) -> str:
-        return device_checks.check_topology(devices).found
-
-    v5e = "TPU v5 lite"
-    assert "fill v5e:2x2" in check(*(Device(v5e, x, y, 0) for x in range(2) for y in range(2)))
-    assert "do not fill a slice" in check(Device(v5e, 0, 0, 0), Device(v5e, 1, 1, 0))
-    assert "TPU v99 is not in the tables" in check(Device("TPU v99", 0, 0, 0))
+@pytest.mark.parametrize(
+    ("kind", "coords", "says"),
+    [
+        ("TPU v5 lite", [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0)], "fill v5e:2x2"),
+        ("TPU v5 lite", [(0, 0, 0), (1, 1, 0)], "do not fill a slice"),
+        ("TPU v99", [(0, 0, 0)], "TPU v99 is not in the tables"),
+    ],
+)
+def test_a_slice_with_gaps_and_a_kind_without_a_table_are_told_apart(
+    kind: str, coords: list[tuple[int, ...]], says: str
+) -> None:
+    about: dict[str, Any] = {"platform": "tpu", "process_index": 0, "slice_index": 0, "device_kind": kind}
+    devices: Any = [SimpleNamespace(coords=each, **about) for each in coords]
+    assert says in device_checks.check_topology(devices).found
 
 
 def test_packages_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,12 +115,9 @@ def test_packages_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     real = machine.distribution
 
     def old(name: str) -> Any:
-        class Old:
-            version, requires = "0.1", real(name).requires
-
         if name == "grain":
             raise machine.PackageNotFoundError
-        return Old() if name == "flax" else real(name)
+        return SimpleNamespace(version="0.1", requires=real(name).requires) if name == "flax" else real(name)
 
     monkeypatch.setattr(machine, "distribution", old)
     found = machine.check_packages()
@@ -151,8 +144,7 @@ def test_a_full_disk_is_named() -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (1, "")
     (disk,) = [line for line in run.stdout.splitlines() if " disk " in line]
-    assert disk.startswith("broken")
-    assert "the disk is full (File too large)" in disk
+    assert disk.startswith("broken") and "the disk is full (File too large)" in disk
     assert "10 ok, 0 warnings, 1 broken. Report, without names: " in run.stdout
 
 
@@ -223,17 +215,14 @@ def test_simulated_devices_are_fine(state: Path) -> None:
     command = [*SHARDTUI, "doctor", "--train", "--json", "--devices", "4"]
     run = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "140"})
     assert run.returncode == 0, run.stdout + run.stderr
-    report = json.loads(run.stdout)
-    assert {check["name"]: check["verdict"] for check in report["checks"]} == dict.fromkeys(
-        (
-            *("terminal", "interpreter", "packages", "accelerators", "disk", "sockets", "compilation cache", "clock"),
-            *("devices", "topology", "presets", "attention", "experts", "digests", "links", "training"),
-            *("peak memory", "kill and resume", "switches", "checkpoint", "trace"),
-        ),
-        "ok",
-    )
-    numbers = {check["name"]: check["numbers"] for check in report["checks"]}
-    assert numbers["switches"]["largest relative difference of a loss"] < 1e-5
+    checks = {check["name"]: check for check in json.loads(run.stdout)["checks"]}
+    assert set(checks) == {
+        *("terminal", "interpreter", "packages", "accelerators", "disk", "sockets", "compilation cache", "clock"),
+        *("devices", "topology", "presets", "attention", "experts", "digests", "links", "training"),
+        *("peak memory", "kill and resume", "switches", "checkpoint", "trace"),
+    }
+    assert {check["verdict"] for check in checks.values()} == {"ok"}
+    assert checks["switches"]["numbers"]["largest relative difference of a loss"] < 1e-5
     assert not list((state / "shardtui" / "runs").iterdir())
 
 
