@@ -106,10 +106,8 @@ async def test_a_chain_is_walked_by_keys_and_kept_and_another_rule_is_tried(
 @pytest.mark.slow
 async def test_a_collective_says_why_it_is_needed(home: Path) -> None:
     """Of a program compiled now: an estimate is for the same line of the source."""
-    async with finished(record_inspections(recordings.inspections(TINY, 8, "fsdp-tp2"), "collective"), (80, 24)) as (
-        app,
-        pilot,
-    ):
+    directory = record_inspections(recordings.inspections(TINY, 8, "fsdp-tp2"), "collective")
+    async with finished(directory, (80, 24)) as (app, pilot):
         await press(pilot, "4")
         found = app.screen.infos.items()
         key = next(key for key, info in found if (info.kind, info.axes, info.count) == ("all-reduce", ["model"], 2))
@@ -121,10 +119,20 @@ async def test_a_collective_says_why_it_is_needed(home: Path) -> None:
         assert texts(app)[2].startswith("  because the product at attention.py:")
 
 
-async def test_a_finding_ends_at_the_rule_at_fault(home: Path, described: list[Inspection]) -> None:
+async def test_a_finding_leads_to_its_array_and_ends_at_the_rule_at_fault(
+    home: Path, described: list[Inspection]
+) -> None:
     async with finished(record_inspections(described[:1], "finding")) as (app, pilot):
         await press(pilot, "5")
+        text = screen_text(app)
+        assert "S105 redundant-compute" in text and "FLOP of matrix products, but a step needs" in text
         (name,) = put_on_finding(app, "S106").arrays
+        await press(pilot, "enter")
+        await until(lambda: isinstance(app.screen, ArraysScreen), "the Arrays view")
+        pane = app.screen.query_one("ShardingPane")
+        await until(lambda: pane.subject and pane.subject.array.name == name, "the array")
+        await press(pilot, "5")
+        put_on_finding(app, "S106")
         await press(pilot, "o")
         await explained(app)
         at = texts(app).index("where to change it: its chains end at")

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from shardtui.engine.base.processes import children
 from shardtui.engine.explain.explanation import CompiledProgram, Explanation, Link, Rematerialization, ValueOrigin
@@ -106,14 +105,15 @@ def test_text_is_printed_if_asked_for(folder: Path) -> None:
     assert b"collectives, estimated" in terminal.output
 
 
-def value(name: str, axes: list[list[str]], source: str = "") -> ValueOrigin:
+def value(name: str, *axes: list[str], role: str = "argument", dtype: str = "f32") -> ValueOrigin:
     origin = [
         Link(dim=dim, axis=axis, kind="input", what=f"argument {name}", source="")
         for dim, split in enumerate(axes)
         for axis in split
     ]
-    role = "value" if source else "argument"
-    return ValueOrigin(name=name, shape=[1024, 1024], dtype="f32", axes=axes, role=role, source=source, origin=origin)
+    source = "a.py:3" if role == "value" else ""
+    shape = [1024, 1024]
+    return ValueOrigin(name=name, shape=shape, dtype=dtype, axes=[*axes], role=role, source=source, origin=origin)
 
 
 def codes(*values: ValueOrigin, compiled: CompiledProgram | None = None) -> list[tuple[str, list[str]]]:
@@ -124,13 +124,11 @@ def codes(*values: ValueOrigin, compiled: CompiledProgram | None = None) -> list
 
 
 def test_what_is_replicated_is_found_among_parts_of_one_argument() -> None:
-    batch = value("x", [["data"], []])
-    split, whole = value("params['a']", [[], ["model"]]), value("params['b']", [[], []])
-    assert codes(batch, split, whole) == [("S101", ["params['b']"])]
-    assert codes(batch, split, value("other", [[], []])) == []
-    assert codes(batch, split, value("params.tanh", [[], []], source="a.py:3")) == [], "it is no argument"
-    part = value("params['c']", [["model:(1)2"], []])
-    assert codes(batch, split, part) == [], "split over a part of the axis"
+    batch, split = value("x", ["data"], []), value("params['a']", [], ["model"])
+    assert codes(batch, split, value("params['b']", [], [])) == [("S101", ["params['b']"])]
+    assert codes(batch, split, value("other", [], [])) == []
+    assert codes(batch, split, value("params.tanh", [], [], role="value")) == [], "it is no argument"
+    assert codes(batch, split, value("params['c']", ["model:(1)2"], [])) == [], "split over a part of the axis"
 
 
 def test_idle_axes_and_rematerializations_are_found() -> None:
@@ -140,12 +138,12 @@ def test_idle_axes_and_rematerializations_are_found() -> None:
     compiled = CompiledProgram(
         collectives=[], differs=[], rematerializations=[warned], argument_bytes=0, output_bytes=0, temporary_bytes=0
     )
-    found = codes(value("x", [["data"], []]), value("y", [[], []]), compiled=compiled)
+    found = codes(value("x", ["data"], []), value("y", [], []), compiled=compiled)
     assert found == [("S104", ["y"]), ("S107", ["h"])]
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("bf16", 2), ("i1", 1), ("i4", 1), ("complex<f32>", 8)])
 def test_captured_arrays_have_the_bytes_of_their_dtype(dtype: str, width: int) -> None:
-    captured = msgspec.structs.replace(value("captured[0]", [[], []]), role="captured", dtype=dtype)
+    captured = value("captured[0]", [], [], role="captured", dtype=dtype)
     explained = Explanation(program="a.py:f", mesh={"data": 1}, values=[captured], collectives=[])
     assert [found.bytes_per_device for found in program_findings(explained)] == [1024 * 1024 * width]
