@@ -11,6 +11,7 @@ import pytest
 from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.base.processes import children
 from shardtui.engine.explain.explanation import Explanation, StepRequest
+from shardtui.engine.hlo.lint import Finding
 from shardtui.engine.wire.events import Inspection
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.explainer import Rules
@@ -25,7 +26,7 @@ from textual.pilot import Pilot
 from ..conftest import TINY, tiny_config
 from . import recordings
 from .test_app import finished, until
-from .test_views import press, put_on_finding, record_inspections
+from .test_views import press, record_inspections
 
 UP = "blocks.mlp.up"
 
@@ -48,6 +49,14 @@ async def open_array(app: ShardtuiApp, pilot: Pilot, name: str) -> None:
 def put_on(app: ShardtuiApp, text: str) -> None:
     at = next(number for number, line in enumerate(texts(app)) if text in line)
     app.screen.query_one("OptionList").highlighted = at
+
+
+def put_on_finding(app: ShardtuiApp, code: str) -> Finding:
+    """Puts the cursor of Lint on the first finding with this code."""
+    options, findings = app.screen.query_one("OptionList"), app.screen.query_one("FindingList").findings
+    key, found = next((key, found) for key, found in findings.items() if found.code == code)
+    options.highlighted = options.get_option_index(key)
+    return found
 
 
 async def explained(app: ShardtuiApp) -> None:

@@ -35,7 +35,6 @@ from ..conftest import tiny_config
 from .test_app import until
 
 SLICE = "v5e:2x4"
-LONG = 120.0
 
 
 async def compiled_by(planner: Planner) -> list[str]:
@@ -63,7 +62,7 @@ async def test_a_plan_says_that_it_waits_for_other_plans(home: Path, compilers: 
         assert progress_text(planner).startswith("waiting for other plans, ")
         assert progress(planner).startswith("waiting for other plans to compile for ")
         others.close()
-        await asyncio.wait_for(plan, LONG)
+        await asyncio.wait_for(plan, 120)
     assert "the TPU compiler does not know this slice" in planner.board.rows[0].problems[0]
 
 

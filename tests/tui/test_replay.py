@@ -33,12 +33,6 @@ def start(seconds: float) -> list[Event]:
     return [started(time=NOON + seconds), TrainingStarted(preset="dp", time=NOON + seconds)]
 
 
-def timed(*events: Event) -> RunDirectory:
-    directory = recorded_run()
-    record(directory, *events)
-    return directory
-
-
 @asynccontextmanager
 async def over(directory: RunDirectory, speed: float) -> AsyncIterator[tuple[ShardtuiApp, Pilot[None]]]:
     async with shown(Replay(directory.events, speed), size=(100, 30)) as (app, pilot):
@@ -59,7 +53,8 @@ async def over(directory: RunDirectory, speed: float) -> AsyncIterator[tuple[Sha
 async def test_events_are_played_at_their_pace_times_the_speed(
     home: Path, events: list[Event], speed: float, least: float
 ) -> None:
-    directory = timed(*events)
+    directory = recorded_run()
+    record(directory, *events)
     began = time.monotonic()
     found = [event async for events in Replay(directory.events, speed).events() for event in events]
     assert least <= time.monotonic() - began < 5
@@ -67,8 +62,9 @@ async def test_events_are_played_at_their_pace_times_the_speed(
 
 
 async def test_space_pauses_and_resumes(home: Path) -> None:
-    reports = [done(number, number / 10) for number in range(1, 1000)]
-    async with over(timed(*start(0), *reports), 1) as (app, pilot):
+    directory = recorded_run()
+    record(directory, *start(0), *(done(number, number / 10) for number in range(1, 1000)))
+    async with over(directory, 1) as (app, pilot):
         await until(lambda: app.state.step >= 2, "steps")
         await until(lambda: "replay ×1" in status(app), "the speed")
         await press(pilot, "space")
@@ -127,28 +123,25 @@ async def test_damaged_lines_are_left_out_and_counted(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("place", "says"),
     [
-        (["tiny-2"], "run tiny-2: no such run"),
-        (["tiny-2"], "did you mean tiny-1?"),
-        (["Über"], "run 'Über': a name has 1 to 64 characters"),
-        (["{home}/nowhere/events.jsonl"], "nowhere/events.jsonl: no such file: name a run"),
-        (["{home}"], "events.jsonl: no such file: the run has recorded nothing yet"),
-        (["{home}/empty.jsonl"], "empty.jsonl: no event in it"),
-        (["{home}/text.jsonl"], "text.jsonl: none of its 2 lines is an event"),
-        (["/dev/null"], "a character device, not a regular file"),
-        (["tiny-1"], "the UI needs a terminal"),
-        (["{home}/state/shardtui/runs/tiny-1"], "the UI needs a terminal"),
-        (["{home}/state/shardtui/runs/tiny-1/events.jsonl"], "the UI needs a terminal"),
+        ("tiny-2", "did you mean tiny-1?"),
+        ("Über", "run 'Über': a name has 1 to 64 characters"),
+        ("{home}/nowhere/events.jsonl", "nowhere/events.jsonl: no such file: name a run"),
+        ("{home}", "events.jsonl: no such file: the run has recorded nothing yet"),
+        ("{home}/empty.jsonl", "empty.jsonl: no event in it"),
+        ("{home}/text.jsonl", "text.jsonl: none of its 2 lines is an event"),
+        ("/dev/null", "a character device, not a regular file"),
+        ("tiny-1", "the UI needs a terminal"),
+        ("{home}/state/shardtui/runs/tiny-1", "the UI needs a terminal"),
+        ("{home}/state/shardtui/runs/tiny-1/events.jsonl", "the UI needs a terminal"),
     ],
 )
-def test_wrong_input_gets_a_message(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
+def test_wrong_input_gets_a_message(home: Path, capsys: pytest.CaptureFixture[str], place: str, says: str) -> None:
     recorded_run()
     (home / "empty.jsonl").touch()
     (home / "text.jsonl").write_text("to be\nor not\n")
-    assert main(["replay", *(argument.format(home=home) for argument in arguments)]) == 2
+    assert main(["replay", place.format(home=home)]) == 2
     assert says in capsys.readouterr().err
 
 

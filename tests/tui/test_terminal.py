@@ -22,9 +22,6 @@ from ..processes import awaited
 from ..recorded import events_in
 from ..terminal import NEW_RUN, WITHOUT_HANG_UP, Terminal, training
 
-ALTERNATE_SCREEN = b"\x1b[?1049h"
-"""Switches to the alternate screen, on which the UI is drawn."""
-
 
 def assert_trains(directory: RunDirectory) -> None:
     def step() -> int:
@@ -107,7 +104,7 @@ def test_the_splash_is_erased_before_the_ui_is_drawn(home: Path) -> None:
     terminal.until(lambda text: "■ stopped" in text and "1 Watch" in text, "the end, and the keys")
     terminal.send("d")
     assert terminal.exit_code() == 0
-    before, after = terminal.output.split(ALTERNATE_SCREEN, 1)
+    before, after = terminal.output.split(b"\x1b[?1049h", 1)  # the alternate screen, on which the UI is drawn
     assert before == (SPLASH + ERASE).encode()
     assert SPLASH.strip().encode() not in after
 

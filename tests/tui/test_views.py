@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from shardtui.engine.base import formatting
 from shardtui.engine.hlo.layout import bytes_per_device
-from shardtui.engine.hlo.lint import Finding
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.events import DevicesDiffer, EngineStopped, Event, Inspection, TrainingStarted, WrongDevice
 from shardtui.engine.wire.run_directory import RunDirectory
@@ -48,11 +47,6 @@ def described() -> list[Inspection]:
     return recordings.described("dp", "pitfall-first-dim", "fsdp-tp2")
 
 
-def array_count(inspection: Inspection) -> int:
-    """Counts the arrays of the state and the batch, and the gradients and activations."""
-    return len(inspection.compiled.arrays) + len(inspection.inspected.arrays)
-
-
 def table(app: ShardtuiApp) -> DataTable:
     return app.screen.query_one(DataTable)
 
@@ -62,39 +56,31 @@ def names(app: ShardtuiApp) -> list[str]:
     return [str(table(app).get_row_at(row)[0]).strip(" ●▾▸") for row in range(table(app).row_count)]
 
 
-def per_device(app: ShardtuiApp) -> list[int]:
-    """Returns the bytes that a device has of each array, in the order of the table."""
-    arrays, mesh = app.screen.query_one("ArrayTable"), app.state.layout.mesh
-    return [bytes_per_device(arrays.found[key].arrays[0], mesh) for key in arrays.keys]
-
-
-def put_on_finding(app: ShardtuiApp, code: str) -> Finding:
-    """Puts the cursor of Lint on the first finding with this code."""
-    options, findings = app.screen.query_one("OptionList"), app.screen.query_one("FindingList").findings
-    key, found = next((key, found) for key, found in findings.items() if found.code == code)
-    options.highlighted = options.get_option_index(key)
-    return found
-
-
 async def press(pilot: Pilot, *keys: str) -> None:
     await pilot.press(*keys)
     await pilot.pause()
 
 
 async def test_arrays_are_sorted_filtered_and_folded(home: Path, described: list[Inspection]) -> None:
-    count = array_count(described[-1])
+    count = len(described[-1].compiled.arrays) + len(described[-1].inspected.arrays)
     async with finished(record_inspections(described, "arrays")) as (app, pilot):
+
+        def per_device() -> list[int]:
+            mesh, found = app.state.layout.mesh, arrays.found
+            return [bytes_per_device(found[key].arrays[0], mesh) for key in arrays.keys]
+
         await press(pilot, "2")
+        arrays = app.screen.query_one("ArrayTable")
         assert len(names(app)) == count
         assert names(app)[0] == "embedding", "the largest of those replicated twice under fsdp-tp2"
         assert f"─ {count} arrays ─" in screen_text(app)
-        while app.screen.query_one("ArrayTable").sorted_by != "per device":
+        while arrays.sorted_by != "per device":
             await press(pilot, "o")
-        each = per_device(app)
+        each = per_device()
         assert each == sorted(each, reverse=True) and len(set(each)) > 2
         await press(pilot, "O")
-        assert per_device(app) == each[::-1]
-        while app.screen.query_one("ArrayTable").sorted_by != "array":
+        assert per_device() == each[::-1]
+        while arrays.sorted_by != "array":
             await press(pilot, "o")
         assert names(app) == sorted(names(app))
         await press(pilot, "slash", *"grad mlp@model", "enter")
@@ -272,7 +258,7 @@ async def test_views_of_512_devices_and_48_layers(home: Path) -> None:
     assert {info.count for info in wide.compiled.collectives or ()} >= {1, 48}
     async with finished(record_inspections([wide], "wide")) as (app, pilot):
         await press(pilot, "2")
-        assert len(names(app)) == array_count(wide)
+        assert len(names(app)) == len(wide.compiled.arrays) + len(wide.inspected.arrays)
         await press(pilot, "slash", *"blocks.mlp.up.kernel parameter", "enter")
         pane = app.screen.query_one("ShardingPane")
         pane.focus()
