@@ -12,17 +12,10 @@ from pathlib import Path
 
 import pytest
 from shardtui.engine.base.user_error import UserError
+from shardtui.engine.wire import events as wire
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Pause, Stop
-from shardtui.engine.wire.events import (
-    AnyEvent,
-    Disconnected,
-    EngineStarted,
-    EngineStopped,
-    Paused,
-    Reconnected,
-    StepsDone,
-)
+from shardtui.engine.wire.events import AnyEvent, Disconnected, EngineStopped, Reconnected, StepsDone
 from shardtui.engine.wire.framing import VERSION
 from shardtui.tui.cli.run import attach_command
 from shardtui.tui.client.engine_client import EngineClient
@@ -118,7 +111,7 @@ async def test_a_lost_connection_is_a_state_after_which_only_what_was_missed_fol
     await follow(Reconnected)
     assert (state.phase, state.problems) == (Phase.TRAINING, [])
     await client.send(Pause())
-    await follow(Paused)
+    await follow(wire.Paused)
     assert why_not("restart", state).startswith("the run is on tpu-vm: `shardtui --resume ")
     await client.send(Stop())
     await follow(EngineStopped)
@@ -141,7 +134,7 @@ async def test_a_run_that_is_resumed_there_is_followed(home: object, ssh: Path) 
     async with asyncio.timeout(SECONDS):
         await resumed
     stream = aiter(client.events())
-    await until_event(EngineStarted, stream)
+    await until_event(wire.EngineStarted, stream)
     await until_event(StepsDone, stream)
     await client.send(Stop())
     await until_event(EngineStopped, stream)
