@@ -1,7 +1,6 @@
 """A compiler that ends, or stands still, while a switch is prepared: the run goes on under the old preset, and the same
 switch succeeds later."""
 
-import json
 import os
 import re
 import resource
@@ -16,8 +15,9 @@ from shardtui.engine.base.processes import children
 from shardtui.engine.program.compiler_process import QUESTION
 from shardtui.engine.wire.commands import SwitchPreset
 
+from ..conftest import SETTINGS
 from ..processes import awaited
-from .messages import Living
+from .launched import Launched, printed
 from .row import Row, tried
 
 LIMIT = 120.0
@@ -31,57 +31,45 @@ def _limit(pid: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (used + ROOM, used + ROOM))
 
 
-FAULTS: dict[str, tuple[Callable[[int], object], str]] = {
-    "abort of the compiler": (lambda pid: os.kill(pid, signal.SIGABRT), "the compiler's process was ended by SIGABRT"),
-    "SIGSEGV in the compiler": (
-        lambda pid: os.kill(pid, signal.SIGSEGV),
-        "the compiler's process was ended by SIGSEGV",
-    ),
-    "SIGKILL to the compiler": (
-        lambda pid: os.kill(pid, signal.SIGKILL),
-        "the compiler's process was ended by SIGKILL",
-    ),
-    "the compiler stands still": (lambda pid: os.kill(pid, signal.SIGSTOP), "stopped by a signal"),
+FAULTS: dict[str, tuple[signal.Signals | Callable[[int], object], str]] = {
+    "abort of the compiler": (signal.SIGABRT, "the compiler's process was ended by SIGABRT"),
+    "the compiler stands still": (signal.SIGSTOP, "stopped by a signal"),
     "the compiler's memory is limited": (_limit, "out of memory on this machine|LLVM ERROR"),
 }
-"""What is done to the compiler's process, and what the failed switch says."""
+"""What is sent or done to the compiler's process, and what the failed switch says."""
 
 
 def run(times: int) -> Iterator[Row]:
     """Yields a row for each fault."""
-    for injected, (inject, words) in FAULTS.items():
-        yield tried(injected, times, partial(_injected, inject, words))
+    for injected, (fault, words) in FAULTS.items():
+        yield tried(injected, times, partial(_fail_a_switch, fault, words))
 
 
-def _injected(inject: Callable[[int], object], words: str) -> str:
-    with tempfile.TemporaryDirectory(prefix="shardtui-compilers-") as folder:
-        _fail_a_switch(Path(folder), inject, words)
-    return "the switch failed with these words, no step was lost, the next one succeeded"
-
-
-def _fail_a_switch(folder: Path, inject: Callable[[int], object], words: str) -> None:
-    living = Living(folder, XDG_CACHE_HOME=str(folder))
-    living.until("StepDone")
-    awaited(lambda: _compilers(living.engine), "a compiler", LIMIT)  # of what a save needs
-    awaited(lambda: not _compilers(living.engine), "the end of the compiler", LIMIT)
-    living.send(SwitchPreset("fsdp"))
-    while living.until("PresetCompiling")["phase"] != "compile":
-        pass
-    inject(awaited(lambda: _compilers(living.engine), "a compiler of the switch", LIMIT)[0])
-    failed = living.until("SwitchFailed", "Switched", "EngineLost")
-    assert failed["type"] == "SwitchFailed", f"{failed['type']}: {failed}"
-    assert re.search(words, failed["problems"][0]), failed["problems"]
-    assert failed["preset"] == "dp", failed
-    assert living.until("StepDone")["step"] > failed["step"]
-    living.send(SwitchPreset("fsdp"))
-    assert living.until("Switched", "SwitchFailed", "EngineLost")["type"] == "Switched"
-    living.until("StepDone")
-    result = living.stop()
-    made = [json.loads(line) for line in result.stdout.splitlines()]
-    steps = [event["step"] for event in made if event["type"] == "StepDone"]
+def _fail_a_switch(fault: signal.Signals | Callable[[int], object], words: str) -> str:
+    cache = tempfile.mkdtemp(prefix="compilers-", dir=Path.cwd())
+    with Launched(Path(cache).name, *SETTINGS, XDG_CACHE_HOME=cache) as run:
+        run.until("StepDone")
+        awaited(lambda: _compilers(run.engine), "a compiler", LIMIT)  # of what a save needs
+        awaited(lambda: not _compilers(run.engine), "the end of the compiler", LIMIT)
+        run.send(SwitchPreset("fsdp"))
+        while run.until("PresetCompiling")["phase"] != "compile":
+            pass
+        compiler = awaited(lambda: _compilers(run.engine), "a compiler of the switch", LIMIT)[0]
+        os.kill(compiler, fault) if isinstance(fault, signal.Signals) else fault(compiler)
+        failed = run.until("SwitchFailed", "Switched", "EngineLost")
+        assert failed["type"] == "SwitchFailed", failed
+        assert re.search(words, failed["problems"][0]), failed["problems"]
+        assert failed["preset"] == "dp", failed
+        assert run.until("StepDone")["step"] > failed["step"]
+        run.send(SwitchPreset("fsdp"))
+        assert run.until("Switched", "SwitchFailed", "EngineLost")["type"] == "Switched"
+        run.until("StepDone")
+        result = run.stop()
+    steps = [event["step"] for event in printed(result, "StepDone")]
     assert steps == list(range(1, len(steps) + 1)), "steps are missing"
-    assert "Traceback" not in living.directory.log.read_text(), "a traceback in engine.log"
+    assert "Traceback" not in run.directory.log.read_text(), "a traceback in engine.log"
     assert f"switch to fsdp failed: {failed['problems'][0]}" in result.stderr, result.stderr
+    return "the switch failed with these words, no step was lost, the next one succeeded"
 
 
 def _compilers(engine: int) -> list[int]:

@@ -2,12 +2,11 @@
 
 import json
 import logging
-import os
 import random
-import subprocess
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,12 +14,14 @@ from etils import epath
 from jax.sharding import SingleDeviceSharding
 from shardtui.engine.checkpoint.arrays import load_arrays
 from shardtui.engine.checkpoint.directory import CheckpointDirectory, check_digests, state_names
-from shardtui.engine.checkpoint.manifest import FILE_NAME, Manifest
+from shardtui.engine.checkpoint.manifest import FILE_NAME
 from shardtui.engine.distributed.outcomes import Damaged
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.digest import digests
+from shardtui.engine.wire import run_directory
 
-from ..conftest import SETTINGS, SHARDTUI
+from ..conftest import SETTINGS
+from .launched import Finished, printed, shardtui
 from .row import Row
 
 FLIPS = 20
@@ -28,17 +29,24 @@ UNCHECKED_FLIPS = 4
 """Flips per round in array files that are loaded without the check of files, by the arrays' digests alone."""
 STEP = 6
 """Step of the damaged checkpoint."""
+WAYS: dict[str, Callable[[bytes], bytes | None]] = {
+    "deleted": lambda data: None,
+    "emptied": lambda data: b"",
+    "cut to half": lambda data: data[: len(data) // 2],
+    "grown by a byte": lambda data: data + b"\0",
+}
+"""What happens to whole files."""
 
 
 class Subject:
     """The newest checkpoint of a real run, and its arrays."""
 
     def __init__(self) -> None:
-        command = [*SHARDTUI, "train", "--run=damage", f"--steps={STEP}", "--checkpoint-every=2", *SETTINGS]
-        subprocess.run(command, check=True, capture_output=True)
-        self.folder = Path(os.environ["XDG_STATE_HOME"], "shardtui/runs/damage/checkpoints")
+        trained = shardtui("train", "--run=damage", f"--steps={STEP}", "--checkpoint-every=2", *SETTINGS)
+        assert trained.returncode == 0, trained.stderr
+        self.folder = run_directory.find("damage").path / "checkpoints"
         self.place = CheckpointDirectory(epath.Path(self.folder))
-        self.manifest: Manifest = self.place.checked(STEP)
+        self.manifest = self.place.checked(STEP)
         self.files = sorted(path for path in (self.folder / str(STEP)).rglob("*") if path.is_file())
         self.task = Task(self.manifest.config, "cpu")
         self.expected = self.load()
@@ -53,129 +61,94 @@ class Subject:
         check_digests(state, state_names(self.task), self.manifest, jax.jit(digests))
         return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
-    def names(self, file: Path) -> bool:
-        """Returns whether the check of files reports this one as damaged."""
+    def loaded(self) -> str:
+        """Returns what loading damaged arrays has come to."""
         try:
-            self.place.checked(STEP)
-        except Damaged as error:
-            return any(problem.startswith((file.name, f"{file.parent.name}/{file.name}")) for problem in error.problems)
+            found = self.load()
+        except Damaged:
+            return "digest differs"
+        except Exception:
+            return "refused by Orbax"
+        same = all(a.tobytes() == b.tobytes() for a, b in zip(found, self.expected, strict=True))
+        return "all bits equal" if same else "WRONG"
+
+    def names(self, file: Path, data: bytes | None) -> bool:
+        """Returns whether the check of files reports this one as damaged where it has other bytes."""
+        with _changed(file, data):
+            try:
+                self.place.checked(STEP)
+            except Damaged as error:
+                said = (file.name, f"{file.parent.name}/{file.name}")
+                return any(problem.startswith(said) for problem in error.problems)
         return False
 
 
-def flipped(data: bytes, chance: random.Random) -> bytes:
-    """Returns the bytes with one random bit flipped."""
-    at = chance.randrange(len(data))
-    return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+@contextmanager
+def _changed(file: Path, data: bytes | None) -> Iterator[None]:
+    """In which a file has other bytes, or is deleted if `data` is None."""
+    before = file.read_bytes()
+    file.unlink() if data is None else file.write_bytes(data)
+    try:
+        yield
+    finally:
+        file.write_bytes(before)
 
 
-def run(times: int) -> list[Row]:
+def flipped(file: Path, chance: random.Random) -> bytes:
+    """Returns the file's bytes with one random bit flipped."""
+    data = bytearray(file.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return bytes(data)
+
+
+def run(times: int) -> Iterator[Row]:
     """Flips `times` as many bits as the short form."""
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # Orbax leaves errors of damaged files to its tasks
-    subject, chance = Subject(), random.Random(0)
-    return [
-        *_flips(subject, chance, FLIPS * times),
-        _flips_unchecked(subject, chance, UNCHECKED_FLIPS * times),
-        *_whole_files(subject),
-        *_resumes(subject, chance),
-    ]
-
-
-def _flips(subject: Subject, chance: random.Random, times: int) -> list[Row]:
-    """Flips bits in all files in turn, so that small files are hit as often as large ones."""
-    files = [file for file in subject.files if file.stat().st_size]
-    named = sum(_is_named(subject, files[n % len(files)], chance) for n in range(times))
-    return [Row("one bit flipped in a checkpoint", times, named, f"over all {len(files)} files, each named")]
-
-
-def _is_named(subject: Subject, file: Path, chance: random.Random) -> bool:
-    return _is_named_after(subject, file, lambda data: flipped(data, chance))
-
-
-class changed:
-    """A context in which the file has other bytes, or is deleted if `data` is None."""
-
-    def __init__(self, file: Path, data: bytes | None) -> None:
-        self.file, self.data = file, data
-
-    def __enter__(self) -> None:
-        self.before = self.file.read_bytes()
-        self.file.unlink() if self.data is None else self.file.write_bytes(self.data)
-
-    def __exit__(self, *_: object) -> None:
-        self.file.write_bytes(self.before)
+    subject, chance, flips = Subject(), random.Random(0), FLIPS * times
+    files = [file for file in subject.files if file.stat().st_size]  # in turn, small ones are hit as often as large
+    named = sum(subject.names(file, flipped(file, chance)) for file in (files[n % len(files)] for n in range(flips)))
+    yield Row("one bit flipped in a checkpoint", flips, named, f"over all {len(files)} files, each named")
+    yield _flips_unchecked(subject, chance, UNCHECKED_FLIPS * times)
+    for way, change in WAYS.items():
+        changes = [(file, change(data)) for file in subject.files if change(data := file.read_bytes()) != data]
+        found = sum(subject.names(*each) for each in changes)
+        yield Row(f"each file of a checkpoint {way}", len(changes), found, "each named")
+    yield from _resumes(subject, chance)
 
 
 def _flips_unchecked(subject: Subject, chance: random.Random, times: int) -> Row:
     """Flips bits without the check of files: the arrays' digests are the second line of defense."""
     arrays = [file for file in subject.files if file.parent.name == "d"]
-    outcome = {"refused by Orbax": 0, "digest differs": 0, "all bits equal": 0, "WRONG": 0}
+    outcome = Counter[str]()
     for n in range(times):
         file = arrays[n % len(arrays)]
-        with changed(file, flipped(file.read_bytes(), chance)):
-            outcome[_loaded(subject)] += 1
-    note = ", ".join(f"{count} {what}" for what, count in outcome.items() if count)
+        with _changed(file, flipped(file, chance)):
+            outcome[subject.loaded()] += 1
+    kinds = ("refused by Orbax", "digest differs", "all bits equal", "WRONG")
+    note = ", ".join(f"{outcome[kind]} {kind}" for kind in kinds if outcome[kind])
     return Row("one bit flipped, files not checked", times, times - outcome["WRONG"], note)
 
 
-def _loaded(subject: Subject) -> str:
-    try:
-        found = subject.load()
-    except Damaged:
-        return "digest differs"
-    except Exception:
-        return "refused by Orbax"
-    same = all(a.tobytes() == b.tobytes() for a, b in zip(found, subject.expected, strict=True))
-    return "all bits equal" if same else "WRONG"
-
-
-def _whole_files(subject: Subject) -> list[Row]:
-    ways: dict[str, Callable[[bytes], bytes | None]] = {
-        "deleted": lambda data: None,
-        "emptied": lambda data: b"",
-        "cut to half": lambda data: data[: len(data) // 2],
-        "grown by a byte": lambda data: data + b"\0",
-    }
-    rows: list[Row] = []
-    for way, change in ways.items():
-        named = [
-            _is_named_after(subject, file, change)
-            for file in subject.files
-            if change(file.read_bytes()) != file.read_bytes()
-        ]
-        rows.append(Row(f"each file of a checkpoint {way}", len(named), sum(named), "each named"))
-    return rows
-
-
-def _is_named_after(subject: Subject, file: Path, change: Callable[[bytes], bytes | None]) -> bool:
-    with changed(file, change(file.read_bytes())):
-        return subject.names(file)
-
-
-def _resumes(subject: Subject, chance: random.Random) -> list[Row]:
+def _resumes(subject: Subject, chance: random.Random) -> Iterator[Row]:
     """Runs `verify` and `train --resume`, each time with one file damaged."""
-    kinds = ("arrays/**/d/*", FILE_NAME)
+    kinds = {"arrays/**/d/*": "its content has changed since it was written", FILE_NAME: ""}
     verified = resumed = 0
-    for kind in kinds:
+    for kind, why in kinds.items():
         file = next((subject.folder / str(STEP)).glob(kind))
-        file.write_bytes(flipped(file.read_bytes(), chance))
-        report = _shardtui("verify", "damage", "--json")
+        file.write_bytes(flipped(file, chance))
+        report = shardtui("verify", "damage", "--json")
         found = {info["step"]: info["problems"] for info in json.loads(report.stdout)["checkpoints"]}
         verified += report.returncode == 1 and [step for step in found if found[step]] == [STEP]
-        result = _shardtui("train", "--resume=damage", f"--steps={STEP}", "--json")
-        resumed += _has_resumed(result, subject.folder)
-    return [
-        Row("`verify` of a run with a damaged checkpoint", len(kinds), verified, "exit 1, named"),
-        Row("`train --resume` of the same", len(kinds), resumed, "set aside, went on from the one before"),
-    ]
+        result = shardtui("train", "--resume=damage", f"--steps={STEP}", "--json")
+        resumed += why in result.stderr and _has_resumed(result, subject.folder)
+    yield Row("`verify` of a run with a damaged checkpoint", len(kinds), verified, "exit 1, named")
+    yield Row("`train --resume` of the same", len(kinds), resumed, "set aside, went on from the one before")
 
 
-def _has_resumed(result: "subprocess.CompletedProcess[str]", folder: Path) -> bool:
-    events: list[dict[str, Any]] = [json.loads(line) for line in result.stdout.splitlines()]
-    damaged = [event for event in events if event["type"] == "CheckpointDamaged"]
-    restored = [event["step"] for event in events if event["type"] == "Restored"]
-    aside = [(folder / event["set_aside"]).is_dir() for event in damaged]
-    return result.returncode == 0 and aside == [True] and restored == [STEP - 2]
-
-
-def _shardtui(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, check=False)
+def _has_resumed(result: Finished, folder: Path) -> bool:
+    """Whether it went on from the checkpoint before the damaged one, and said so."""
+    restored = [event["step"] for event in printed(result, "Restored")]
+    aside = [event["set_aside"] for event in printed(result, "CheckpointDamaged")]
+    is_said = [f"checkpoint of step {STEP} is damaged, set aside as {name}" in result.stderr for name in aside]
+    is_kept = [(folder / name).is_dir() for name in aside]
+    return (result.returncode, is_said, is_kept, restored) == (0, [True], [True], [STEP - 2])

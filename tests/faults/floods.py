@@ -1,7 +1,6 @@
 """Floods of commands and presets, and code that does not return: memory stays bounded, steps continue, and a stop
 ends the run."""
 
-import os
 import random
 import select
 import signal
@@ -9,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,40 +16,17 @@ from typing import get_args
 
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.preset_writer import preset_text
-from shardtui.engine.wire import framing
-from shardtui.engine.wire.commands import (
-    AddPreset,
-    AnyCommand,
-    Hello,
-    InspectPreset,
-    Pause,
-    PreparePreset,
-    PreviewPreset,
-    ProfileSteps,
-    RestoreCheckpoint,
-    Resume,
-    SaveCheckpoint,
-    StepOnce,
-    Stop,
-    SwitchPreset,
-)
-from shardtui.engine.wire.events import (
-    AnyEvent,
-    CheckpointSaved,
-    EngineStopped,
-    PresetAdded,
-    PresetCompiled,
-    StepsDone,
-    Switched,
-)
+from shardtui.engine.wire import commands, events, framing
+from shardtui.engine.wire.commands import AnyCommand, SwitchPreset
+from shardtui.engine.wire.events import AnyEvent
 from shardtui.engine.wire.inbox import MAX_WAITING
 
-from ..conftest import SHARDTUI
 from ..processes import awaited
 from ..suite import memory
-from ..training.test_watchdog import MODEL, SLEEPING_BATCH
+from ..training.test_watchdog import MODEL
+from .launched import Launched, shardtui
 from .living import Living, living_engine
-from .row import Row
+from .row import Row, together, tried
 
 PRESETS = ("fsdp", "tp", "hsdp", "dp-tp2", "fsdp-tp2", "dp-tp4", "sp2", "fsdp-tp4", "fsdp-tp8", "dp-sp2", "pp2")
 INTERVAL_SECONDS = 0.4
@@ -65,19 +41,22 @@ DEADLINE = 5.0
 """Seconds of --stop-timeout for code that does not return."""
 
 
+ANY = get_args(AnyEvent)
+
+
 def run(times: int) -> Iterator[Row]:
     """Runs each flood once; `times` scales the commands of every kind."""
     for flood in (_try_presets, _alternate, _add_presets, partial(_send_everything, times), _send_previews):
         yield flood()
     for name, text in BLOCKED.items():
-        yield _blocked(name, text)
+        yield tried(name, 2, partial(_blocked, name.replace(" ", "-"), text, iter(("SIGTERM", "stop"))))
 
 
-def _send(living: Living, commands: Iterable[AnyCommand], interval: float = 0.0) -> None:
+def _send(living: Living, sent: Iterable[AnyCommand], interval: float = 0.0) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(living.directory.socket))
         connection.settimeout(60)
-        for command in chain([Hello()], commands):
+        for command in chain([commands.Hello()], sent):
             while select.select([connection], [], [], 0)[0]:
                 connection.recv(1 << 20)
             connection.sendall(framing.frame(command))
@@ -85,190 +64,163 @@ def _send(living: Living, commands: Iterable[AnyCommand], interval: float = 0.0)
         time.sleep(0.2)
 
 
-def _wait(living: Living, holds: Callable[[list[AnyEvent]], bool], seconds: float) -> float | None:
-    """Returns the seconds until the condition held; None if it did not."""
+def _switched(living: Living, preset: str, seconds: float) -> float | None:
+    """Returns the seconds until the run was switched to the preset; None if it was not."""
     began = time.monotonic()
     with suppress(TimeoutError):
-        awaited(lambda: holds(living.events()), seconds=seconds, is_over=lambda: living.process.poll() is not None)
+        awaited(
+            lambda: any(event.to_preset == preset for event in living.of(events.Switched)),
+            seconds=seconds,
+            is_over=living.is_over,
+        )
         return time.monotonic() - began
     return None
 
 
-def _switched_to(preset: str) -> Callable[[list[AnyEvent]], bool]:
-    return lambda events: any(isinstance(event, Switched) and event.to_preset == preset for event in events)
+class Growth:
+    """Memory that an engine takes at most from now on."""
+
+    def __init__(self, living: Living) -> None:
+        self._pid = living.process.pid
+        self._before = memory("VmRSS", self._pid)
+
+    def measure(self) -> None:
+        self.bytes = memory("VmHWM", self._pid) - self._before
+
+    @property
+    def words(self) -> str:
+        return f"{self.bytes / 1e6:.0f} MB more"
+
+    def problem(self, programs: int, factor: int) -> str:
+        """Returns what is wrong if it is more than these programs take, and `EXTRA_BYTES` so many times."""
+        return self.words * (self.bytes > programs * BYTES_PER_PROGRAM + factor * EXTRA_BYTES)
 
 
 def _end(living: Living) -> str:
     """Stops the engine and returns what was wrong with its end; empty if nothing."""
     began = time.monotonic()
-    _send(living, [Stop()])
+    _send(living, [commands.Stop()])
     with suppress(subprocess.TimeoutExpired):
         living.process.wait(STOP_SECONDS)
-    events = living.events()
-    if living.process.poll() is None or not isinstance(events[-1], EngineStopped):
+    last = living.events()[-1]
+    if not living.is_over() or not isinstance(last, events.EngineStopped):
         return f"not ended {time.monotonic() - began:.0f} s after `stop`"
-    saved = [event.step for event in events if isinstance(event, CheckpointSaved)]
-    done = events[-1].step
-    return "" if saved[-1:] == [done] else f"step {done} was done, saved are {saved[-3:]}"
+    saved = [event.step for event in living.of(events.CheckpointSaved)]
+    return "" if saved[-1:] == [last.step] else f"step {last.step} was done, saved are {saved[-3:]}"
 
 
 def _try_presets() -> Row:
     """Requests one switch, then one for every preset."""
     with living_engine("floods-presets") as living:
         _send(living, [SwitchPreset("fsdp")])
-        alone = _wait(living, _switched_to("fsdp"), 120)
-        before = memory("VmRSS", living.process.pid)
-        names = [name for name in PRESETS if name not in ("fsdp", "pp2")] + ["pitfall-same-axis", "dp"] * 2
-        _send(living, [*map(SwitchPreset, names), SwitchPreset("pp2")], INTERVAL_SECONDS)
-        wanted = _wait(living, _switched_to("pp2"), 120)
-        growth = memory("VmHWM", living.process.pid) - before
-        compiled = {event.preset for event in living.events() if isinstance(event, PresetCompiled)}
-        wrong = [*filter(None, [living.problem(get_args(AnyEvent)), _end(living)])]
-    allowed = len(compiled) * BYTES_PER_PROGRAM + EXTRA_BYTES
-    if alone is None or wanted is None:
-        wrong.append(f"switched after {alone} s and {wanted} s")
-    elif wanted > 3 * alone + 5:
-        wrong.append(f"one request took {alone:.1f} s, the last of {len(names) + 1} {wanted:.1f} s")
-    if growth > allowed:
-        wrong.append(f"{growth / 1e6:.0f} MB more")
-    note = f"the last one took {wanted or 0:.1f} s, one alone {alone or 0:.1f} s; {len(compiled)} were compiled"
-    return _row(
-        f"{len(names) + 1} presets, one every {INTERVAL_SECONDS} s", 1, wrong, f"{note}, {growth / 1e6:.0f} MB more"
-    )
+        alone = _switched(living, "fsdp", 120)
+        growth = Growth(living)
+        names = [name for name in PRESETS if name not in ("fsdp", "pp2")] + ["pitfall-same-axis", "dp"] * 2 + ["pp2"]
+        _send(living, map(SwitchPreset, names), INTERVAL_SECONDS)
+        last = _switched(living, "pp2", 120)
+        growth.measure()
+        compiled = len({event.preset for event in living.of(events.PresetCompiled)})
+        wrong = [living.problem(*ANY), _end(living), growth.problem(compiled, 1)]
+    if alone is None or last is None:
+        wrong.append(f"switched after {alone} s and {last} s")
+    elif last > 3 * alone + 5:
+        wrong.append(f"one request took {alone:.1f} s, the last of {len(names)} {last:.1f} s")
+    seconds = f"the last one took {last or 0:.1f} s, one alone {alone or 0:.1f} s"
+    seen = f"{seconds}; {compiled} were compiled, {growth.words}"
+    return together(f"{len(names)} presets, one every {INTERVAL_SECONDS} s", 1, *wrong, seen=seen)
 
 
 def _alternate() -> Row:
     count = 10_000
     with living_engine("floods-alternating") as living:
-        before, steps = memory("VmRSS", living.process.pid), len(_steps(living))
+        growth, steps = Growth(living), len(living.of(events.StepsDone))
         began = time.monotonic()
         _send(living, (SwitchPreset(("tp", "fsdp")[number % 2]) for number in range(count)))
-        seconds, made = time.monotonic() - began, len(_steps(living)) - steps
-        problem = living.problem(get_args(AnyEvent))
-        growth = memory("VmHWM", living.process.pid) - before
-        wrong = [*filter(None, [problem, _end(living), f"{growth / 1e6:.0f} MB more" * (growth > 3 * EXTRA_BYTES)])]
-    note = f"in {seconds:.1f} s, {made} reports of steps meanwhile, {growth / 1e6:.0f} MB more"
-    return _row(f"{count:,} alternating switches", count, wrong, note)
-
-
-def _steps(living: Living) -> list[AnyEvent]:
-    return [event for event in living.events() if isinstance(event, StepsDone)]
+        seconds, made = time.monotonic() - began, len(living.of(events.StepsDone)) - steps
+        problem = living.problem(*ANY)
+        growth.measure()
+        wrong = [problem, _end(living), growth.problem(0, 3)]
+    seen = f"in {seconds:.1f} s, {made} reports of steps meanwhile, {growth.words}"
+    return together(f"{count:,} alternating switches", count, *wrong, seen=seen)
 
 
 def _add_presets() -> Row:
-    count = 300
-    text = preset_text(load_preset("fsdp"))
+    count, text = 300, preset_text(load_preset("fsdp"))
     with living_engine("floods-added") as living:
-        before = memory("VmRSS", living.process.pid)
+        growth = Growth(living)
         _send(living, _added(living, text, count), 0.02)
-        wait = _wait(living, _switched_to(f"mine-{count - 1}"), 300)
-        growth = memory("VmHWM", living.process.pid) - before
-        added = _count(living, PresetAdded)
-        compiled = _count(living, PresetCompiled)
-        wrong = [*filter(None, [living.problem(get_args(AnyEvent)), _end(living)])]
-    if wait is None:
-        wrong.append("never under the last one")
-    if growth > compiled * BYTES_PER_PROGRAM + 2 * EXTRA_BYTES:
-        wrong.append(f"{growth / 1e6:.0f} MB more")
-    note = (
-        f"{added} taken up, {compiled} compiled, under the last one {wait or 0:.0f} s after, {growth / 1e6:.0f} MB more"
-    )
-    return _row(f"{count} presets added", count, wrong, note)
+        wait = _switched(living, f"mine-{count - 1}", 300)
+        growth.measure()
+        added, compiled = (len(living.of(kind)) for kind in (events.PresetAdded, events.PresetCompiled))
+        wrong = [living.problem(*ANY), _end(living), growth.problem(compiled, 2)]
+    wrong.append("never under the last one" * (wait is None))
+    under = f"under the last one {wait or 0:.0f} s after"
+    seen = f"{added} taken up, {compiled} compiled, {under}, {growth.words}"
+    return together(f"{count} presets added", count, *wrong, seen=seen)
 
 
-def _added(living: Living, text: str, count: int) -> Iterator[AddPreset]:
+def _added(living: Living, text: str, count: int) -> Iterator[commands.AddPreset]:
     """Yields presets to add, as fast as they are read while the queue has room: what comes then is refused."""
     for number in range(count):
-        while number - _count(living, PresetAdded) >= MAX_WAITING and living.process.poll() is None:
+        while number - len(living.of(events.PresetAdded)) >= MAX_WAITING and not living.is_over():
             time.sleep(0.1)
-        yield AddPreset(f"mine-{number}", text)
-
-
-def _count(living: Living, kind: type[AnyEvent]) -> int:
-    """Returns the number of events of a kind."""
-    return sum(isinstance(event, kind) for event in living.events())
+        yield commands.AddPreset(f"mine-{number}", text)
 
 
 def _send_everything(times: int) -> Row:
     """Sends commands of every kind except `Stop` over eight connections in turn."""
     count, chance = 2_000 * times, random.Random(0)
     kinds: list[Callable[[], AnyCommand]] = [
-        Pause,
-        Resume,
-        StepOnce,
-        SaveCheckpoint,
+        *(commands.Pause, commands.Resume, commands.StepOnce, commands.SaveCheckpoint),
         lambda: SwitchPreset(chance.choice(PRESETS)),
-        lambda: PreparePreset(chance.choice(PRESETS)),
-        lambda: InspectPreset(chance.choice(PRESETS)),
-        lambda: RestoreCheckpoint(chance.randrange(100)),
-        lambda: ProfileSteps(1),
+        lambda: commands.PreparePreset(chance.choice(PRESETS)),
+        lambda: commands.InspectPreset(chance.choice(PRESETS)),
+        lambda: commands.RestoreCheckpoint(chance.randrange(100)),
+        lambda: commands.ProfileSteps(1),
     ]
     with living_engine("floods-everything") as living:
-        before = memory("VmRSS", living.process.pid)
+        growth = Growth(living)
         for _ in range(8):
             _send(living, (chance.choice(kinds)() for _ in range(count // 8)))
-        alive = living.process.poll() is None
-        growth = memory("VmHWM", living.process.pid) - before if alive else 0
-        wrong = [*filter(None, [_end(living) if alive else f"it ended: {living.events()[-1]}"])]
-    if growth > len(PRESETS) * 2 * BYTES_PER_PROGRAM + 2 * EXTRA_BYTES:
-        wrong.append(f"{growth / 1e6:.0f} MB more")
-    return _row(f"{count:,} commands of every kind", count, wrong, f"{growth / 1e6:.0f} MB more; ended in order")
+        if living.is_over():
+            return together(f"{count:,} commands of every kind", count, f"it ended: {living.events()[-1]}")
+        growth.measure()
+        wrong = [_end(living), growth.problem(2 * len(PRESETS), 2)]
+    return together(f"{count:,} commands of every kind", count, *wrong, seen=f"{growth.words}; ended in order")
 
 
 def _send_previews() -> Row:
     count, text = 2_000, preset_text(load_preset("fsdp"))
     with living_engine("floods-questions") as living:
-        question = (PreviewPreset(number=number, preset="mine", before=text, after=text) for number in range(count))
-        _send(living, question)
-        wrong = [*filter(None, [living.problem(), _end(living)])]
-    return _row(f"{count:,} questions of what a preset would cost", count, wrong, "steps went on; ended in order")
+        _send(
+            living,
+            (commands.PreviewPreset(number=number, preset="mine", before=text, after=text) for number in range(count)),
+        )
+        wrong = [living.problem(), _end(living)]
+    seen = "steps went on; ended in order"
+    return together(f"{count:,} questions of what a preset would cost", count, *wrong, seen=seen)
 
 
 RAISES = "def raises(_):\n    raise RuntimeError('a callback of the model')\n"
 BLOCKED = {
-    "a model that sleeps at import": MODEL.format(at_import="time.sleep(1000)", in_call="pass"),
-    "a batch that sleeps": MODEL.format(at_import="", in_call="pass") + SLEEPING_BATCH,
-    "a callback that sleeps": MODEL.format(at_import="", in_call="jax.debug.callback(lambda: time.sleep(1000))"),
     "a callback that raises": MODEL.format(at_import=RAISES, in_call="jax.debug.callback(raises, tokens[0, 0])"),
     "a loop that never ends at import": MODEL.format(at_import="while True: pass", in_call="pass"),
 }
+"""tests/training/test_watchdog.py has code that sleeps."""
 
 
-def _blocked(name: str, text: str) -> Row:
-    """Ends a blocked run by SIGTERM to `train`, and by `stop`."""
-    wrong: list[str] = []
-    slowest = 0.0
-    folder = Path(os.environ["XDG_STATE_HOME"]).parent / name.replace(" ", "-")
-    folder.mkdir()
+def _blocked(name: str, text: str, ways: Iterator[str]) -> str:
+    """Ends a blocked run by SIGTERM to `train`, or by `stop`."""
+    how, folder = next(ways), Path(name).absolute()
+    folder.mkdir(exist_ok=True)
     (folder / "lm.py").write_text(text)
-    for how in ("SIGTERM", "stop"):
-        with _training(folder, how) as (process, run_name):
-            time.sleep(20)  # until it is blocked, on a busy machine
-            began = time.monotonic()
-            if how == "SIGTERM":
-                process.send_signal(signal.SIGTERM)
-            else:
-                subprocess.run([*SHARDTUI, "stop", run_name], capture_output=True, timeout=120, check=False)
-            try:
-                process.communicate(timeout=DEADLINE + 30)
-            except subprocess.TimeoutExpired:
-                wrong.append(f"{how}: not ended after {time.monotonic() - began:.0f} s")
-            slowest = max(slowest, time.monotonic() - began)
-    return _row(name, 2, wrong, f"ended within {slowest:.0f} s")
-
-
-@contextmanager
-def _training(folder: Path, how: str):  # type: ignore[no-untyped-def]
-    name = f"{folder.name}-{how.lower()}"
-    command = [*SHARDTUI, "train", "--json", "--steps=1000000", f"--run={name}", f"--model={folder}/lm.py:lm"]
-    options = ["--batch-size=8", "--seq-len=16", f"--stop-timeout={DEADLINE}", "--checkpoint-every=10"]
-    process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        yield process, name
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _row(injected: str, times: int, wrong: list[str], note: str) -> Row:
-    return Row(injected, times, times if not wrong else 0, "; ".join(wrong) or note)
+    options = ("--batch-size=8", "--seq-len=16", f"--stop-timeout={DEADLINE}", "--checkpoint-every=10")
+    with Launched(f"{name}-{how.lower()}", f"--model={folder}/lm.py:lm", *options) as run:
+        time.sleep(20)  # until it is blocked, on a busy machine
+        began = time.monotonic()
+        if how == "SIGTERM":
+            run.process.send_signal(signal.SIGTERM)
+        else:
+            shardtui("stop", run.name)
+        run.process.wait(DEADLINE + 30)
+        return f"ended within {time.monotonic() - began:.0f} s"

@@ -1,45 +1,20 @@
-"""Shows texts with terminal control sequences or markup in every place of the real programs that shows a text."""
+"""Shows texts with terminal control sequences or markup in every place of the UI that shows a text.
 
-import json
-import os
+What commands print comes from one place: tests/base/test_output.py and tests/tui/test_clean.py."""
+
 import re
-import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import cycle
-from pathlib import Path
 
 import msgspec
-import pyarrow
-import pyarrow.parquet
+from msgspec.structs import replace
 from shardtui.engine.base.encoding import encode_json
-from shardtui.engine.spec.preset_files import PRESETS, user_presets
-from shardtui.engine.wire import run_directory
+from shardtui.engine.wire import events, run_directory
 from shardtui.engine.wire.checkpoints import CheckpointInfo
 from shardtui.engine.wire.collective import CollectiveInfo
 from shardtui.engine.wire.descriptions import CorpusInfo, DeviceInfo, PresetInfo, RematerializationInfo
-from shardtui.engine.wire.events import (
-    AheadEnded,
-    AnyEvent,
-    CheckpointDamaged,
-    CheckpointFailed,
-    CheckpointsKept,
-    CommandRefused,
-    DevicesDiffer,
-    EngineReady,
-    EngineStarted,
-    Failed,
-    Inspection,
-    Paused,
-    PresetCompiling,
-    ProfileFailed,
-    RestoreFailed,
-    StepsDone,
-    SwitchFailed,
-    TrainingStarted,
-    WrongDevice,
-)
+from shardtui.engine.wire.events import AnyEvent, Inspection
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import TINY, tiny_config
@@ -48,6 +23,7 @@ from ..suite import own_directories
 from ..terminal import Terminal
 from ..tui.recordings import inspections
 from .row import Row
+from .terminals import read_for
 
 TEXTS = (
     *(
@@ -132,43 +108,34 @@ def unexpected(shown: str) -> str:
     return "" if at is None else f"foreign: {rest[max(0, at - 20) : at + 20]!r}"
 
 
-def run(times: int) -> list[Row]:
+def run(times: int) -> Iterator[Row]:
     """Shows the texts `times` times, in terminals of alternating size."""
-    rows: list[Row] = []
-    with own_directories() as folder:
+    with own_directories():
         (described,) = inspections(TINY, 8, "dp")
         for number in range(times):
-            rows += _recorded(described, number)
-            rows += _lost(number)
-        for place in (_files, _runs, _arguments, _values, _module, _data):
-            rows += place(folder)
-    return rows
+            yield from _recorded(described, number)
+            yield from _lost(number)
 
 
 def _recorded(described: Inspection, number: int) -> Iterator[Row]:
     """Shows a run with hostile events in every view."""
     texts = Texts()
-    events = _events(described, texts)
-    directory = _record(f"recorded-{number}", events)
-    output, problem = _visit(directory, (250, 80) if number % 2 == 0 else (80, 24))
-    return texts.rows(output, problem)
+    directory = _record(f"recorded-{number}", _events(described, texts))
+    return texts.rows(*_visit(directory, (250, 80) if number % 2 == 0 else (80, 24)))
 
 
 def _lost(number: int) -> Iterator[Row]:
     """Shows a run whose engine crashed and left a hostile line in its log."""
     texts = Texts()
-    directory = _record(f"lost-{number}", [EngineStarted(protocol=1, pid=1, config=tiny_config())])
-    last = " ".join(
-        texts.of("last line of engine.log", lambda text: not re.search("[\r\n\x0b\x0c\x85\u2028\x1c-\x1e]", text))
-    )
-    directory.log.write_text(last)
-    output, problem = _visit(directory, (200, 60))
-    return texts.rows(output, problem)
+    directory = _record(f"lost-{number}", [events.EngineStarted(protocol=1, pid=1, config=tiny_config())])
+    is_a_line: Callable[[str], bool] = lambda text: text.splitlines() == [text]  # noqa: E731
+    directory.log.write_text(" ".join(texts.of("last line of engine.log", is_a_line)))
+    return texts.rows(*_visit(directory, (200, 60)))
 
 
-def _record(name: str, events: list[AnyEvent]) -> RunDirectory:
+def _record(name: str, made: list[AnyEvent]) -> RunDirectory:
     directory = run_directory.create(tiny_config(run=name))
-    lines = (encode_json(msgspec.structs.replace(event, seq=seq)) for seq, event in enumerate(events, 1))
+    lines = (encode_json(replace(event, seq=seq)) for seq, event in enumerate(made, 1))
     directory.events.write_bytes(b"\n".join(lines) + b"\n")
     return directory
 
@@ -176,52 +143,51 @@ def _record(name: str, events: list[AnyEvent]) -> RunDirectory:
 def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
     axes = dict(zip(described.compiled.mesh.axes, texts.of("mesh axes"), strict=False))
     compiled, inspected = _renamed(described.compiled, axes), _renamed(described.inspected, axes)
-    preset = texts.of("active preset")[0]
+    preset, run, model = (texts.of(place)[0] for place in ("active preset", "run", "model"))  # longer ones have no room
+    config = tiny_config(run=run, model_name=model, preset="dp", data=texts.line("data"))
+    kept = enumerate(texts.of("presets of checkpoints"), 1)
     first, *others = described.devices
     platforms, kinds = texts.of("platform"), texts.of("device kind")
     devices = [
-        msgspec.structs.replace(first, kind=kinds[0], platform=platforms[0]),  # short, so that the bar has room for it
-        *(msgspec.structs.replace(device, kind=" ".join(kinds), platform=" ".join(platforms)) for device in others),
+        replace(first, kind=kinds[0], platform=platforms[0]),  # short, so that the bar has room for it
+        *(replace(device, kind=" ".join(kinds), platform=" ".join(platforms)) for device in others),
     ]
     return [
-        EngineStarted(protocol=1, pid=1, config=_config(texts)),
+        events.EngineStarted(protocol=1, pid=1, config=config),
         _ready(described, devices, texts, preset),
-        PresetCompiling(preset=preset),
-        TrainingStarted(preset=preset),
-        msgspec.structs.replace(
+        events.PresetCompiling(preset=preset),
+        events.TrainingStarted(preset=preset),
+        replace(
             compiled, preset=preset, arrays=_arrays(compiled.arrays, texts), collectives=_collectives(compiled, texts)
         ),
-        msgspec.structs.replace(
+        replace(
             inspected, preset=preset, rematerializations=_rematerializations(texts), problem=texts.line("inspection")
         ),
-        StepsDone(step=1, losses=[1.0], step_seconds=[0.1], input_wait_seconds=0.0),
+        events.StepsDone(step=1, losses=[1.0], step_seconds=[0.1], input_wait_seconds=0.0),
         switched(texts.line("preset left"), preset, step=1),
-        CommandRefused(problem=texts.line("refusal")),
-        SwitchFailed(
+        events.CommandRefused(problem=texts.line("refusal")),
+        events.SwitchFailed(
             to_preset=texts.line("preset not reached"), step=1, preset=preset, problems=texts.of("failed switch")
         ),
-        Paused(step=1, problem=texts.line("pause")),
-        CheckpointFailed(step=1, problems=texts.of("failed checkpoint")),
-        CheckpointDamaged(step=1, problems=texts.of("damaged checkpoint"), set_aside=texts.line("damaged name")),
-        CheckpointsKept(checkpoints=_checkpoints(texts)),
-        DevicesDiffer(
+        events.Paused(step=1, problem=texts.line("pause")),
+        events.CheckpointFailed(step=1, problems=texts.of("failed checkpoint")),
+        events.CheckpointDamaged(step=1, problems=texts.of("damaged checkpoint"), set_aside=texts.line("damaged name")),
+        events.CheckpointsKept(
+            checkpoints=[
+                CheckpointInfo(step=step, time=0.0, preset=each, devices=8, loss=None, bytes=1) for step, each in kept
+            ]
+        ),
+        events.DevicesDiffer(
             step=1,
-            devices=[WrongDevice(0, texts.line("wrong device"), 0, texts.line("its host"))],
+            devices=[events.WrongDevice(0, texts.line("wrong device"), 0, texts.line("its host"))],
             is_certain=True,
             arrays=texts.of("differing arrays"),
             problem=texts.line("difference"),
         ),
-        RestoreFailed(step=1, problems=texts.of("failed way back")),
-        AheadEnded(preset=texts.line("likely preset"), problem=texts.line("not compiled ahead")),
-        ProfileFailed(step=1, problems=texts.of("failed profile")),
-        Failed(problems=texts.of("failure"), refused=False),
-    ]
-
-
-def _checkpoints(texts: Texts) -> list[CheckpointInfo]:
-    return [
-        CheckpointInfo(step=step, time=0.0, preset=preset, devices=8, loss=None, bytes=1)
-        for step, preset in enumerate(texts.of("presets of checkpoints"), 1)
+        events.RestoreFailed(step=1, problems=texts.of("failed way back")),
+        events.AheadEnded(preset=texts.line("likely preset"), problem=texts.line("not compiled ahead")),
+        events.ProfileFailed(step=1, problems=texts.of("failed profile")),
+        events.Failed(problems=texts.of("failure"), refused=False),
     ]
 
 
@@ -242,12 +208,7 @@ def _renamed(message: msgspec.Struct, names: dict[str, str]) -> msgspec.Struct:
     return msgspec.convert(renamed(msgspec.to_builtins(message)), type(message))
 
 
-def _config(texts: Texts) -> object:
-    run, model = texts.of("run")[0], texts.of("model")[0]  # longer ones have no room in the bar
-    return tiny_config(run=run, model_name=model, preset="dp", data=texts.line("data"))
-
-
-def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, active: str) -> EngineReady:
+def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, active: str) -> events.EngineReady:
     names = (active, *texts.of("preset names"))
     details = (cycle(texts.of(f"presets' {what}")) for what in ("summaries", "lessons", "sources", "problems"))
     presets = [
@@ -262,7 +223,7 @@ def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, activ
         )
         for number, (name, summary, teaches, source, problem) in enumerate(zip(names, *details, strict=False))
     ]
-    return EngineReady(
+    return events.EngineReady(
         versions=dict(zip(texts.of("packages"), texts.of("versions"), strict=True)),
         devices=devices,
         simulated=True,
@@ -289,7 +250,7 @@ def _arrays(arrays: list, texts: Texts) -> list:
         strict=False,
     )
     return [
-        msgspec.structs.replace(
+        replace(
             array, name=name, dtype=dtype, logical_axes=[axis] * len(array.shape), reasons=[reason] * len(array.shape)
         )
         for array, name, dtype, axis, reason in kinds
@@ -301,8 +262,7 @@ def _collectives(compiled: msgspec.Struct, texts: Texts) -> list[CollectiveInfo]
         cycle(compiled.collectives), texts.of("collectives"), texts.of("operations"), texts.of("sources"), strict=False
     )
     return [
-        msgspec.structs.replace(info, kind=kind, op_name=op, source=source, axes=[kind], dtype=op)
-        for info, kind, op, source in kinds
+        replace(info, kind=kind, op_name=op, source=source, axes=[kind], dtype=op) for info, kind, op, source in kinds
     ]
 
 
@@ -337,9 +297,9 @@ def _visit(directory: RunDirectory, size: tuple[int, int]) -> tuple[bytes, str]:
         if ui.process.poll() is not None:
             break
         ui.send(ESCAPE)
-        _read_for(ui, 0.5)
+        read_for(ui, 0.5)
         ui.send("d")
-        _read_for(ui, 1)
+        read_for(ui, 1)
     code = ui.exit_code(draw=False)
     return ui.output, "" if code == 1 and b"Traceback" not in ui.output else f"exit code {code}: {ui.output[-80:]!r}"
 
@@ -348,145 +308,4 @@ def _press(ui: Terminal, *keys: str) -> None:
     """Sends keys, each once the UI has answered the previous one and is quiet."""
     for key in keys:
         ui.send(key)
-        _read_for(ui, 2, quiet=0.15)
-
-
-def _read_for(ui: Terminal, seconds: float, quiet: float = 60) -> None:
-    """Reads for `seconds`, or until nothing was written for `quiet` seconds."""
-    end, before, last = time.monotonic() + seconds, len(ui.output), time.monotonic()
-    while time.monotonic() < min(end, last + quiet) and ui.read(0.02, draw=False):
-        if len(ui.output) > before:
-            before, last = len(ui.output), time.monotonic()
-
-
-def _output_of(*arguments: str) -> tuple[bytes, str]:
-    """Runs a command; returns what it wrote to its terminal and what went wrong."""
-    terminal = Terminal(*arguments, size=(200, 60))
-    code = terminal.exit_code(seconds=120, draw=False)
-    terminal.hang_up()
-    wrong = code not in (0, 2) or b"Traceback" in terminal.output
-    return terminal.output, f"exit code {code}: {terminal.output[-80:]!r}" if wrong else ""
-
-
-def _rows(texts: Texts, *commands: tuple[str, ...]) -> Iterator[Row]:
-    answers = [_output_of(*command) for command in commands]
-    problem = next((problem for _, problem in answers if problem), "")
-    return texts.rows(b"".join(output for output, _ in answers), problem)
-
-
-def _is_file_name(text: str) -> bool:
-    return "/" not in text and len(text) < 200
-
-
-def _files(folder: Path) -> Iterator[Row]:
-    """Lists presets and models with hostile names and contents; the help names the models."""
-    texts = Texts()
-    presets, models = user_presets() / "parallelism", user_presets() / "models"
-    for kind in (presets, models):
-        kind.mkdir(parents=True)
-    for name in texts.of("names of preset files", _is_file_name):
-        (presets / f"{name}.toml").write_text("[mesh]\ndata = -1\n")
-    for name in texts.of("names of model files", _is_file_name):
-        (models / f"{name}.toml").write_text((PRESETS / "models" / "nano.toml").read_text())
-    for number, text in enumerate(texts.of("summaries of preset files")):
-        (presets / f"summary-{number}.toml").write_text(f"summary = {_quoted(text)}\n[mesh]\ndata = -1\n")
-    for number, text in enumerate(texts.of("rules of preset files")):
-        rules = f"[rules]\n{_quoted(text)} = {_quoted(text)}\n[overrides]\n{_quoted(text)} = [{_quoted(text)}]\n"
-        (presets / f"rule-{number}.toml").write_text(f"[mesh]\ndata = -1\n{rules}")
-    for number, text in enumerate(texts.of("keys of preset files")):
-        (presets / f"key-{number}.toml").write_text(f"{_quoted(text)} = 1\n[mesh]\n{_quoted(text)} = 8\n")
-    try:
-        yield from _rows(
-            texts, ("presets",), ("presets", "--json"), ("train", "--help"), ("presets", "--preset=x", "--model=x")
-        )
-    finally:
-        shutil.rmtree(user_presets())
-
-
-def _quoted(text: str) -> str:
-    return encode_json(text).decode().replace("\x7f", "\\u007f")
-
-
-def _runs(folder: Path) -> Iterator[Row]:
-    texts = Texts()
-    kinds = zip(texts.of("models of runs"), texts.of("presets of runs"), strict=True)
-    for number, (model, preset) in enumerate(kinds):
-        run_directory.create(tiny_config(run=f"listed-{number}", model_name=model, preset=preset))
-    for name in texts.of("names of run directories", _is_file_name):
-        (run_directory.state_home() / name).mkdir()
-        (run_directory.state_home() / name / "run.json").write_text("{}")
-    for number, text in enumerate(texts.of("broken run.json")):
-        path = run_directory.state_home() / f"broken-{number}"
-        path.mkdir()
-        (path / "run.json").write_text(f"{{{_quoted(text)}: {_quoted(text)}}}")
-    yield from _rows(texts, ("ls",), ("ls", "--json"), ("stop", "broken-1"))
-
-
-def _arguments(folder: Path) -> Iterator[Row]:
-    """Passes hostile arguments, all at once if a command takes many."""
-    texts = Texts()
-    unknown = texts.of("unknown arguments")
-    presets = [f"--switch={n}:/{text}" for n, text in enumerate(texts.of("preset paths"), 1)]
-    settings = [f"--set={text}" for text in texts.of("settings")]
-    data = "/".join(text[:200] for text in texts.of("data path"))
-    yield from _rows(
-        texts,
-        ("ls", *unknown),
-        ("train", "--steps=100", *presets),
-        ("presets", *settings),
-        ("train", "--steps=1", f"--data=/{data}", "--run=no-data"),
-        ("inspect", f"--svg=/{texts.line('svg path')[:2000]}", f"--hlo={_tpu()}", "--mesh=data=4,model=2"),
-        ("inspect", f"--hlo=/{texts.line('hlo path')[:2000]}", "--mesh=data=8"),
-        ("inspect", f"--hlo={_tpu()}", f"--mesh={texts.line('mesh')}=8"),
-        ("train", "--steps=9", f"--switch={texts.line('switch')}"),
-        ("stop", texts.line("name of a run")),
-    )
-
-
-def _values(folder: Path) -> Iterator[Row]:
-    """Sets hostile environment variables whose values messages quote."""
-    texts = Texts()
-    kept = dict(os.environ)
-    problems: list[str] = []
-    output = b""
-    for name in ("XDG_STATE_HOME", "SHARDTUI_RUNTIME_DIR"):
-        os.environ[name] = f"/proc/{texts.line(name)[:800]}"
-        written, problem = _output_of("train", "--steps=1") if name != "XDG_STATE_HOME" else _output_of("ls")
-        output, problems = output + written, [*problems, problem]
-        os.environ.update(kept)
-    yield from texts.rows(output, next(filter(None, problems), ""))
-
-
-def _module(folder: Path) -> Iterator[Row]:
-    """Inspects a compiled module with hostile operations, files and errors."""
-    texts = Texts()
-    fits: Callable[[str], bool] = lambda text: '"' not in text and "\\" not in text  # noqa: E731
-    operations, files = cycle(texts.of("operations in a module", fits)), cycle(texts.of("files in a module", fits))
-    module = re.sub(r'op_name="[^"]*"', lambda _: f'op_name="{next(operations)}"', _tpu().read_text())
-    module = re.sub(r'^(\d+) "[^"]*"', lambda found: f'{found[1]} "{next(files)}.py"', module, flags=re.MULTILINE)
-    path, broken = folder / "module.hlo", folder / "broken.hlo"
-    path.write_text(module)
-    broken.write_text(texts.line("no module"))
-    mesh = "--mesh=data=4,model=2"
-    yield from _rows(
-        texts,
-        ("inspect", f"--hlo={path}", mesh),
-        ("inspect", f"--hlo={path}", mesh, "--json"),
-        ("inspect", f"--hlo={broken}", mesh),
-    )
-
-
-def _data(folder: Path) -> Iterator[Row]:
-    """Prepares documents whose fields are hostile: the engine that quotes them is a child process."""
-    texts = Texts()
-    lines, table = folder / "fields.jsonl", folder / "columns.parquet"
-    lines.write_text(json.dumps(dict.fromkeys(texts.of("fields of documents"), 1)) + "\n")
-    columns = {text: [1] for text in texts.of("columns of documents")}
-    pyarrow.parquet.write_table(pyarrow.table(columns), table)
-    yield from _rows(
-        texts, ("data", "prepare", str(lines), f"{folder}/tokens"), ("train", "--steps=1", f"--data={table}")
-    )
-
-
-def _tpu() -> Path:
-    return Path(__file__).parents[1] / "hlo" / "tpu-psum-in-two-loops.hlo"
+        read_for(ui, 2, quiet=0.15)

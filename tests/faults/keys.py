@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import EngineStarted, Failed, Switched
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS
+from ..recorded import events_in
 from ..suite import own_directories
 from ..terminal import Terminal
-from .row import Row
+from .row import Row, together
+from .terminals import read_for
 
 SECONDS = 60.0
 """Of keys in the short form, shared by the sizes."""
@@ -70,11 +71,10 @@ def _random(size: tuple[int, int], seed: int, seconds: float) -> Row:
         directory = run_directory.find("keys")
         _end(directory)
     story.problems += _problems(directory)
-    events = [event for events in LogReader(directory.events).read() for event in events]
+    events = events_in(directory.events)
     switches, engines = (sum(isinstance(event, kind) for event in events) for kind in (Switched, EngineStarted))
-    note = "; ".join(story.problems[:3]) or f"{engines} engines, {switches} switches"
     name = f"random keys and clicks from {size[0]} × {size[1]} on, seed {seed}"
-    return Row(name, story.pressed, 0 if story.problems else story.pressed, note)
+    return together(name, story.pressed, *story.problems[:3], seen=f"{engines} engines, {switches} switches")
 
 
 def _visit(story: Story, ui: Terminal, until: float) -> None:
@@ -92,7 +92,7 @@ def _visit(story: Story, ui: Terminal, until: float) -> None:
                 break
         if story.chance.random() < 0.1:
             ui.resize(*story.chance.choice((*SIZES, (1, 1), (200, 60))))
-        _read(ui, story.chance.choice((0.0, 0.05, 0.2, 1.0)))
+        read_for(ui, story.chance.choice((0.0, 0.05, 0.2, 1.0)))
     _leave(story, ui)
 
 
@@ -129,22 +129,16 @@ def _click(chance: random.Random) -> str:
     return f"\x1b[<0;{at}M\x1b[<0;{at}m" * chance.choice((1, 1, 2))
 
 
-def _read(ui: Terminal, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while ui.read(0.02, draw=False) and time.monotonic() < end:
-        pass
-
-
 def _leave(story: Story, ui: Terminal) -> None:
     """Out of whatever dialog it is in, unless a key has ended it already. It answers, gives the terminal back and says
     what has become of the run."""
     end = time.monotonic() + LEAVING_SECONDS
     while ui.process.poll() is None and time.monotonic() < end:
         for keys in (ESCAPE, ESCAPE, "1d", XON):
-            _read(ui, 0.3)
+            read_for(ui, 0.3)
             if ui.process.poll() is None:
                 ui.send(keys)
-        _read(ui, 1.0)
+        read_for(ui, 1.0)
     if ui.process.poll() is None:
         ui.process.send_signal(signal.SIGABRT)  # its thread's frames go to the terminal
         story.problems.append(f"it does not end; the last keys: {story.keys[-20:]!r}")
@@ -154,8 +148,7 @@ def _leave(story: Story, ui: Terminal) -> None:
     said = ui.output.rpartition(b"\x1b[?1049l")[2]
     if b"Traceback" in ui.output or code not in (0, 1) or b"run keys" not in said:
         print(f"{_plain(ui.output[-20_000:])}\nall keys of the visit: {story.keys!r}", file=sys.stderr, flush=True)
-        why = _failure(_plain(ui.output)) or repr(_plain(said[-300:]))
-        story.problems.append(f"exit code {code}: {why}; the last keys: {story.keys[-20:]!r}")
+        story.problems.append(f"exit code {code}: {_plain(said[-300:])!r}; the last keys: {story.keys[-20:]!r}")
     elif not ui.is_restored():
         story.problems.append("the terminal is not restored")
     os.close(ui.master)
@@ -165,34 +158,14 @@ def _plain(output: bytes) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode(errors="replace"))
 
 
-def _failure(output: str) -> str:
-    """The exception that ended the UI with the line that raised it, out of the box that Textual draws; where it was
-    aborted, the innermost frames. Empty where there is neither."""
-    if (at := output.rfind("Current thread")) >= 0:
-        return " ← ".join(line.strip() for line in output[at:].splitlines()[1:4])
-    at = output.rfind("Traceback")
-    if at < 0:
-        return ""
-    lines = [re.split("[╭╰]", line.strip("│ \r"))[0].strip() for line in output[at:].splitlines()]
-    said = [line for line in output[at:].splitlines() if re.match(r"[A-Z]\w+(: |\s*$)", line)]
-    where = [line for line in lines if re.search(r":\d+ in \w+$", line)]
-    raised = [line.replace("│", "").split() for line in lines if line.startswith("❱")]
-    return "; ".join([*map(str.strip, said[:1]), *where[-1:], *map(" ".join, raised[-1:])])
-
-
 def _problems(directory: RunDirectory) -> list[str]:
-    """Of the engines of a run."""
-    events = [event for events in LogReader(directory.events).read() for event in events]
-    failed = [event for event in events if isinstance(event, Failed) and not _lost_nothing(event)]
-    problems = [f"an engine failed: {event.problems}" for event in failed]
-    if "Traceback" in directory.log.read_text(errors="replace"):
-        problems.append(f"a traceback in engine.log: {directory.log.read_text(errors='replace')[-2000:]}")
-    return problems
-
-
-def _lost_nothing(event: Failed) -> bool:
-    """On a busy machine an engine that is stopped in its first compilation does not end in time, and is ended."""
-    return any("no step had been trained" in problem for problem in event.problems)
+    """Of the engines of a run. On a busy machine one that is stopped in its first compilation does not end in time, and
+    is ended: nothing is lost."""
+    failed = [event for event in events_in(directory.events) if isinstance(event, Failed)]
+    lost = [event for event in failed if not any("no step had been trained" in problem for problem in event.problems)]
+    log = directory.log.read_text(errors="replace")
+    problems = [f"an engine failed: {event.problems}" for event in lost]
+    return problems + [f"a traceback in engine.log: {log[-2000:]}"] * ("Traceback" in log)
 
 
 def _end(directory: RunDirectory) -> None:

@@ -14,20 +14,9 @@ from etils import epath
 from shardtui.engine.checkpoint.directory import CheckpointDirectory
 from shardtui.engine.distributed.outcomes import Damaged
 from shardtui.engine.spec.config import CheckpointConfig
-from shardtui.engine.wire import run_directory
+from shardtui.engine.wire import events, run_directory
 from shardtui.engine.wire.commands import Pause, SaveCheckpoint, SwitchPreset
-from shardtui.engine.wire.events import (
-    AnyEvent,
-    CheckpointSaved,
-    CheckpointSaving,
-    EngineStopped,
-    Paused,
-    PresetCompiling,
-    Restored,
-    StepsDone,
-    Switching,
-    TrainingStarted,
-)
+from shardtui.engine.wire.events import AnyEvent, StepsDone, TrainingStarted
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.client.engine_client import EngineClient
 
@@ -36,10 +25,10 @@ from .row import Row
 
 MOMENTS: dict[str, tuple[type[AnyEvent], float]] = {
     "a step": (TrainingStarted, 1.0),
-    "a save": (CheckpointSaving, 0.4),
-    "a switch": (Switching, 0.15),
-    "a compilation": (PresetCompiling, 2.0),
-    "a pause": (Paused, 0.5),
+    "a save": (events.CheckpointSaving, 0.4),
+    "a switch": (events.Switching, 0.15),
+    "a compilation": (events.PresetCompiling, 2.0),
+    "a pause": (events.Paused, 0.5),
 }
 """The event that begins the moment, and the most seconds from it to the signal."""
 FAULTS = [
@@ -58,7 +47,6 @@ class Story:
 
     directory: RunDirectory
     chance: random.Random
-    place: CheckpointDirectory = field(init=False)
     losses: dict[int, float] = field(default_factory=dict)
     repeated: int = 0
     """Number of steps that were repeated."""
@@ -79,9 +67,9 @@ class Story:
             match event:
                 case TrainingStarted():
                     began = event.step
-                case Restored() if event.step != newest:
+                case events.Restored() if event.step != newest:
                     self.wrong.append(f"{where}: restored step {event.step}, {newest} was there")
-                case CheckpointSaved():
+                case events.CheckpointSaved():
                     self.committed = event.step
                 case StepsDone():
                     self._compare(event)
@@ -99,8 +87,8 @@ class Story:
         client = EngineClient(self.directory)
         client.start_engine()
         pid, begins, ending = 0, self.chance.random() < 0.5, None
-        async for events in client.events():
-            for event in events:
+        async for chunk in client.events():
+            for event in chunk:
                 if client.is_old(event):
                     continue
                 yield event
@@ -108,7 +96,7 @@ class Story:
                 if isinstance(event, TrainingStarted):
                     begins |= await self._ask(client, moment, event.preset)
                 kind = MOMENTS[moment][0]
-                if ending is None and isinstance(event, kind) and (begins or kind is not PresetCompiling):
+                if ending is None and isinstance(event, kind) and (begins or kind is not events.PresetCompiling):
                     ending = asyncio.ensure_future(self._end(pid, number, moment))
 
     async def _ask(self, client: EngineClient, moment: str, active: str) -> bool:
@@ -138,7 +126,7 @@ class Story:
                 self.wrong.append(f"step {step}: loss {loss}, it was {known}")
 
     def _check_stop(self, where: str, last: AnyEvent | None, pid: int) -> None:
-        if not isinstance(last, EngineStopped) or last.reason != "signalled":
+        if not isinstance(last, events.EngineStopped) or last.reason != "signalled":
             self.wrong.append(f"{where}: the last word was {last}")
         elif self.place.steps()[-1:] != [last.step] * bool(last.step):
             self.wrong.append(f"{where}: {last.step} steps were done, saved are {self.place.steps()}")

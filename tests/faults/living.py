@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
+from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.event_log import LogReader
 from shardtui.engine.wire.events import AnyEvent, MemoryMeasured, StepsDone, TrainingStarted
@@ -14,6 +15,8 @@ from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import tiny_config
 from ..processes import awaited
+
+E = TypeVar("E")
 
 
 @dataclass
@@ -31,61 +34,70 @@ class Living:
 
     def events(self) -> list[AnyEvent]:
         """Returns all events since the engine started."""
-        self.reported += [event for events in self.reader.read() for event in events]
+        self.reported += read(self.reader)
         return self.reported
 
-    def wait_for_steps(self, more: int = 3) -> int:
-        """Waits for more steps and returns the number done. Raises TimeoutError if the engine makes none."""
-        before = _steps(self.events())
-        awaited(lambda: _steps(self.events()) >= before + more, "a step", 60, lambda: self.process.poll() is not None)
-        return _steps(self.reported)
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events() if isinstance(event, kind)]
 
-    def problem(self, allowed: tuple[type[AnyEvent], ...] = ()) -> str:
+    def wait_for_steps(self, more: int = 3) -> None:
+        """Raises TimeoutError if the engine makes none."""
+        before = last_step(self.events())
+        awaited(lambda: last_step(self.events()) >= before + more, "a step", 60, self.is_over)
+
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def problem(self, *allowed: type[AnyEvent]) -> str:
         """Returns what went wrong since the last call; empty if steps continue without gaps or unexpected events.
 
         `allowed`: events that may occur in addition to steps and memory in use.
         """
         try:
             self.wait_for_steps()
-        except AssertionError as error:
+        except TimeoutError as error:
             return str(error)
         events, seen = self.events(), self.seen
         self.seen = len(events)
-        others = {
-            type(event).__name__
-            for event in events[seen:]
-            if not isinstance(event, (StepsDone, MemoryMeasured, *allowed))
-        }
+        kinds = (StepsDone, MemoryMeasured, *allowed)
+        others = {type(event).__name__ for event in events[seen:] if not isinstance(event, kinds)}
         if [event.seq for event in events] != list(range(1, len(events) + 1)):
             return "events are missing"
-        if gaps(events):
-            return f"steps are missing: {gaps(events)}"
+        if [step for step, _ in losses(events)] != list(range(1, last_step(events) + 1)):
+            return "steps are missing, or were made twice"
         if "Traceback" in self.directory.log.read_text(errors="replace"):
             return "a traceback in engine.log"
         return f"it reported {', '.join(sorted(others))}" if seen and others else ""
 
 
-def gaps(events: list[AnyEvent]) -> list[tuple[int, int]]:
-    """Returns where steps were not reported exactly once, in order."""
-    done = 0
-    found: list[tuple[int, int]] = []
-    for event in events:
-        if isinstance(event, StepsDone):
-            if event.step - len(event.losses) != done:
-                found.append((done, event.step))
-            done = event.step
-    return found
+def read(log: LogReader | RunDirectory) -> list[AnyEvent]:
+    """Returns the events of a run, or those that a reader has not read."""
+    reader = LogReader(log.events) if isinstance(log, RunDirectory) else log
+    try:
+        return [event for events in reader.read() for event in events]
+    except FileNotFoundError:
+        return []
 
 
-def _steps(events: list[AnyEvent]) -> int:
+def losses(events: list[AnyEvent]) -> list[tuple[int, float | None]]:
+    """Returns each step that was reported, with its loss."""
+    return [
+        pair
+        for event in events
+        if isinstance(event, StepsDone)
+        for pair in enumerate(event.losses, event.step - len(event.losses) + 1)
+    ]
+
+
+def last_step(events: list[AnyEvent]) -> int:
     return next((event.step for event in reversed(events) if isinstance(event, StepsDone)), 0)
 
 
 @contextmanager
-def living_engine(name: str, switches: tuple[ScheduledSwitch, ...] = ()) -> Iterator[Living]:
+def living_engine(name: str) -> Iterator[Living]:
     """Starts an engine and waits for its first steps; ends it on exit."""
     checkpoints = CheckpointConfig(every_minutes=None)  # it reports nothing but steps
-    directory = run_directory.create(tiny_config(run=name, switches=switches, checkpoints=checkpoints))
+    directory = run_directory.create(tiny_config(run=name, checkpoints=checkpoints))
     with directory.log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "shardtui.engine", "serve", str(directory.path)],
@@ -96,11 +108,7 @@ def living_engine(name: str, switches: tuple[ScheduledSwitch, ...] = ()) -> Iter
         )
     try:
         living = Living(directory, process)
-        awaited(
-            lambda: directory.events.exists() and any(isinstance(e, TrainingStarted) for e in living.events()),
-            directory.log.read_text,
-            is_over=lambda: process.poll() is not None,
-        )
+        awaited(lambda: living.of(TrainingStarted), directory.log.read_text, is_over=living.is_over)
         living.wait_for_steps()
         living.seen = len(living.events())
         yield living

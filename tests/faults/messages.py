@@ -1,42 +1,34 @@
 """Every kind of fault ends in one message that says what happened and what to do, never in a traceback."""
 
-import json
 import os
 import resource
 import shutil
-import signal
-import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
-from typing import Any
 
-from shardtui.engine.wire import framing, run_directory
-from shardtui.engine.wire.commands import AnyCommand, Hello, InspectPreset, SaveCheckpoint, Stop, SwitchPreset
+from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.commands import InspectPreset, SaveCheckpoint, SwitchPreset
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS, SHARDTUI, TINY
+from .launched import Finished, Launched, mounted, printed, shardtui
 from .row import NotRun, Row, tried
 
 LARGE = [f"--set={setting}" for setting in ("layers=2", "embed=512", "heads=8", "mlp=2048", *TINY[4:])]
 """Settings for 78 MB of state, which dp holds on each of eight devices."""
 STEP = 6
 """Step of the base run's last checkpoint; it has 2 and 4 as well."""
-LONGEST = 400
-"""Seconds after which a hanging process is killed, which fails the row."""
 
 
 def run(times: int) -> list[Row]:
     """Injects each kind of fault once, whatever `times`."""
-    folder = Path(os.environ["XDG_STATE_HOME"]).parent / "messages"
+    folder = Path("messages").absolute()
     folder.mkdir()
-    (folder / "text").write_text(
-        "What was split over eight devices comes together on one, and nothing of it is lost. " * 99
-    )
-    base = [f"--data={folder}/text", "--run=base", f"--steps={STEP}", "--checkpoint-every=2"]
+    text = "What was split over eight devices comes together on one, and nothing of it is lost. " * 99
+    (folder / "text").write_text(text)
+    base = (f"--data={folder}/text", "--run=base", f"--steps={STEP}", "--checkpoint-every=2")
     _message(_train(*base, *SETTINGS), 0)
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda kind: _row(kind, folder), KINDS))
@@ -48,14 +40,11 @@ def _row(kind: Callable[[Path], None], folder: Path) -> Row:
     return tried(kind.__doc__, 1, lambda: kind(own))
 
 
-def _train(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    command = [*SHARDTUI, "train", "--json", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=LONGEST, check=False
-    )
+def _train(*arguments: str, **environment: str) -> Finished:
+    return shardtui("train", "--json", *arguments, **environment)
 
 
-def _message(result: "subprocess.CompletedProcess[str]", code: int, *parts: str) -> None:
+def _message(result: Finished, code: int, *parts: str) -> None:
     """Checks the exit code and that stderr has all `parts`."""
     assert result.returncode == code, f"exit {result.returncode}, not {code}: {result.stderr}"
     assert "Traceback" not in result.stdout + result.stderr, result.stderr
@@ -63,13 +52,9 @@ def _message(result: "subprocess.CompletedProcess[str]", code: int, *parts: str)
     assert not missing, f"not said: {missing}: {result.stderr}"
 
 
-def _events(result: "subprocess.CompletedProcess[str]", kind: str) -> list[dict[str, Any]]:
-    return [event for event in map(json.loads, result.stdout.splitlines()) if event["type"] == kind]
-
-
-def _assert_completed(result: "subprocess.CompletedProcess[str]", steps: int) -> None:
+def _assert_completed(result: Finished, steps: int) -> None:
     """Checks that every step was made all the same."""
-    made = [event["step"] for event in _events(result, "StepDone")]
+    made = [event["step"] for event in printed(result, "StepDone")]
     assert made[-1:] == [steps], f"steps made: {made}"
 
 
@@ -78,78 +63,6 @@ def _copy(folder: Path) -> RunDirectory:
     home = run_directory.state_home()
     shutil.copytree(home / "base", home / folder.name)
     return RunDirectory(home / folder.name)
-
-
-def _damage(directory: RunDirectory, step: int) -> None:
-    file = max((directory.path / "checkpoints" / str(step)).rglob("d/*"), key=lambda path: path.stat().st_size)
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-
-
-class Living:
-    """Runs `train` in the background; reads its events and sends commands to its engine."""
-
-    def __init__(self, folder: Path, *arguments: str, settings: list[str] = SETTINGS, **environment: str) -> None:
-        self._errors = folder / "stderr"
-        self._output: list[str] = []
-        self._process = subprocess.Popen(
-            [*SHARDTUI, "train", "--json", f"--run={folder.name}", "--steps=1000000", *settings, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=self._errors.open("w"),
-            text=True,
-            env={**os.environ, **environment},
-        )
-        self.directory = RunDirectory(run_directory.state_home() / folder.name)
-        killer = Timer(LONGEST, self._process.kill)
-        killer.daemon = True
-        killer.start()
-
-    def until(self, *kinds: str) -> dict[str, Any]:
-        """Returns the next event of one of the kinds."""
-        assert self._process.stdout
-        for line in self._process.stdout:
-            self._output.append(line)
-            event = json.loads(line)
-            if event["type"] in kinds:
-                return event
-        raise AssertionError(f"it ended before {kinds}: {self._errors.read_text()}")
-
-    def send(self, command: AnyCommand) -> None:
-        """Sends a command to the engine."""
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(self.directory.socket))
-            connection.sendall(framing.frame(Hello()) + framing.frame(command))
-
-    @property
-    def engine(self) -> int:
-        """Process id of the engine; 0 if there is none."""
-        holder = self.directory.holder()
-        return holder.pid if holder else 0
-
-    def end(self) -> "subprocess.CompletedProcess[str]":
-        """Waits for its end and returns its output."""
-        assert self._process.stdout
-        output = "".join([*self._output, *self._process.stdout])
-        return subprocess.CompletedProcess([], self._process.wait(), output, self._errors.read_text())
-
-    def stop(self) -> "subprocess.CompletedProcess[str]":
-        """Sends `Stop`, waits for its end and returns its output."""
-        self.send(Stop())
-        return self.end()
-
-
-@contextmanager
-def mounted(folder: Path, size: str) -> Iterator[Path]:
-    """Mounts a file system of this size."""
-    disk = folder / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", disk], check=False).returncode:
-        raise NotRun("mounting needs root")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", disk], check=True)
 
 
 def too_large_a_preset(folder: Path) -> None:
@@ -162,7 +75,7 @@ def too_large_a_preset(folder: Path) -> None:
 def too_large_a_switch(folder: Path) -> None:
     """predicted out of memory at a switch"""
     arguments = ("--preset=fsdp", "--switch=2:dp", *SETTINGS)
-    compiled = _events(_train("--steps=3", f"--run={folder.name}-0", *arguments), "PresetCompiled")
+    compiled = printed(_train("--steps=3", f"--run={folder.name}-0", *arguments), "PresetCompiled")
     between = sum(event["memory"]["peak"] for event in compiled) // 2
     result = _train("--steps=6", f"--run={folder.name}", f"--device-memory={between}", *arguments)
     _assert_completed(result, 6)
@@ -171,31 +84,29 @@ def too_large_a_switch(folder: Path) -> None:
 
 def out_of_memory_in_a_switch(folder: Path) -> None:
     """out of memory in a switch: address space limited from outside"""
-    living = Living(folder, "--preset=fsdp", settings=LARGE)
-    living.until("StepDone")
-    living.send(InspectPreset("dp"))  # compiled before the limit falls
-    living.until("PresetInspected")
-    living.send(SaveCheckpoint())
-    living.until("CheckpointSaved")
-    used = int(Path(f"/proc/{living.engine}/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.prlimit(living.engine, resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
-    living.send(SwitchPreset("dp"))
-    if living.until("SwitchFailed", "Switched", "EngineLost")["type"] == "EngineLost":
-        _message(living.end(), 1, "ended by SIGABRT: ", "out of memory", "train --resume", "from the checkpoint")
-        _message(
-            _train(f"--resume={folder.name}", "--steps=1", "--preset=fsdp"), 2, "steps are already done: give more"
-        )
-        return
-        living.until("StepDone")
-    resource.prlimit(living.engine, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    _message(living.stop(), 1, "switch to dp failed: out of", "choose")
+    with Launched(folder.name, "--preset=fsdp", *LARGE) as run:
+        run.until("StepDone")
+        run.send(InspectPreset("dp"))  # compiled before the limit falls
+        run.until("PresetInspected")
+        run.send(SaveCheckpoint())
+        run.until("CheckpointSaved")
+        used = int(Path(f"/proc/{run.engine}/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.prlimit(run.engine, resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
+        run.send(SwitchPreset("dp"))
+        if run.until("SwitchFailed", "Switched", "EngineLost")["type"] == "EngineLost":
+            _message(run.end(), 1, "ended by SIGABRT: ", "out of memory", "train --resume", "from the checkpoint")
+            again = _train(f"--resume={folder.name}", "--steps=1", "--preset=fsdp")
+            _message(again, 2, "steps are already done: give more")
+        else:
+            resource.prlimit(run.engine, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            _message(run.stop(), 1, "switch to dp failed: out of", "choose")
 
 
 def loss_not_finite(folder: Path) -> None:
     """the loss is not finite"""
     directory = _copy(folder)
     result = _train(f"--resume={directory.name}", "--steps=30", "--set=learning_rate=1e38", "--set=warmup_steps=1")
-    assert not _events(result, "CheckpointSaved")
+    assert not printed(result, "CheckpointSaved")
     way = f"`shardtui train --resume {directory.name}` resumes from the checkpoint of step 6"
     _message(result, 1, "the loss is not finite: go back to the checkpoint of step 6", "smaller learning_rate", way)
 
@@ -204,34 +115,32 @@ def last_loss_not_finite(folder: Path) -> None:
     """the loss is not finite in the last step"""
     directory = _copy(folder)
     result = _train(f"--resume={directory.name}", "--steps=8", "--set=learning_rate=1e38", "--checkpoint-every=9")
-    assert not _events(result, "CheckpointSaved")
+    assert not printed(result, "CheckpointSaved")
     _message(result, 1, "checkpoint of step 8 failed: the loss is not finite", "go back to the checkpoint of step 6")
 
 
 def disk_full(folder: Path) -> None:
     """disk full while saving"""
     with mounted(folder, "128k") as disk:
-        result = _train(
-            "--steps=8", "--checkpoint-every=4", f"--checkpoint-dir={disk}", f"--run={folder.name}", *SETTINGS
-        )
+        saving = ("--checkpoint-every=4", f"--checkpoint-dir={disk}")
+        result = _train("--steps=8", *saving, f"--run={folder.name}", *SETTINGS)
         left = [path.name for path in (disk / folder.name).iterdir()]
         assert left == ["lease.json"], f"left: {left}"
     _assert_completed(result, 8)
-    _message(
-        result, 1, "checkpoint of step 4 failed: the disk is full", "free some space", "checkpoint of step 8 failed"
-    )
+    said = ("checkpoint of step 4 failed: the disk is full", "free some space", "checkpoint of step 8 failed")
+    _message(result, 1, *said)
 
 
 def disk_read_only(folder: Path) -> None:
     """checkpoints' disk becomes read-only"""
-    with mounted(folder, "64m") as disk:
-        living = Living(folder, f"--checkpoint-dir={disk}")
-        living.until("StepDone")
+    with mounted(folder, "64m") as disk, Launched(folder.name, f"--checkpoint-dir={disk}", *SETTINGS) as run:
+        run.until("StepDone")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        living.send(SaveCheckpoint())
-        living.until("CheckpointFailed")
-        living.until("StepDone")
-        _message(living.stop(), 1, "the directory cannot be written (Read-only file system)", "--checkpoint-dir")
+        run.send(SaveCheckpoint())
+        run.until("CheckpointFailed")
+        run.until("StepDone")
+        result = run.stop()
+    _message(result, 1, "the directory cannot be written (Read-only file system)", "--checkpoint-dir")
 
 
 def full_disk_for_events(folder: Path) -> None:
@@ -244,25 +153,25 @@ def full_disk_for_events(folder: Path) -> None:
 
 def switch_taken_back(folder: Path) -> None:
     """a switch taken back while it compiles, another, and an end while one compiles"""
-    living = Living(folder, XDG_CACHE_HOME=str(folder))
-    living.until("StepDone")
-    for preset, awaited in (("tp", "PresetCompiling"), ("dp", "SwitchCancelled"), ("fsdp", "Switched")):
-        living.send(SwitchPreset(preset))
-        living.until(awaited)
-    living.send(SwitchPreset("fsdp-tp2"))
-    living.until("PresetCompiling")
-    result = living.stop()
+    with Launched(folder.name, *SETTINGS, XDG_CACHE_HOME=str(folder)) as run:
+        run.until("StepDone")
+        for preset, awaited in (("tp", "PresetCompiling"), ("dp", "SwitchCancelled"), ("fsdp", "Switched")):
+            run.send(SwitchPreset(preset))
+            run.until(awaited)
+        run.send(SwitchPreset("fsdp-tp2"))
+        run.until("PresetCompiling")
+        result = run.stop()
     _message(result, 0)
-    assert [event["preset"] for event in _events(result, "PresetCompiled")] == ["dp", "fsdp"]
+    assert [event["preset"] for event in printed(result, "PresetCompiled")] == ["dp", "fsdp"]
 
 
 def end_in_the_first_compilation(folder: Path) -> None:
     """`stop` in the first compilation"""
-    living = Living(folder, XDG_CACHE_HOME=str(folder))
-    living.until("PresetCompiling")
-    stopped = subprocess.run([*SHARDTUI, "stop", folder.name], capture_output=True, text=True, check=True)
-    assert not _events(living.end(), "PresetCompiled")
-    assert "engine stopped" in stopped.stdout, stopped.stdout
+    with Launched(folder.name, *SETTINGS, XDG_CACHE_HOME=str(folder)) as run:
+        run.until("PresetCompiling")
+        stopped = shardtui("stop", folder.name)
+        assert not printed(run.end(), "PresetCompiled")
+    assert stopped.returncode == 0 and "engine stopped" in stopped.stdout, stopped
 
 
 def other_text(folder: Path) -> None:
@@ -277,12 +186,11 @@ def other_text(folder: Path) -> None:
 
 def second_command(folder: Path) -> None:
     """`train --resume` of a run that is being trained"""
-    living = Living(folder)
-    living.until("StepDone")
-    result = _train(f"--resume={folder.name}", "--steps=8")
-    engine = living.engine
-    _message(living.stop(), 0)
-    _message(result, 2, f"process {engine} is training it", "shardtui stop")
+    with Launched(folder.name, *SETTINGS) as run:
+        run.until("StepDone")
+        result = _train(f"--resume={folder.name}", "--steps=8")
+        _message(run.stop(), 0)
+    _message(result, 2, f"process {run.engine} is training it", "shardtui stop")
 
 
 def unknown_flag(folder: Path) -> None:
@@ -308,25 +216,6 @@ def dropped_axes(folder: Path) -> None:
     if "unshare failed" in result.stderr:
         raise NotRun("a /dev of its own needs root")
     _message(result, 0, "this runs on the CPU although /dev/accel", "--platform cpu if the CPU is intended")
-
-
-def newest_damaged(folder: Path) -> None:
-    """the newest checkpoint is damaged"""
-    directory = _copy(folder)
-    _damage(directory, STEP)
-    result = _train(f"--resume={directory.name}", "--steps=8")
-    assert [event["step"] for event in _events(result, "Restored")] == [4]
-    _message(result, 0, "checkpoint of step 6 is damaged, set aside as 6.damaged", "has changed since it was written")
-
-
-def killed(folder: Path) -> None:
-    """the engine is ended by SIGKILL"""
-    living = Living(folder, "--checkpoint-every=10")
-    living.until("CheckpointSaved")
-    living.until("StepDone")
-    os.kill(living.engine, signal.SIGKILL)
-    way = f"`shardtui train --resume {folder.name}` resumes from the checkpoint of step"
-    _message(living.end(), 1, "ended by SIGKILL", way)
 
 
 MODEL = """
@@ -368,26 +257,11 @@ def exceptions_of_a_batch(folder: Path) -> None:
         (model / "lm.py").write_text(MODEL.format(error=error))
         result = _train("--steps=9", f"--run=batch-{number}", f"--model={model}/lm.py:lm", "--batch-size=8")
         _message(result, 1, problem, f"`shardtui train --resume batch-{number}` resumes from the checkpoint of step 5")
-        assert _events(result, "CheckpointSaved")[-1]["step"] == 5
+        assert printed(result, "CheckpointSaved")[-1]["step"] == 5
 
 
 KINDS = (
-    too_large_a_preset,
-    too_large_a_switch,
-    out_of_memory_in_a_switch,
-    loss_not_finite,
-    last_loss_not_finite,
-    disk_full,
-    disk_read_only,
-    full_disk_for_events,
-    switch_taken_back,
-    end_in_the_first_compilation,
-    other_text,
-    second_command,
-    unknown_flag,
-    no_such_platform,
-    dropped_axes,
-    newest_damaged,
-    killed,
-    exceptions_of_a_batch,
+    *(too_large_a_preset, too_large_a_switch, out_of_memory_in_a_switch, loss_not_finite, last_loss_not_finite),
+    *(disk_full, disk_read_only, full_disk_for_events, switch_taken_back, end_in_the_first_compilation, other_text),
+    *(second_command, unknown_flag, no_such_platform, dropped_axes, exceptions_of_a_batch),
 )

@@ -5,69 +5,41 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from shardtui.engine.wire import framing, run_directory
 from shardtui.engine.wire.commands import Stop
-from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.events import AnyEvent, EngineReady, StepsDone
-from shardtui.engine.wire.run_directory import RunDirectory
 
-from ..conftest import SETTINGS, SHARDTUI
+from ..conftest import SETTINGS
 from ..distributed.test_neighbours import listening_of
-from ..processes import awaited
-from .row import Row, tried
+from .launched import Launched
+from .row import NotRun, Row, tried
 
 NOBODY = 65534
+Attack = Callable[[Launched, list[int]], str]
+"""An attack on a run, whose processes have these pids. Returns what was seen."""
 
 
 def run(times: int) -> Iterator[Row]:
     """Runs each attack once, whatever `times`."""
-    for name, attack in (
-        ("another user at the engine's socket", _at_socket),
-        ("another user at the coordinator of --processes", _at_coordinator),
-        ("another user reads the run's files and its secret", _at_files),
-        ("another user sends rubbish to the collectives' ports", _at_collectives),
-    ):
-        yield _as_nobody(name, attack)
+    for attack in (at_socket, at_coordinator, at_files, at_collectives):
+        yield tried(attack.__doc__, 1, partial(_attacked, attack))
 
 
-def _events(directory: RunDirectory) -> list[AnyEvent]:
-    with suppress(FileNotFoundError):
-        return [event for events in LogReader(directory.events).read() for event in events]
-    return []
-
-
-def _done(directory: RunDirectory) -> int:
-    return max((event.step for event in _events(directory) if isinstance(event, StepsDone)), default=0)
-
-
-def _as_nobody(name: str, attack: Callable[[RunDirectory, list[int]], str]) -> Row:
+def _attacked(attack: Attack) -> str:
     """Runs an attack as another user, against the two processes of `train --processes 2`."""
     if os.getuid():
-        return Row(name, 0, 0, "not run: becoming another user needs root")
-    return tried(name, 1, lambda: _attacked(name, attack))
-
-
-def _attacked(name: str, attack: Callable[[RunDirectory, list[int]], str]) -> str:
-    run_name = name.replace(" ", "-").replace("'", "").replace("--", "")[:40]
-    command = [*SHARDTUI, "train", "--json", *SETTINGS, f"--run={run_name}", "--processes=2", "--steps=1000000"]
-    directory = RunDirectory(run_directory.state_home() / run_name)
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        awaited(lambda: _done(directory), "a step before the attack")
-        ready = next(event for event in _events(directory) if isinstance(event, EngineReady))
-        note = attack(directory, [host.pid for host in ready.hosts])
-        before = _done(directory)
-        awaited(lambda: _done(directory) > before + 2, lambda: f"a step after {_events(directory)[-1]}", 60)
-        process.terminate()
-        said = process.communicate(timeout=90)[1]
-        assert process.returncode == 0, said
-        return note
-    finally:
-        process.kill()
-        process.wait()
+        raise NotRun("becoming another user needs root")
+    with Launched(attack.__name__, *SETTINGS, "--processes=2") as run:
+        hosts = run.until("EngineReady")["hosts"]
+        run.until("StepDone")
+        note = attack(run, [host["pid"] for host in hosts])
+        run.more("StepDone", 3)
+        run.process.terminate()
+        result = run.end()
+    assert result.returncode == 0, result.stderr
+    return note
 
 
 def _nobody(code: str, *arguments: object) -> str:
@@ -90,8 +62,9 @@ except OSError as error:
 """
 
 
-def _at_socket(directory: RunDirectory, pids: list[int]) -> str:
-    path, stop = directory.socket, framing.frame(Stop()).hex()
+def at_socket(run: Launched, pids: list[int]) -> str:
+    """another user at the engine's socket"""
+    path, stop = run.directory.socket, framing.frame(Stop()).hex()
     refused = _nobody(CONNECT, path, stop)
     assert refused == "PermissionError", refused
     opened = (path.parent.parent, path.parent)  # as if the user had opened them
@@ -107,8 +80,9 @@ def _at_socket(directory: RunDirectory, pids: list[int]) -> str:
     return f"{refused}; with an open directory: closed at once"
 
 
-def _at_coordinator(directory: RunDirectory, pids: list[int]) -> str:
-    (path,) = run_directory.runtime_directory().glob(f"{directory.socket.stem}-????")
+def at_coordinator(run: Launched, pids: list[int]) -> str:
+    """another user at the coordinator of --processes"""
+    (path,) = run_directory.runtime_directory().glob(f"{run.directory.socket.stem}-????")
     refused = _nobody(CONNECT, path, "00")
     assert refused == "PermissionError", refused
     return refused
@@ -124,12 +98,13 @@ for path in sys.argv[1:]:
 """
 
 
-def _at_files(directory: RunDirectory, pids: list[int]) -> str:
-    files = [path for path in directory.path.rglob("*") if path.is_file()]
+def at_files(run: Launched, pids: list[int]) -> str:
+    """another user reads the run's files and its secret"""
+    files = [path for path in run.directory.path.rglob("*") if path.is_file()]
     secrets = [Path(f"/proc/{pid}/{name}") for pid in pids for name in ("environ", "mem")]
     read = _nobody(READ, *files, *secrets)
     assert not read, read
-    secret = (directory.path / "secret").read_text()
+    secret = (run.directory.path / "secret").read_text()
     lines = [f"/proc/{pid}/cmdline" for pid in pids]
     arguments = _nobody("print(*(open(path).read() for path in sys.argv[1:]))", *lines)
     assert secret not in arguments, "the secret is an argument of a process"
@@ -151,7 +126,8 @@ print(len(kept))
 """
 
 
-def _at_collectives(directory: RunDirectory, pids: list[int]) -> str:
+def at_collectives(run: Launched, pids: list[int]) -> str:
+    """another user sends rubbish to the collectives' ports"""
     ports = {int(address.rpartition(":")[2], 16) for pid in pids for address in listening_of(pid)}
     assert ports, "no port was found"
     for port in ports:

@@ -4,12 +4,10 @@ switch: once resumed, the run must have the losses of one that was not killed, b
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +28,9 @@ from shardtui.engine.wire.events import (
 from shardtui.engine.wire.run_directory import RunDirectory
 
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT
-from .row import Row
-from .storage import compiled
+from .launched import failing_calls, shardtui
+from .living import losses, read
+from .row import Row, counted
 
 LIMIT = 300.0
 STEPS = 200
@@ -67,7 +66,7 @@ class Chain:
     """Step of the newest checkpoint, from which the next engine has to resume."""
     killed: Counter[str] = field(default_factory=Counter)
     """Kills by phase."""
-    wrong: dict[str, list[str]] = field(default_factory=dict)
+    wrong: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What was wrong after them."""
 
     @classmethod
@@ -75,37 +74,25 @@ class Chain:
         """Returns a run whose losses without kills are known."""
         events, code = cls(f"{name}-alone", options, STEPS).run(STEPS)
         assert code == 0, events[-1:]
-        return cls(name, options, every, dict(_losses(events)))
+        return cls(name, options, every, dict(losses(events)))
 
-    @property
-    def directory(self) -> RunDirectory:
-        return RunDirectory(run_directory.state_home() / self.name)
-
-    @property
-    def checkpoints(self) -> CheckpointDirectory:
-        return CheckpointDirectory(epath.Path(self.directory.path / "checkpoints"))
+    def __post_init__(self) -> None:
+        self.directory = RunDirectory(run_directory.state_home() / self.name)
+        self.checkpoints = CheckpointDirectory(epath.Path(self.directory.path / "checkpoints"))
 
     def run(
         self, steps: int, due: Callable[[AnyEvent], float | None] = lambda _: None, **fault: str
     ) -> tuple[list[AnyEvent], int]:
         """Runs an engine, and kills it once `due` says in how many seconds. Returns its events and the exit code."""
         history = self.directory.events
-        new = (
-            f"--run={self.name}",
-            *SETTINGS,
-            WITH_DROPOUT,
-            "--keep=1",
-            f"--checkpoint-every={self.every}",
-            *self.options,
-        )
-        options = (f"--resume={self.name}",) if self.directory.exists else new
+        new = (f"--run={self.name}", *SETTINGS, WITH_DROPOUT, "--keep=1", f"--checkpoint-every={self.every}")
+        options = (f"--resume={self.name}",) if self.directory.exists else (*new, *self.options)
         reader = LogReader(history, history.stat().st_size if history.exists() else 0)
-        command = [*SHARDTUI, "train", *options, f"--steps={steps}"]
-        nothing = subprocess.DEVNULL
+        command, nothing = [*SHARDTUI, "train", *options, f"--steps={steps}"], subprocess.DEVNULL
         process = subprocess.Popen(command, stdout=nothing, stderr=nothing, env=os.environ | fault)
         found, until = list[AnyEvent](), time.monotonic() + LIMIT
         while process.poll() is None:
-            for event in _read(reader):
+            for event in read(reader):
                 found.append(event)
                 if (seconds := due(event)) is not None:
                     time.sleep(seconds)
@@ -115,7 +102,7 @@ class Chain:
                 process.kill()
                 raise TimeoutError(f"not killed within {LIMIT:.0f} s")
             time.sleep(0.02 if fault else 0.001)  # a moment of a switch is short
-        return found + _read(reader), process.returncode
+        return found + read(reader), process.returncode
 
     def kill(
         self, phase_of: Callable[[list[AnyEvent]], str], due: Callable[[AnyEvent], float | None], **fault: str
@@ -124,17 +111,17 @@ class Chain:
         events, code = self.run(10 * STEPS, due, **fault)
         phase = phase_of(events)
         self.killed[phase] += 1
-        self.wrong.setdefault(phase, []).extend([*self._problems(events), *[f"exit {code}"] * (code != 1)])
+        self.wrong[phase] += [*self._problems(events), *[f"exit {code}"] * (code != 1)]
         return phase
 
     def _problems(self, events: list[AnyEvent]) -> list[str]:
         """Returns what is wrong with the events of an engine, and with what it has left."""
         restored = [event.step for event in events if isinstance(event, Restored)]
-        far = [step for step, loss in _losses(events) if loss != self.alone[step]]
+        far = [step for step, loss in losses(events) if loss != self.alone[step]]
         steps = self.checkpoints.steps() if self.checkpoints.root.exists() else []
         lost = max((event.step for event in events if isinstance(event, CheckpointSaved)), default=self.newest)
         wrong = [f"the loss of step {step} differs" for step in far[:1]]
-        if restored not in ([self.newest], []) or (self.newest and not restored and _losses(events)):
+        if restored not in ([self.newest], []) or (self.newest and not restored and losses(events)):
             wrong.append(f"resumed from {restored}, {self.newest} was there")
         if max(steps, default=0) < lost:
             wrong.append(f"step {lost} was saved, {steps} are there")
@@ -151,45 +138,36 @@ class Chain:
         last = [*self._problems(events), *[f"the last one: exit {code}"] * bool(code)]
         names = self.checkpoints.names()
         last += [f"left: {names}"] * any(name.startswith(LEFT_OVER) for name in names)
-        command = subprocess.run([*SHARDTUI, "verify", self.name], capture_output=True, text=True, check=False)
-        last += [command.stdout] * bool(command.returncode)
+        report = shardtui("verify", self.name)
+        last += [report.stdout] * bool(report.returncode)
         for phase, times in self.killed.items():
-            wrong = self.wrong[phase] + last
-            note = "; ".join(wrong[:3]) or "losses equal, all checkpoints good"
-            yield Row(f"SIGKILL {injected}{phase}", times, max(0, times - len(wrong)), note)
+            seen = "losses equal, all checkpoints good"
+            yield counted(f"SIGKILL {injected}{phase}", times, self.wrong[phase] + last, seen)
 
 
 def run(times: int) -> Iterator[Row]:
     """Yields a row for each phase; the long form tries each second change of a save."""
     stride = LONG_STRIDE if times > 1 else STRIDE
-    if shutil.which("gcc") is None:
-        yield Row("kills in a save", 0, 0, "not run: no gcc")
-    else:
-        with tempfile.TemporaryDirectory(prefix="shardtui-phases-") as folder:
-            chain = Chain.compared("phases-save", ())
-            _kill_in_saves(chain, Path(folder), stride)
-            yield from chain.rows("before a change of ")
     for more in ((), ("--low-memory",)):
         chain = Chain.compared(f"phases-switch{len(more)}", (*SWITCHES, *more), every=4)
         for kind, seconds in MOMENTS[:: stride // LONG_STRIDE]:
             chain.kill(_phase_of_switch, _due(kind, seconds))
         yield from chain.rows(f"in a switch{' with --low-memory' * bool(more)}, ")
+    fault = failing_calls()
+    chain = Chain.compared("phases-save", ())
+    _kill_in_saves(chain, fault, stride)
+    yield from chain.rows("before a change of ")
 
 
-def _kill_in_saves(chain: Chain, folder: Path, stride: int) -> None:
+def _kill_in_saves(chain: Chain, fault: dict[str, str], stride: int) -> None:
     """Kills before each change of the lease, of what is saved, and of what is deleted, one after the other."""
-    note = folder / "note"
-    fault = {"LD_PRELOAD": compiled("failing_storage", folder), "FAULT_WRITES": "1", "FAULT_KILL": str(note)}
+    note = Path("note").absolute()
+    fault = fault | {"FAULT_WRITES": "1", "FAULT_KILL": str(note)}
     for under in ("lease.json", *LEFT_OVER):
         for at in range(0, STEPS, stride):
             before = chain.newest
-            chain.kill(
-                lambda _: _changed(note.read_text()),
-                lambda _: None,
-                FAULT_UNDER=f"/checkpoints/{under}",
-                FAULT_AFTER=str(at),
-                **fault,
-            )
+            place = {"FAULT_UNDER": f"/checkpoints/{under}", "FAULT_AFTER": str(at)}
+            chain.kill(lambda _: _changed(note.read_text()), lambda _: None, **fault, **place)
             step = re.search(r"(?:saving|deleting)-\w+-(\d+)", note.read_text())
             if (at >= LEASE_CHANGES) if step is None else int(step[1]) > before + EVERY * (under == "saving-"):
                 break  # the next save
@@ -198,19 +176,17 @@ def _kill_in_saves(chain: Chain, folder: Path, stride: int) -> None:
 def _changed(note: str) -> str:
     """Returns what the engine was about to change."""
     call, path = note.split()
+    if call in ("rmdir", "unlink", "unlinkat") and re.search(r"/saving-\w+-[1-9]", path):
+        return "what a killed engine has left"
+    is_commit = call.startswith("rename")
     parts = (
         (r"lease\.json", "the lease"),
         (r"/saving-\w+-0\b", "the mark of the directory"),
         (r"/deleting-", "a checkpoint that is pruned"),
-        (
-            r"/saving-\w+-\d+$",
-            "the checkpoint's name (the commit)" if call.startswith("rename") else "the temporary directory",
-        ),
+        (r"/saving-\w+-\d+$", "the checkpoint's name (the commit)" if is_commit else "the temporary directory"),
         (r"/checkpoint\.json", "the manifest"),
         ("", "the arrays"),
     )
-    if call in ("rmdir", "unlink", "unlinkat") and re.search(r"/saving-\w+-[1-9]", path):
-        return "what a killed engine has left"
     return next(words for pattern, words in parts if re.search(pattern, path))
 
 
@@ -234,19 +210,3 @@ def _phase_of_switch(events: list[AnyEvent]) -> str:
         return "while the state moves"
     after = kinds[kinds.index(Switched) :]
     return "after its first step" if StepsDone in after else "in its first step"
-
-
-def _losses(events: list[AnyEvent]) -> list[tuple[int, float | None]]:
-    return [
-        pair
-        for event in events
-        if isinstance(event, StepsDone)
-        for pair in enumerate(event.losses, event.step - len(event.losses) + 1)
-    ]
-
-
-def _read(reader: LogReader) -> list[AnyEvent]:
-    try:
-        return [event for events in reader.read() for event in events]
-    except FileNotFoundError:
-        return []

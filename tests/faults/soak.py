@@ -1,8 +1,9 @@
 """Hundreds of switches and some saves in one engine: memory, threads and files do not grow after the first round."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import run_directory
@@ -26,20 +27,15 @@ GROWTH = 0.05
 """Fraction by which memory may grow."""
 
 
-@dataclass(frozen=True)
-class Held:
-    """Resources of a process."""
+class Held(NamedTuple):
+    """Resident bytes, threads and open file descriptors of a process."""
 
     memory: int
-    """Resident bytes."""
     threads: int
-    """Number of threads."""
     descriptors: int
-    """Number of open file descriptors."""
 
 
 def held(pid: int) -> Held:
-    """Returns the resources of a process."""
     threads, descriptors = (len(list(Path(f"/proc/{pid}/{kind}").iterdir())) for kind in ("task", "fd"))
     return Held(memory("VmRSS", pid), threads, descriptors)
 
@@ -87,32 +83,22 @@ class Soak:
                 pass
 
 
-def run(times: int) -> list[Row]:
+def run(times: int) -> Iterator[Row]:
     """Makes `times` × 40 switches after a round that compiles every program."""
     config = tiny_config(run="soak", checkpoints=CheckpointConfig(every_minutes=None))
     soak = Soak(run_directory.create(config), SWITCHES * times)
     asyncio.run(soak.run())
-    return _rows(soak)
-
-
-def _rows(soak: Soak) -> list[Row]:
-    after = soak.switches[len(ROUND) :]
-    steps, wanted = soak.step - soak.first_step, soak.wanted * STEPS_BETWEEN
+    after, wanted = soak.switches[len(ROUND) :], soak.wanted * STEPS_BETWEEN
+    equal = sum(receipt.digests_equal for receipt in after)
+    yield Row("switches in one engine", soak.wanted, equal, f"digests equal; {soak.saves} saves beside them")
+    steps = soak.step - soak.first_step
+    yield Row("steps beside them", wanted, min(steps, wanted), f"{steps:,} in all")
+    yield Row("compilations on a revisit", len(after), sum(not receipt.compile_seconds for receipt in after), "none")
     growth = soak.measured[-1].memory / soak.measured[0].memory - 1
-    memory = ", ".join(f"{each.memory / 1e6:.0f}" for each in soak.measured)
-    return [
-        Row(
-            "switches in one engine",
-            soak.wanted,
-            sum(receipt.digests_equal for receipt in after),
-            f"digests equal; {soak.saves} saves beside them",
-        ),
-        Row("steps beside them", wanted, min(steps, wanted), f"{steps:,} in all"),
-        Row("compilations on a revisit", len(after), sum(not receipt.compile_seconds for receipt in after), "none"),
-        Row("memory", 1, growth <= GROWTH, f"{growth:+.1%}: {memory} MB"),
-        _bounded("threads", [each.threads for each in soak.measured]),
-        _bounded("file descriptors", [each.descriptors for each in soak.measured]),
-    ]
+    sizes = ", ".join(f"{each.memory / 1e6:.0f}" for each in soak.measured)
+    yield Row("memory", 1, growth <= GROWTH, f"{growth:+.1%}: {sizes} MB")
+    yield _bounded("threads", [each.threads for each in soak.measured])
+    yield _bounded("file descriptors", [each.descriptors for each in soak.measured])
 
 
 def _bounded(what: str, counts: list[int]) -> Row:

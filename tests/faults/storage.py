@@ -2,17 +2,15 @@
 run resumes from its newest checkpoint."""
 
 import errno
-import json
-import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from functools import partial
 
-from ..conftest import SETTINGS, SHARDTUI
-from .row import Row
+from shardtui.engine.wire import run_directory
+
+from ..conftest import SETTINGS
+from .launched import Finished, failing_calls, printed, shardtui
+from .row import Row, tried
 
 ERRORS = ("ESTALE", "EIO", "ETIMEDOUT", "EACCES")
 STEP = 6
@@ -25,27 +23,15 @@ DELAY = 200_000
 
 def run(times: int) -> Iterator[Row]:
     """Tries `times` errors in each place."""
-    if shutil.which("gcc") is None:
-        yield Row("opens that fail", 0, 0, "not run: no gcc")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield from Storage(compiled("failing_storage", Path(folder))).rows(times)
-
-
-def compiled(name: str, folder: Path) -> str:
-    """Compiles a library of this folder, for `LD_PRELOAD`."""
-    library = folder / f"{name}.so"
-    source = Path(__file__).with_name(f"{name}.c")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    return str(library)
+    yield from Storage().rows(times)
 
 
 class Storage:
-    def __init__(self, library: str) -> None:
-        command = ["train", "--run=storage", f"--steps={STEP}", "--checkpoint-every=2", *SETTINGS]
-        subprocess.run([*SHARDTUI, *command], check=True, capture_output=True)
-        self._library = library
-        self._run = Path(os.environ["XDG_STATE_HOME"], "shardtui/runs/storage")
+    def __init__(self) -> None:
+        self._library = failing_calls()
+        trained = shardtui("train", "--run=storage", f"--steps={STEP}", "--checkpoint-every=2", *SETTINGS)
+        assert trained.returncode == 0, trained.stderr
+        self._run = run_directory.find("storage").path
         self._folder = self._run / "checkpoints"
         self._saved = self._run.with_name("storage.saved")
         shutil.copytree(self._run, self._saved)
@@ -61,50 +47,42 @@ class Storage:
     def rows(self, times: int) -> Iterator[Row]:
         for number, (place, fault) in enumerate(self._places.items()):
             errors = [ERRORS[(number + more) % len(ERRORS)] for more in range(times)]
-            faults = [fault | {"FAULT_ERRNO": str(getattr(errno, error))} for error in errors]
-            yield self._row(
-                f"{', '.join(errors)}: {place}", [self._refused(each) for each in faults], "exit 1, nothing renamed"
-            )
-        whole = list(self._places.values())[:3]
-        passing = [fault | {"FAULT_ERRNO": str(errno.ESTALE), "FAULT_TIMES": str(PASSING)} for fault in whole]
-        yield self._row("ESTALE that passes", [self._resumed(each) for each in passing], f"resumed from step {STEP}")
+            faults = iter([fault | {"FAULT_ERRNO": str(getattr(errno, error))} for error in errors])
+            yield tried(f"{', '.join(errors)}: {place}", times, lambda faults=faults: self._refused(next(faults)))
+        passing = {"FAULT_ERRNO": str(errno.ESTALE), "FAULT_TIMES": str(PASSING)}
+        places = iter(list(self._places.values())[:3])
+        yield tried("ESTALE that passes", 3, lambda: self._resumed(next(places) | passing))
         slow = {"FAULT_UNDER": str(self._folder), "FAULT_DELAY": str(DELAY)}
-        yield self._row("each open takes 0.2 s", [self._resumed(slow)], f"resumed from step {STEP}")
-
-    def _row(self, injected: str, wrong: list[str], seen: str) -> Row:
-        problems = [problem for problem in wrong if problem]
-        return Row(injected, len(wrong), len(wrong) - len(problems), "; ".join(problems[:2]) or seen)
+        yield tried("each open takes 0.2 s", 1, partial(self._resumed, slow))
 
     def _refused(self, fault: dict[str, str]) -> str:
-        """Resumes and verifies with the fault, then without; returns what was wrong."""
+        """Resumes and verifies with the fault, then without."""
         before = self._names()
-        result = self._shardtui(fault, "train", "--resume=storage", f"--steps={STEP + 1}", "--json")
+        result = self._resume(fault)
         is_read_by_orbax = "FAULT_AFTER" in fault  # which has texts of its own, and `verify` reads less often
         says_why = is_read_by_orbax or "cannot be read" in result.stderr
-        if result.returncode != 1 or not says_why or "start a new run" in result.stderr:
-            return f"train: exit {result.returncode}: {result.stderr}"
-        report = self._shardtui(fault, "verify", "storage")
-        if not report.returncode and not is_read_by_orbax:
-            return f"verify: exit 0: {report.stdout}"
-        if self._names() != before:
-            return f"{before} became {self._names()}"
-        return self._resumed({})
+        is_refused = result.returncode == 1 and says_why and "start a new run" not in result.stderr
+        assert is_refused, f"train: exit {result.returncode}: {result.stderr}"
+        report = shardtui("verify", "storage", **self._library, **fault)
+        assert report.returncode or is_read_by_orbax, f"verify: exit 0: {report.stdout}"
+        assert self._names() == before, f"{before} became {self._names()}"
+        self._resumed({})
+        return "exit 1, nothing renamed"
 
     def _resumed(self, fault: dict[str, str]) -> str:
-        result = self._shardtui(fault, "train", "--resume=storage", f"--steps={STEP + 1}", "--json")
-        events: list[dict[str, Any]] = [json.loads(line) for line in result.stdout.splitlines()]
-        restored = [event["step"] for event in events if event["type"] == "Restored"]
+        result = self._resume(fault)
+        restored = [event["step"] for event in printed(result, "Restored")]
         aside = [name for name in self._names() if "." in name and name[0].isdigit()]
         shutil.rmtree(self._run)
         shutil.copytree(self._saved, self._run)
-        good = result.returncode == 0 and restored == [STEP] and not aside
-        return (
-            "" if good else f"exit {result.returncode}: restored {restored}, set aside {aside}: {result.stderr[-500:]}"
-        )
+        found = (result.returncode, restored, aside)
+        assert found == (0, [STEP], []), f"exit, restored, set aside: {found}: {result.stderr[-500:]}"
+        return f"resumed from step {STEP}"
+
+    def _resume(self, fault: dict[str, str]) -> Finished:
+        """With `fault` if there is one."""
+        environment = self._library | fault if fault else {}
+        return shardtui("train", "--resume=storage", f"--steps={STEP + 1}", "--json", **environment)
 
     def _names(self) -> list[str]:
         return sorted(path.name for path in self._folder.iterdir())
-
-    def _shardtui(self, fault: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-        environment = os.environ | fault | ({"LD_PRELOAD": self._library} if fault else {})
-        return subprocess.run([*SHARDTUI, *arguments], capture_output=True, text=True, check=False, env=environment)

@@ -3,21 +3,19 @@
 import json
 import subprocess
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, TypeVar
 
 from ..conftest import SHARDTUI
+from .launched import Event
 from .row import Row
 
 LIMIT = 300.0
 """Seconds without an event after which a run counts as one that hangs."""
 TOLERANCE = 1e-5
-
-Event = dict[str, Any]
-T = TypeVar("T")
 
 
 def started(*options: str, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
@@ -47,17 +45,18 @@ class Trained:
     """What it lost."""
     losses: dict[int, float] = field(default_factory=dict)
     """By step, as trained last."""
+    step: int = 0
     of_engine: int = 0
     """Steps of the engine that runs now."""
     _committed: int = 0
 
     def note(self, event: Event) -> None:
-        """Records an event."""
         match event["type"]:
             case "EngineStarted":
                 self.of_engine = 0
             case "StepDone":
-                self.losses[event["step"]] = event["loss"]
+                self.step = event["step"]
+                self.losses[self.step] = event["loss"]
                 self.of_engine += 1
             case "CheckpointSaved":
                 self._committed = event["step"]
@@ -66,12 +65,16 @@ class Trained:
             case _:
                 pass
 
+    def note_all(self, made: Iterable[Event]) -> "Trained":
+        for event in made:
+            self.note(event)
+        return self
 
-def trained_alone(process: "subprocess.Popen[str]") -> dict[int, float]:
+
+def trained_alone(*options: str) -> dict[int, float]:
     """Returns the losses of a run without faults, by step."""
-    run = Trained()
-    for event in events(process):
-        run.note(event)
+    process = started(*options)
+    run = Trained().note_all(events(process))
     assert process.wait() == 0, "a run without faults failed"
     return run.losses
 
@@ -87,11 +90,45 @@ class Found:
     """What happened to runs with faults."""
 
     wrong: list[str] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-    """Seconds from each fault to the next step."""
     faults: Counter[str] = field(default_factory=Counter)
     of_process_0: int = 0
     """How many faults were of process 0."""
+    restarts: list[float] = field(default_factory=list)
+    """Seconds from each fault to the start of the next engine."""
+    gaps: list[float] = field(default_factory=list)
+    """Seconds from each fault to the next step."""
+    began: float = 0.0
+    """When the fault began from which the run has not recovered; 0 if there is none."""
+
+    def begin(self, fault: str, victims: Iterable[int] = ()) -> None:
+        self.began = time.monotonic()
+        self.faults[fault] += 1
+        self.of_process_0 += 0 in victims
+
+    def recovered(self) -> None:
+        self.gaps.append(time.monotonic() - self.began)
+        self.began = 0.0
+
+    def follow(self, process: "subprocess.Popen[str]", run: Trained) -> Iterator[tuple[Event, list[int]]]:
+        """Yields each event and the pids of the processes that train, of which the caller may cause faults."""
+        pids, is_back = [0], False
+        for event in events(process):
+            run.note(event)
+            match event["type"]:
+                case "EngineStarted":
+                    pids, is_back = [event["pid"]], True
+                    if self.began:
+                        self.restarts.append(time.monotonic() - self.began)
+                case "EngineReady" if event["hosts"]:
+                    pids = [host["pid"] for host in event["hosts"]]
+                case "StepDone" if self.began and is_back:  # steps from before the fault may still be on their way
+                    self.recovered()
+                case _:
+                    pass
+            is_back &= bool(self.began)
+            yield event, pids
+        if code := process.wait():
+            self.wrong.append(f"it ended with {code}")
 
     def row(self, injected: str, note: str) -> Row:
         times = self.faults.total()

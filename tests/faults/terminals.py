@@ -1,16 +1,18 @@
-"""Kills the UI of a live engine, and runs it in terminals of every size, kind and locale."""
+"""Ends the UI of a live engine, and runs it in terminals of every size, kind and locale.
 
-import signal
+tests/tui/test_terminal.py has its other ends, a terminal without colours, and dumb ones."""
+
+import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 
 from shardtui.engine.wire.events import PresetInspected
 
 from ..suite import own_directories
-from ..terminal import ON_ITS_TERMINAL, WITHOUT_HANG_UP, Terminal, training
+from ..terminal import Terminal, training
 from .living import Living, living_engine
-from .row import Row
+from .row import Row, together
 
 KEYS = "123450e?"
 """Keys of all views, the export and the help."""
@@ -18,88 +20,51 @@ SIZES = ((1, 1), (2, 1), (10, 3), (40, 10), (80, 24), (140, 40), (500, 200))
 KINDS: tuple[tuple[str, dict[str, str]], ...] = (
     *((f"TERM={term}", {"TERM": term}) for term in ("linux", "screen", "tmux-256color", "vt100", "xterm-mono")),
     ("TERM unknown to terminfo", {"TERM": "no-such-terminal"}),
-    ("NO_COLOR=1", {"NO_COLOR": "1"}),
     ("16 colours", {"TERM": "xterm", "TEXTUAL_COLOR_SYSTEM": "standard"}),
     ("24-bit colours", {"COLORTERM": "truecolor"}),
     *((f"LC_ALL={locale}", {"LC_ALL": locale, "LANG": locale}) for locale in ("C", "POSIX", "C.UTF-8", "no_SUCH")),
 )
-REFUSED: tuple[tuple[str, dict[str, str]], ...] = (
-    ("TERM=dumb", {"TERM": "dumb"}),
-    ("TERM empty", {"TERM": ""}),
-    ("a locale without the characters", {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}),
-)
+WITHOUT_CHARACTERS = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
 STORM = 200
 END_SECONDS = 30.0
 """Time for the UI to end; how long it takes is reported but not judged, since machines are shared."""
 
 
-@dataclass(frozen=True)
-class Death:
-    """How a UI ended."""
-
-    seconds: float
-    """Time until the process was gone."""
-    is_restored: bool
-    """Whether the terminal was restored."""
-
-
-def run(times: int) -> list[Row]:
-    """Ends the UI `times` times in each way, and visits each terminal once."""
+def run(times: int) -> Iterator[Row]:
+    """Ends the UI in two ways, `times` times or more, and visits each terminal once."""
     with own_directories(), living_engine("watched") as engine:
-        return [
-            *_deaths(engine, times),
-            *(
-                _row(engine, f"{width} × {height}", lambda size=(width, height): _visit(size))
-                for width, height in SIZES
-            ),
-            _row(engine, f"{STORM} resizes", _storm),
-            *(_row(engine, name, lambda kind=kind: _visit((80, 24), **kind)) for name, kind in KINDS),
-            *(_row(engine, f"{name}: refused", lambda kind=kind: _refused(**kind)) for name, kind in REFUSED),
-            _row(engine, "TERM unset: refused", lambda: _refused(without=("TERM",))),
-        ]
+        yield _ended(engine, "SIGTERM while the terminal stands still", [_standing() for _ in range(times)])
+        starts = [_starting(number / (5 * times)) for number in range(5 * times)]
+        yield _ended(engine, "SIGTERM while the UI starts", starts)
+        visits: dict[str, Callable[[], str]] = {
+            **{f"{width} × {height}": partial(_visit, (width, height)) for width, height in SIZES},
+            f"{STORM} resizes": _storm,
+            **{name: partial(_visit, (80, 24), **kind) for name, kind in KINDS},
+            "a locale without the characters: refused": partial(_refused, **WITHOUT_CHARACTERS),
+            "TERM unset: refused": partial(_refused, without=("TERM",)),
+        }
+        for name, visit in visits.items():
+            yield together(name, 1, visit() or engine.problem(PresetInspected))
 
 
-def _deaths(engine: Living, times: int) -> Iterator[Row]:
-    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL):
-        yield _dying(engine, f"UI gets {number.name}", times, lambda ui, number=number: ui.process.send_signal(number))
-    yield _dying(engine, "terminal closed", times, Terminal.hang_up)
-    yield _dying(engine, "terminal closed, SIGHUP ignored", times, Terminal.hang_up, WITHOUT_HANG_UP)
-    yield _dying(
-        engine, "SIGTERM while the terminal stands still", times, lambda ui: ui.process.terminate(), stalls=True
-    )
-    yield _starting(engine, 5 * times)
-
-
-def _dying(
-    engine: Living,
-    name: str,
-    times: int,
-    kill: Callable[[Terminal], None],
-    start: str = ON_ITS_TERMINAL,
-    stalls: bool = False,
-) -> Row:
-    deaths: list[Death] = []
-    for _ in range(times):
-        ui = _attached(start)
-        if stalls:
-            _fill(ui)
-        deaths.append(_death(ui, kill, reads=not stalls and kill is not Terminal.hang_up))
+def _ended(engine: Living, name: str, ends: list[tuple[float, bool]]) -> Row:
+    """`ends`: how long each took, and whether the terminal was left as it should."""
+    good = sum(seconds < END_SECONDS and is_restored for seconds, is_restored in ends)
+    seen = f"gone in at most {max(seconds for seconds, _ in ends):.2f} s"
     problem = engine.problem()
-    has_terminal = kill is not Terminal.hang_up and "SIGKILL" not in name and not stalls
-    good = sum(death.seconds < END_SECONDS and (death.is_restored or not has_terminal) for death in deaths)
-    note = f"gone in at most {max(death.seconds for death in deaths):.2f} s"
-    return Row(name, times, 0 if problem else good, problem or note)
+    return Row(name, len(ends), 0 if problem else good, problem or seen)
 
 
-def _attached(start: str = ON_ITS_TERMINAL) -> Terminal:
-    ui = Terminal("attach", "watched", start=start)
+def _attached() -> Terminal:
+    ui = Terminal("attach", "watched")
     ui.until(training, "training")
     return ui
 
 
-def _death(ui: Terminal, kill: Callable[[Terminal], None], reads: bool = True) -> Death:
+def _terminated(ui: Terminal, reads: bool = True) -> tuple[float, bool]:
+    """Returns the seconds until the process was gone, and whether the terminal was restored."""
     began = time.monotonic()
-    kill(ui)
+    ui.process.terminate()
     while ui.process.poll() is None and time.monotonic() < began + END_SECONDS:
         if reads:
             ui.read(0.005, draw=False)
@@ -108,40 +73,28 @@ def _death(ui: Terminal, kill: Callable[[Terminal], None], reads: bool = True) -
     seconds = time.monotonic() - began
     if ui.process.poll() is None:
         ui.process.kill()
-    if kill is Terminal.hang_up:
-        return Death(seconds, False)
     while ui.read(draw=False):
         pass
     restored = ui.is_restored()
     ui.hang_up()
-    return Death(seconds, restored)
+    return seconds, restored
 
 
-def _fill(ui: Terminal) -> None:
-    """Fills the buffer of the UI's terminal."""
+def _standing() -> tuple[float, bool]:
+    """Sends SIGTERM while nobody reads the terminal, whose buffer is full: it cannot be restored."""
+    ui = _attached()
     for width in range(100):
         ui.resize(300 - width % 2, 100)
         time.sleep(0.02)
+    return _terminated(ui, reads=False)[0], True
 
 
-def _starting(engine: Living, times: int) -> Row:
+def _starting(seconds: float) -> tuple[float, bool]:
     """Sends SIGTERM while the UI starts: it must end, and restore a terminal that it had changed."""
-    good, most = 0, 0.0
-    for number in range(times):
-        ui = Terminal("attach", "watched")
-        end = time.monotonic() + number / times
-        while time.monotonic() < end:
-            ui.read(0.01, draw=False)
-        death = _death(ui, lambda ui: ui.process.terminate())
-        most = max(most, death.seconds)
-        good += death.seconds < END_SECONDS and (death.is_restored or b"\x1b[?1049h" not in ui.output)
-    problem = engine.problem()
-    return Row("SIGTERM while the UI starts", times, 0 if problem else good, problem or f"gone in at most {most:.2f} s")
-
-
-def _row(engine: Living, name: str, visit: Callable[[], str]) -> Row:
-    problem = visit() or engine.problem((PresetInspected,))
-    return Row(name, 1, 0 if problem else 1, problem)
+    ui = Terminal("attach", "watched")
+    read_for(ui, seconds)
+    seconds, is_restored = _terminated(ui)
+    return seconds, is_restored or b"\x1b[?1049h" not in ui.output
 
 
 def _visit(size: tuple[int, int], **environment: str) -> str:
@@ -150,9 +103,9 @@ def _visit(size: tuple[int, int], **environment: str) -> str:
     if size >= (40, 10):
         ui.until(lambda text: "step " in text, "training")
     for key in KEYS:
-        _read_for(ui, 0.1)
+        read_for(ui, 0.1)
         ui.send(key)
-    _read_for(ui, 0.3)
+    read_for(ui, 0.3)
     return _detach(ui)
 
 
@@ -187,7 +140,9 @@ def _refused(**environment: object) -> str:
     return "" if code == 2 and b"shardtui: the UI " in ui.output else f"exit code {code}: {ui.output[-200:]!r}"
 
 
-def _read_for(ui: Terminal, seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and ui.read(0.02, draw=False):
-        pass
+def read_for(ui: Terminal, seconds: float, quiet: float = math.inf) -> None:
+    """Reads for `seconds`, or until nothing was written for `quiet` seconds; once at least."""
+    end, last, size = time.monotonic() + seconds, time.monotonic(), len(ui.output)
+    while ui.read(0.02, draw=False) and time.monotonic() < min(end, last + quiet):
+        if len(ui.output) > size:
+            size, last = len(ui.output), time.monotonic()
