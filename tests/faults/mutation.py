@@ -26,6 +26,26 @@ VALUES: tuple[Any, ...] = (
     *([], {}, [[]], [None], [0] * 2000, {"": None}, [{}], ["x"], {"a": {"b": {"c": {}}}}),
 )
 """In place of any value of a JSON document."""
+TOML = (
+    *(
+        "0",
+        "-1",
+        "-7",
+        "1_000",
+        "9" * 30,
+        "9" * 5000,
+        "0x" + "f" * 400,
+        "inf",
+        "nan",
+        "1e400",
+        "true",
+        '""',
+        "[]",
+        "{}",
+    ),
+    *('"data"', "'x'", "1979-05-27", "[[]]", '[["data"], []]', "[" * 2000, "{a = {a = {}}}", '"\\u202e"', '"[/]"'),
+)
+"""In place of any value of a TOML document."""
 
 
 def bytewise(chance: random.Random, content: bytes) -> bytes:
@@ -99,6 +119,40 @@ def _changed(chance: random.Random, table: Any) -> Any:
                 table[at] = _changed(chance, table[at])
         return table
     return chance.choice(VALUES)
+
+
+def textual(chance: random.Random, content: bytes) -> bytes:
+    """Returns a text of lines, as TOML, after a few random edits."""
+    text = content.decode()
+    for _ in range(chance.randrange(1, 6)):
+        at, to = sorted(chance.randrange(len(text) + 1) for _ in range(2))
+        to = min(to, at + 40)
+        match chance.randrange(6):
+            case 0:
+                text = text[:at] + text[to:]
+            case 1:
+                text = text[:to] + text[at:]
+            case 2:
+                text = text[:at] + chance.choice("\"'[]{}=.,#\n\x00\x1b\u202e\ud800é0-_") + text[at:]
+            case 3:
+                text = _with_value(chance, text)
+            case 4:
+                lines = text.splitlines(keepends=True)
+                chance.shuffle(lines)
+                text = "".join(lines)
+            case _:
+                text = text[:at] + "".join(chr(chance.randrange(1, 0x3000)) for _ in range(5)) + text[to:]
+    return text.encode(errors="surrogatepass")
+
+
+def _with_value(chance: random.Random, text: str) -> str:
+    """Returns the text with another value after one of its `=`."""
+    lines = text.splitlines()
+    places = [number for number, line in enumerate(lines) if "=" in line]
+    if places:
+        number = chance.choice(places)
+        lines[number] = f"{lines[number].partition('=')[0]}= {chance.choice(TOML)}"
+    return "\n".join(lines)
 
 
 def replaced(chance: random.Random, path: Path) -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pyarrow
@@ -38,7 +39,9 @@ from shardtui.engine.explain.explanation import Explanation
 from shardtui.engine.hlo import program_text
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.work import Works
+from shardtui.engine.models.task import Task
 from shardtui.engine.profiling.breakdown import read_breakdown
+from shardtui.engine.program.placement import place
 from shardtui.engine.program.weights import mapped
 from shardtui.engine.spec.hf_config import read_config
 from shardtui.engine.spec.maxtext_rules import read_maxtext
@@ -61,8 +64,7 @@ from ..oracle.tiny import CONFIGS
 from ..profiling.test_planes import GPU_TEXT, gpu, tpu
 from ..recorded import recorded_run
 from ..suite import own_directories
-from .fuzz import mutated
-from .mutation import Mutation, bytewise, replaced, restored, structured
+from .mutation import Mutation, bytewise, replaced, restored, structured, textual
 from .row import Row
 
 SECONDS = 5.0
@@ -73,6 +75,21 @@ YAML = (
     *("!!int ''", "!!float x", "!!bool x", "!!timestamp 9999-99-99", "!!binary é", "&a [*a]", "*b", "? [a]"),
     *("!!python/object:x.y {}", "[" * 2000, "9" * 5000, "0x" + "f" * 5000, "{a: b}", "[[a]]", "null", "1.5"),
 )
+NASTY = (
+    "[mesh]\n" + "".join(f"a{n} = 1\n" for n in range(100)) + "b = -1\n",
+    "[mesh]\ndata = -1\n[rules]\nbatch = [" + '"data",' * 1000 + "]\n",
+    '[mesh]\ndata = -1\n[overrides]\n"[" = []\n"*" = [' + "[]," * 200 + "]\n",
+    '[mesh]\ndata = -1\n[overrides]\n"*" = { spec = ["data"], min_size = ' + "9" * 40 + " }\n",
+    '[mesh]\ndata = -1\n[overrides]\n"' + "*a" * 40 + '" = ["data"]\n',
+    "[mesh]\ndata = 9223372036854775807\nmodel = 9223372036854775807\n",
+    "[mesh]\ndata = -1\nmodel = 0x" + "f" * 4000 + "\n",
+    "[mesh]\ndata = -1\n" + "[rules.a" + ".a" * 3000 + "]\n",
+    "x = " + "[" * 100_000,
+    "[mesh]\n" + "\n".join(f'"{chr(code)}" = 2' for code in (0x202E, 0x1F4A9, 0x200B)),
+    "#" * (2**20 + 1),
+    "\ufeff[mesh]\ndata = -1\n",
+)
+"""Invalid presets, of which mutation makes others."""
 DIGITS = b"9" * 5000
 NAMES = (b"", b"\0", b"/device:TPU:" + DIGITS, b"/device:GPU:0", b"/host:CPU", b"jit_step(" + DIGITS + b")", DIGITS)
 HLO = Path(__file__).parents[1] / "hlo"
@@ -97,19 +114,11 @@ class Reader:
 def run(times: int) -> Iterator[Row]:
     """Tries `times` as many inputs of each reader as the short form."""
     chance = random.Random(times)
-    with own_directories() as home, _silent(logging.getLogger("shardtui")):
+    with own_directories() as home, contextlib.ExitStack() as afterwards:
+        logging.disable()
+        afterwards.callback(logging.disable, logging.NOTSET)
         for reader in readers(home / "seeds"):
             yield _tried(reader, home / "tried", chance, INPUTS * times)
-
-
-@contextlib.contextmanager
-def _silent(logger: logging.Logger) -> Iterator[None]:
-    kept = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(kept)
 
 
 def _tried(reader: Reader, folder: Path, chance: random.Random, times: int) -> Row:
@@ -219,19 +228,18 @@ def _header(chance: random.Random, content: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
-def _text(chance: random.Random, content: bytes) -> bytes:
-    return mutated(chance, [content.decode()]).encode(errors="surrogatepass")
-
-
 def _presets() -> Iterator[Reader]:
     presets = [{"a.toml": path.read_bytes()} for path in (PRESETS / "parallelism").glob("*.toml")]
-    yield Reader("presets (TOML)", presets, lambda made: read_preset(made / "a.toml"), (bytewise, _text, _text))
+    presets += [{"a.toml": text.encode()} for text in NASTY]
+    task = Task(tiny_config(), "cpu")
+    placed = lambda made: place(task, read_preset(made / "a.toml"), jax.devices())  # noqa: E731
+    yield Reader("presets (TOML)", presets, placed, (bytewise, textual, textual))
     found = [{"a.toml": path.read_bytes()} for path in (PRESETS / "models").glob("*.toml")]
     model = lambda made: model_preset(read_toml(made / "a.toml"), "a.toml")  # noqa: E731
-    yield Reader("models (TOML)", found, model, (bytewise, _text, _text))
+    yield Reader("models (TOML)", found, model, (bytewise, textual, textual))
     rules = b"mesh_axes: [data]\nlogical_axis_rules: [[embed, [data]], [mlp, data]]\nici_data_parallelism: -1\n"
     read = lambda made: read_maxtext(made / "a.yml", "a", {})  # noqa: E731
-    yield Reader("MaxText's rules (YAML)", [{"a.yml": rules}], read, (bytewise, _text, _yaml))
+    yield Reader("MaxText's rules (YAML)", [{"a.yml": rules}], read, (bytewise, textual, _yaml))
 
 
 def _yaml(chance: random.Random, content: bytes) -> bytes:
@@ -295,7 +303,7 @@ def _programs(folder: Path) -> Iterator[Reader]:
             for where, each in module.instructions():
                 works.of(where, each)
 
-    yield Reader("compiled programs (HLO)", texts, program, (bytewise, _text, _text))
+    yield Reader("compiled programs (HLO)", texts, program, (bytewise, textual, textual))
     trace = lambda made: read_breakdown(made / "host.xplane.pb", {"data": 2})  # noqa: E731
     yield Reader("traces of a TPU", [_made(folder, lambda made: tpu().write(made))], trace, (bytewise, _trace))
     trace = lambda made: read_breakdown(made / "host.xplane.pb", {"model": 2}, GPU_TEXT)  # noqa: E731
@@ -350,25 +358,18 @@ def _runs(folder: Path) -> Iterator[Reader]:
     found = lambda made: CheckpointDirectory(epath.Path(made)).checked(7)  # noqa: E731
     yield Reader("checkpoint folders", [saved], found, (bytewise, structured, _sealed))
     described = lambda made: [encode_json(each) for each in describe_checkpoints(str(made))]  # noqa: E731
-    in_files, in_store, aggregate = (_made(folder, write) for write in (_in_files, _in_store, _aggregate))
+    plain, stored = ocp.PyTreeCheckpointer(use_ocdbt=False, use_zarr3=True), ocp.PyTreeCheckpointer()
+    in_files = _made(folder, lambda root: plain.save(root / "20", ARRAYS))
+    in_store = _made(folder, lambda root: stored.save(root / "20", ARRAYS))
+    msgpack = ocp.aggregate_handlers.MsgpackHandler()
+    aggregate = _made(
+        folder, lambda root: asyncio.run(msgpack.serialize(epath.Path(root) / "checkpoint", ARRAYS)).result()
+    )
     yield Reader("Orbax in files", [in_files, aggregate], described)
     yield Reader("Orbax in OCDBT", [in_store], described)
 
 
 ARRAYS = {"params": {"a": np.ones((4, 2), np.float32), "b": [np.ones(300), np.int32(7)]}, "name": "x", "none": None}
-
-
-def _in_files(root: Path) -> None:
-    ocp.PyTreeCheckpointer(use_ocdbt=False, use_zarr3=True).save(root / "20", ARRAYS)
-
-
-def _in_store(root: Path) -> None:
-    ocp.PyTreeCheckpointer().save(root / "20", ARRAYS)
-
-
-def _aggregate(root: Path) -> None:
-    serialized = ocp.aggregate_handlers.MsgpackHandler().serialize(epath.Path(root) / "checkpoint", ARRAYS)
-    asyncio.run(serialized).result()
 
 
 def _checkpoint(root: Path) -> None:
