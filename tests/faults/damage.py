@@ -1,11 +1,13 @@
 """Flips bits of a checkpoint and deletes, empties and truncates its files: every damage is found and named."""
 
+import errno
 import json
 import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -21,8 +23,8 @@ from shardtui.engine.program.digest import digests
 from shardtui.engine.wire import run_directory
 
 from ..conftest import SETTINGS
-from .launched import Finished, printed, shardtui
-from .row import Row
+from .launched import Finished, failing_calls, printed, shardtui
+from .row import Row, tried
 
 FLIPS = 20
 UNCHECKED_FLIPS = 4
@@ -113,6 +115,7 @@ def run(times: int) -> Iterator[Row]:
         changes = [(file, change(data)) for file in subject.files if change(data := file.read_bytes()) != data]
         found = sum(subject.names(*each) for each in changes)
         yield Row(f"each file of a checkpoint {way}", len(changes), found, "each named")
+    yield tried("EACCES: the arrays' files, after their check", 1, partial(_unreadable, subject))
     yield from _resumes(subject, chance)
 
 
@@ -127,6 +130,18 @@ def _flips_unchecked(subject: Subject, chance: random.Random, times: int) -> Row
     kinds = ("refused by Orbax", "digest differs", "all bits equal", "WRONG")
     note = ", ".join(f"{outcome[kind]} {kind}" for kind in kinds if outcome[kind])
     return Row("one bit flipped, files not checked", times, times - outcome["WRONG"], note)
+
+
+def _unreadable(subject: Subject) -> str:
+    """Resumes where Orbax cannot read what was checked. Of other files tests/checkpoint makes reads fail."""
+    arrays = subject.folder / str(STEP) / "arrays"
+    checks = 2 * sum(path.is_file() for path in arrays.rglob("*"))
+    fault = {"FAULT_UNDER": str(arrays), "FAULT_AFTER": str(checks), "FAULT_ERRNO": str(errno.EACCES)}
+    before = sorted(path.name for path in subject.folder.iterdir())
+    result = shardtui("train", "--resume=damage", f"--steps={STEP + 1}", **failing_calls(), **fault)
+    assert result.returncode == 1 and "start a new run" not in result.stderr, result.stderr
+    assert sorted(path.name for path in subject.folder.iterdir()) == before
+    return "exit 1, nothing renamed"
 
 
 def _resumes(subject: Subject, chance: random.Random) -> Iterator[Row]:

@@ -26,35 +26,11 @@ from .row import Row
 from .terminals import read_for
 
 TEXTS = (
-    *(
-        "\x1b]0;{}\x07",
-        "\x1b]2;{}\x1b\\",
-        "\x1b]52;c;{}\x07",
-        "\x1b]8;;http://{}\x1b\\x\x1b]8;;\x1b\\",
-        "\x1b]50;{}\x07",
-    ),
-    *("\x1b[2J{}", "\x1b[31m{}\x1b[0m", "\x1b[1;1H{}", "\x1b[6n{}", "\x1b[c{}", "\x1b[?1049l{}", "\x1b[?1000l{}"),
-    *(
-        "\x1bP{}\x1b\\",
-        "\x1b_{}\x1b\\",
-        "\x1b^{}\x1b\\",
-        "\x1bX{}\x1b\\",
-        "\x1bc{}",
-        "\x1b#8{}",
-        "\x1b(0{}",
-        "\x1b7{}\x1b8",
-    ),
-    *(
-        "\x9b31m{}",
-        "\x9d0;{}\x9c",
-        "\x90{}\x9c",
-        "\x84{}\x85",
-        "{}\x07",
-        "{}\x08\x08",
-        "{}\x7f",
-        "{}\x0e\x0f",
-        "{}\r\n>",
-    ),
+    *("\x1b]0;{}\x07", "\x1b]2;{}\x1b\\", "\x1b]52;c;{}\x07", "\x1b]8;;http://{}\x1b\\x\x1b]8;;\x1b\\"),
+    *("\x1b]50;{}\x07", "\x1b[2J{}", "\x1b[31m{}\x1b[0m", "\x1b[1;1H{}", "\x1b[6n{}", "\x1b[c{}", "\x1b[?1049l{}"),
+    *("\x1b[?1000l{}", "\x1bP{}\x1b\\", "\x1b_{}\x1b\\", "\x1b^{}\x1b\\", "\x1bX{}\x1b\\", "\x1bc{}", "\x1b#8{}"),
+    *("\x1b(0{}", "\x1b7{}\x1b8", "\x9b31m{}", "\x9d0;{}\x9c", "\x90{}\x9c", "\x84{}\x85", "{}\x07", "{}\x08\x08"),
+    *("{}\x7f", "{}\x0e\x0f", "{}\r\n>"),
     *("\u202e{}\u202c", "\u2066{}\u2069", "\u200f{}", "\u061c{}", "{}\u200b\u200d", "{}\ufeff", "{}\u2028{}\u2029"),
     *("{}\u00ad", "{}\u180e", "{}\u3164", "{}\ufe0f", "{}\U000e0041\U000e007f", "{}\ufff9\ufffb", "{}\U000e0100"),
     *("[bold red]{}[/]", "[@click=app.exit]{}[/]", "[/]{}", "[{}", "{}[/bold]", "[link=http://x]{}[/link]", ":bomb:{}"),
@@ -217,11 +193,11 @@ def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, activ
             summary=summary,
             teaches=teaches,
             source=source,
-            mesh={problem: 8},
+            mesh={why: 8},
             fits=number % 2 == 0,
-            problems=[problem],
+            problems=[why],
         )
-        for number, (name, summary, teaches, source, problem) in enumerate(zip(names, *details, strict=False))
+        for number, (name, summary, teaches, source, why) in enumerate(zip(names, *details, strict=False))
     ]
     return events.EngineReady(
         versions=dict(zip(texts.of("packages"), texts.of("versions"), strict=True)),
@@ -241,36 +217,26 @@ def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, activ
 
 
 def _arrays(arrays: list, texts: Texts) -> list:
-    kinds = zip(
-        cycle(arrays),
-        texts.of("array names"),
-        texts.of("dtypes"),
-        texts.of("logical axes"),
-        texts.of("reasons"),
-        strict=False,
-    )
+    places = ("array names", "dtypes", "logical axes", "reasons")
+    kinds = zip(cycle(arrays), *map(texts.of, places), strict=False)
     return [
-        replace(
-            array, name=name, dtype=dtype, logical_axes=[axis] * len(array.shape), reasons=[reason] * len(array.shape)
-        )
-        for array, name, dtype, axis, reason in kinds
+        replace(each, name=name, dtype=dtype, logical_axes=[axis] * len(each.shape), reasons=[why] * len(each.shape))
+        for each, name, dtype, axis, why in kinds
     ]
 
 
 def _collectives(compiled: msgspec.Struct, texts: Texts) -> list[CollectiveInfo]:
-    kinds = zip(
-        cycle(compiled.collectives), texts.of("collectives"), texts.of("operations"), texts.of("sources"), strict=False
-    )
+    places = ("collectives", "operations", "sources")
     return [
-        replace(info, kind=kind, op_name=op, source=source, axes=[kind], dtype=op) for info, kind, op, source in kinds
+        replace(info, kind=kind, op_name=op, source=source, axes=[kind], dtype=op)
+        for info, kind, op, source in zip(cycle(compiled.collectives), *map(texts.of, places), strict=False)
     ]
 
 
 def _rematerializations(texts: Texts) -> list[RematerializationInfo]:
+    shown = ("operation", "from_sharding", "to_sharding", "op_name")
     return [
-        RematerializationInfo(
-            operation=text, shape=[1], from_sharding=text, to_sharding=text, op_name=text, source=source
-        )
+        RematerializationInfo(shape=[1], source=source, **dict.fromkeys(shown, text))
         for text, source in zip(texts.of("rematerializations"), texts.of("their sources"), strict=True)
     ]
 

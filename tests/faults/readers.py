@@ -89,7 +89,7 @@ NASTY = (
     "#" * (2**20 + 1),
     "\ufeff[mesh]\ndata = -1\n",
 )
-"""Invalid presets, of which mutation makes others."""
+"""Invalid presets that mutation does not make."""
 DIGITS = b"9" * 5000
 NAMES = (b"", b"\0", b"/device:TPU:" + DIGITS, b"/device:GPU:0", b"/host:CPU", b"jit_step(" + DIGITS + b")", DIGITS)
 HLO = Path(__file__).parents[1] / "hlo"
@@ -105,10 +105,12 @@ class Reader:
 
     name: str
     seeds: list[dict[str, bytes]]
-    """Valid files by name."""
+    """Valid files by name, which are changed."""
     read: Callable[[Path], object]
     """Reads a folder with such files."""
     mutations: tuple[Mutation, ...] = (bytewise, structured)
+    invalid: tuple[str, ...] = ()
+    """Contents of such a file that no mutation makes."""
 
 
 def run(times: int) -> Iterator[Row]:
@@ -123,7 +125,7 @@ def run(times: int) -> Iterator[Row]:
 
 def _tried(reader: Reader, folder: Path, chance: random.Random, times: int) -> Row:
     outcomes, wrong = Counter[str](), list[str]()
-    for seed in reader.seeds:
+    for seed in (*reader.seeds, *(dict.fromkeys(reader.seeds[0], text.encode()) for text in reader.invalid)):
         restored(folder, seed)
         _read(reader, folder)
     for _ in range(times):
@@ -230,10 +232,9 @@ def _header(chance: random.Random, content: bytes) -> bytes:
 
 def _presets() -> Iterator[Reader]:
     presets = [{"a.toml": path.read_bytes()} for path in (PRESETS / "parallelism").glob("*.toml")]
-    presets += [{"a.toml": text.encode()} for text in NASTY]
     task = Task(tiny_config(), "cpu")
     placed = lambda made: place(task, read_preset(made / "a.toml"), jax.devices())  # noqa: E731
-    yield Reader("presets (TOML)", presets, placed, (bytewise, textual, textual))
+    yield Reader("presets (TOML)", presets, placed, (bytewise, textual, textual), NASTY)
     found = [{"a.toml": path.read_bytes()} for path in (PRESETS / "models").glob("*.toml")]
     model = lambda made: model_preset(read_toml(made / "a.toml"), "a.toml")  # noqa: E731
     yield Reader("models (TOML)", found, model, (bytewise, textual, textual))

@@ -16,7 +16,7 @@ from tests.table import Table
 
 LONG = (
     {"kills": 50, "phases": 2, "elastic": 5, "stuck": 6, "endings": 3, "stopped": 1, "world": 1}
-    | {"compilers": 1, "midway": 1, "damage": 25, "storage": 1, "lease": 1, "loop": 50, "soak": 25, "floods": 10}
+    | {"compilers": 1, "midway": 1, "damage": 25, "lease": 1, "loop": 50, "soak": 25, "floods": 10}
     | {"neighbours": 1, "messages": 1, "hostile": 1, "readers": 46, "terminals": 5, "keys": 30}
 )
 """Factor by which the long form does more than the short one."""
