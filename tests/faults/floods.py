@@ -69,9 +69,7 @@ def _switched(living: Living, preset: str, seconds: float) -> float | None:
     began = time.monotonic()
     with suppress(TimeoutError):
         awaited(
-            lambda: any(event.to_preset == preset for event in living.of(events.Switched)),
-            seconds=seconds,
-            is_over=living.is_over,
+            lambda: preset in [event.to_preset for event in living.of(events.Switched)], preset, seconds, living.is_over
         )
         return time.monotonic() - began
     return None
@@ -192,10 +190,8 @@ def _send_everything(times: int) -> Row:
 def _send_previews() -> Row:
     count, text = 2_000, preset_text(load_preset("fsdp"))
     with living_engine("floods-questions") as living:
-        _send(
-            living,
-            (commands.PreviewPreset(number=number, preset="mine", before=text, after=text) for number in range(count)),
-        )
+        ask = partial(commands.PreviewPreset, preset="mine", before=text, after=text)
+        _send(living, (ask(number=number) for number in range(count)))
         wrong = [living.problem(), _end(living)]
     seen = "steps went on; ended in order"
     return together(f"{count:,} questions of what a preset would cost", count, *wrong, seen=seen)

@@ -17,7 +17,7 @@ from shardtui.engine.wire.descriptions import CorpusInfo, DeviceInfo, PresetInfo
 from shardtui.engine.wire.events import AnyEvent, Inspection
 from shardtui.engine.wire.run_directory import RunDirectory
 
-from ..conftest import TINY, tiny_config
+from ..conftest import READY, TINY, tiny_config
 from ..recorded import switched
 from ..suite import own_directories
 from ..terminal import Terminal
@@ -121,7 +121,10 @@ def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
     compiled, inspected = _renamed(described.compiled, axes), _renamed(described.inspected, axes)
     preset, run, model = (texts.of(place)[0] for place in ("active preset", "run", "model"))  # longer ones have no room
     config = tiny_config(run=run, model_name=model, preset="dp", data=texts.line("data"))
-    kept = enumerate(texts.of("presets of checkpoints"), 1)
+    kept = [
+        CheckpointInfo(step=step, time=0.0, preset=each, devices=8, loss=None, bytes=1)
+        for step, each in enumerate(texts.of("presets of checkpoints"), 1)
+    ]
     first, *others = described.devices
     platforms, kinds = texts.of("platform"), texts.of("device kind")
     devices = [
@@ -148,11 +151,7 @@ def _events(described: Inspection, texts: Texts) -> list[AnyEvent]:
         events.Paused(step=1, problem=texts.line("pause")),
         events.CheckpointFailed(step=1, problems=texts.of("failed checkpoint")),
         events.CheckpointDamaged(step=1, problems=texts.of("damaged checkpoint"), set_aside=texts.line("damaged name")),
-        events.CheckpointsKept(
-            checkpoints=[
-                CheckpointInfo(step=step, time=0.0, preset=each, devices=8, loss=None, bytes=1) for step, each in kept
-            ]
-        ),
+        events.CheckpointsKept(checkpoints=kept),
         events.DevicesDiffer(
             step=1,
             devices=[events.WrongDevice(0, texts.line("wrong device"), 0, texts.line("its host"))],
@@ -199,16 +198,12 @@ def _ready(described: Inspection, devices: list[DeviceInfo], texts: Texts, activ
         )
         for number, (name, summary, teaches, source, why) in enumerate(zip(names, *details, strict=False))
     ]
-    return events.EngineReady(
+    return replace(
+        READY,
         versions=dict(zip(texts.of("packages"), texts.of("versions"), strict=True)),
         devices=devices,
-        simulated=True,
-        memory_limit=None,
         warnings=texts.of("warnings"),
         dtype=texts.line("dtype"),
-        parameters=1,
-        padding_parameters=0,
-        tokens_per_step=128,
         flops_per_step=described.flops_per_step,
         corpus=CorpusInfo(texts.line("corpus"), 1, 1, texts.line("hash")),
         presets=presets,

@@ -100,23 +100,20 @@ def _phrase(story: Story) -> str:
     """A documented key, or several that go together."""
     chance = story.chance
     one = chance.choice
+    several: Callable[..., str] = lambda *keys, k: "".join(chance.choices(keys, k=k))  # noqa: E731
     kinds: dict[str, Callable[[], str]] = {
         "key": lambda: one(DOCUMENTED),
-        "palette": lambda: (
-            PALETTE + one(WORDS) + "".join(chance.choices((DOWN, PAGE_UP, PAGE_DOWN, ESCAPE, ENTER), k=3))
-        ),
+        "palette": lambda: PALETTE + one(WORDS) + several(DOWN, PAGE_UP, PAGE_DOWN, ESCAPE, ENTER, k=3),
         "dialog": lambda: one("xrc") + one(("n", ESCAPE, TAB, DOWN, "z")),
         "restart": lambda: "r" + "y" * (chance.random() < 0.5) + one(("", "", "d", "k")),
         "end": lambda: one(("xy", "d", "q")) if chance.random() < 0.3 else "x",
         "preset": lambda: "1" + one((UP, DOWN)) * chance.randrange(9) + ENTER,
         "checkpoint": lambda: "wc" + DOWN + one((ENTER, ESCAPE)),
         "plan": lambda: "7t" + BACKSPACE * 9 + one(TYPED) + one((ENTER, ESCAPE, TAB)) if chance.random() < 0.2 else "7",
-        "edit of rules": lambda: (
-            "8" + "".join(chance.choices((DOWN, RIGHT, LEFT, ENTER + one(TYPED) + ENTER, "+", "-", "a", SAVE), k=6))
-        ),
+        "edit of rules": lambda: "8" + several(DOWN, RIGHT, LEFT, ENTER + one(TYPED) + ENTER, *"+-a", SAVE, k=6),
         "filter": lambda: "2/" + one(TYPED) + one((ENTER, ESCAPE)),
         "click": lambda: _click(chance),
-        "sequence": lambda: ESCAPE + one("[[[O]P?") + "".join(chance.choices("0123456789;:?<$ut~MR", k=9)) + PASTED,
+        "sequence": lambda: ESCAPE + one("[[[O]P?") + several(*"0123456789;:?<$ut~MR", k=9) + PASTED,
     }
     kind = chance.choices(list(kinds), weights=(40, 8, 4, 1, 1, 6, 3, 3, 6, 3, 12, 8))[0]
     return kinds[kind]()

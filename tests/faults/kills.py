@@ -151,8 +151,12 @@ def run(times: int) -> list[Row]:
     """Ends the engine `times` times by each signal in each moment."""
     stories = [_story(number) for number in range(RUNS)]
 
+    async def ends(number: int) -> None:
+        for fault in (FAULTS * times)[number::RUNS]:
+            await stories[number].end_by(*fault)
+
     async def all_ends() -> None:
-        await asyncio.gather(*(_ends(story, times, number) for number, story in enumerate(stories)))
+        await asyncio.gather(*map(ends, range(RUNS)))
 
     asyncio.run(all_ends())
     survived = sum((story.survived for story in stories), Counter[tuple[signal.Signals, str]]())
@@ -167,10 +171,3 @@ def run(times: int) -> list[Row]:
 def _story(number: int) -> Story:
     config = tiny_config(run=f"kills-{number}", checkpoints=CheckpointConfig(every_steps=25, every_minutes=None))
     return Story(run_directory.create(config), random.Random(number))
-
-
-async def _ends(story: Story, times: int, first: int) -> None:
-    """Makes this run's share of `times` ends by each signal in each moment."""
-    for index in range(len(FAULTS) * times):
-        if index % RUNS == first:
-            await story.end_by(*FAULTS[index % len(FAULTS)])
