@@ -70,9 +70,8 @@ class Living:
         return f"it reported {', '.join(sorted(others))}" if seen and others else ""
 
 
-def read(log: LogReader | RunDirectory) -> list[AnyEvent]:
-    """Returns the events of a run, or those that a reader has not read."""
-    reader = LogReader(log.events) if isinstance(log, RunDirectory) else log
+def read(reader: LogReader) -> list[AnyEvent]:
+    """Returns the events that were not read before."""
     try:
         return [event for events in reader.read() for event in events]
     except FileNotFoundError:

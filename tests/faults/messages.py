@@ -196,50 +196,8 @@ def dropped_axes(folder: Path) -> None:
     _message(result, 0, "this runs on the CPU although /dev/accel", "--platform cpu if the CPU is intended")
 
 
-MODEL = """
-import asyncio
-import jax.numpy as jnp
-from flax import nnx
-
-class Unspeakable(BaseException):
-    def __str__(self):
-        raise SystemExit
-
-def lm(rngs: nnx.Rngs):
-    return nnx.Embed(256, 8, rngs=rngs)
-
-def loss(model, batch):
-    return model(batch).mean()
-
-def batch(step, batch_size):
-    if step == 5:
-        raise {error}
-    return jnp.zeros((batch_size, 4), int)
-"""
-ERRORS = {
-    "GeneratorExit": "batch(5) of lm.py: GeneratorExit: ",
-    "asyncio.CancelledError": "batch(5) of lm.py: CancelledError: ",
-    "KeyboardInterrupt": "batch(5) of lm.py: KeyboardInterrupt: ",
-    "SystemExit(2)": "batch(5) of lm.py: SystemExit: 2",
-    "Unspeakable": "batch(5) of lm.py: Unspeakable: without a text, as its str() raises SystemExit",
-    "ValueError('\\ud800')": "batch(5) of lm.py: ValueError: \\ud800",
-}
-"""Exceptions that a user's function may raise, and how they are reported."""
-
-
-def exceptions_of_a_batch(folder: Path) -> None:
-    """`batch` raises GeneratorExit, CancelledError, KeyboardInterrupt, SystemExit, an exception without a text"""
-    for number, (error, problem) in enumerate(ERRORS.items()):
-        model = folder / f"{number}"
-        model.mkdir()
-        (model / "lm.py").write_text(MODEL.format(error=error))
-        result = _train("--steps=9", f"--run=batch-{number}", f"--model={model}/lm.py:lm", "--batch-size=8")
-        _message(result, 1, problem, f"`shardtui train --resume batch-{number}` resumes from the checkpoint of step 5")
-        assert printed(result, "CheckpointSaved")[-1]["step"] == 5
-
-
 KINDS = (
     *(too_large_a_preset, too_large_a_switch, out_of_memory_in_a_switch, loss_not_finite, last_loss_not_finite),
     *(disk_full, full_disk_for_events, switch_taken_back, end_in_the_first_compilation, other_text, unknown_flag),
-    *(no_such_platform, dropped_axes, exceptions_of_a_batch),
+    *(no_such_platform, dropped_axes),
 )
