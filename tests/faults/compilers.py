@@ -3,7 +3,6 @@ switch succeeds later."""
 
 import os
 import re
-import resource
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,24 +16,15 @@ from shardtui.engine.wire.commands import SwitchPreset
 
 from ..conftest import SETTINGS
 from ..processes import awaited
-from .launched import Launched, printed
+from .launched import Launched, limit_memory, printed
 from .row import Row, tried
 
 LIMIT = 120.0
 """Seconds until a compiler has to have been started."""
-ROOM = 2**24
-"""Bytes that a compiler with a memory limit may take in addition."""
-
-
-def _limit(pid: int) -> None:
-    used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.prlimit(pid, resource.RLIMIT_AS, (used + ROOM, used + ROOM))
-
-
 FAULTS: dict[str, tuple[signal.Signals | Callable[[int], object], str]] = {
     "abort of the compiler": (signal.SIGABRT, "the compiler's process was ended by SIGABRT"),
     "the compiler stands still": (signal.SIGSTOP, "stopped by a signal"),
-    "the compiler's memory is limited": (_limit, "out of memory on this machine|LLVM ERROR"),
+    "the compiler's memory is limited": (partial(limit_memory, more=2**24), "out of memory on this machine|LLVM ERROR"),
 }
 """What is sent or done to the compiler's process, and what the failed switch says."""
 

@@ -24,11 +24,9 @@ EXITS = (0, 2, 1, 3, 77, 126, 127, 128, 130, 137, 139, 143, 255)
 IN_ORDER = {signal.SIGINT, signal.SIGTERM}
 """They end the run."""
 UNHEARD = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH, signal.SIGPIPE, signal.SIGXFSZ}
-"""They do not end a process by default, or Python ignores them…"""
-UNHEARD |= {DUMP_SIGNAL}
-"""…or the engine writes its stacks…"""
-UNHEARD |= {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
-"""…or a process without a terminal does."""
+UNHEARD |= {DUMP_SIGNAL, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+"""They do not end a process by default, or one without a terminal; or Python ignores them, or the engine writes its
+stacks."""
 SIGNALS = list(dict.fromkeys(number for number in (9, 40, *range(1, 65)) if number not in IN_ORDER))
 FAULT_STEPS = 20
 """Steps of an engine before the fault."""

@@ -101,16 +101,10 @@ class Story:
 
     async def _ask(self, client: EngineClient, moment: str, active: str) -> bool:
         """Asks for what the moment is part of; True if it compiles then."""
-        others = [preset for preset in PRESETS if preset != active]
-        match moment:
-            case "a switch" | "a compilation":
-                await client.send(SwitchPreset(self.chance.choice(others)))
-            case "a pause":
-                await client.send(Pause())
-            case "a save":
-                await client.send(SaveCheckpoint())
-            case _:
-                pass
+        other = SwitchPreset(self.chance.choice([preset for preset in PRESETS if preset != active]))
+        asked = {"a switch": other, "a compilation": other, "a pause": Pause(), "a save": SaveCheckpoint()}
+        if moment in asked:
+            await client.send(asked[moment])
         return moment == "a compilation"
 
     async def _end(self, pid: int, number: signal.Signals, moment: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -130,6 +131,12 @@ class Launched:
         """Sends `Stop`, waits for its end and returns its output."""
         self.send(Stop())
         return self.end()
+
+
+def limit_memory(pid: int, more: int) -> None:
+    """Lets a process take so many bytes of addresses more than it has, until it is let take all."""
+    used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
 
 
 @contextmanager

@@ -1,8 +1,4 @@
-"""Random commands and failures in the real loop (`tests/loop_machine.py`).
-
-Commands: switches, scheduled switches, pauses, single steps, saves, restores, added presets, and resuming on 8, 4 and 1
-devices. Failures: first steps after a switch, loads, saves, batches, and damaged checkpoints.
-"""
+"""Random commands and failures in the real loop, which tests/loop_machine.py lists."""
 
 import shutil
 import traceback

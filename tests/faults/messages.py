@@ -12,7 +12,7 @@ from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import InspectPreset, SaveCheckpoint, SwitchPreset
 
 from ..conftest import SETTINGS, SHARDTUI, TINY
-from .launched import Finished, Launched, mounted, printed, shardtui
+from .launched import Finished, Launched, limit_memory, mounted, printed, shardtui
 from .row import NotRun, Row, tried
 
 LARGE = [f"--set={setting}" for setting in ("layers=2", "embed=512", "heads=8", "mlp=2048", *TINY[4:])]
@@ -89,8 +89,7 @@ def out_of_memory_in_a_switch(folder: Path) -> None:
         run.until("PresetInspected")
         run.send(SaveCheckpoint())
         run.until("CheckpointSaved")
-        used = int(Path(f"/proc/{run.engine}/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.prlimit(run.engine, resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
+        limit_memory(run.engine, more=2**26)
         run.send(SwitchPreset("dp"))
         if run.until("SwitchFailed", "Switched", "EngineLost")["type"] == "EngineLost":
             _message(run.end(), 1, "ended by SIGABRT: ", "out of memory", "train --resume", "from the checkpoint")

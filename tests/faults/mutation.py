@@ -6,6 +6,7 @@ import random
 import shutil
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,17 +159,9 @@ def _with_value(chance: random.Random, text: str) -> str:
 def replaced(chance: random.Random, path: Path) -> None:
     """Puts something else than a regular file in the place of a file."""
     path.unlink()
-    match chance.randrange(5):
-        case 0:
-            os.mkfifo(path)
-        case 1:
-            path.mkdir()
-        case 2:
-            path.symlink_to("nowhere")
-        case 3:
-            path.symlink_to(path.name)
-        case _:
-            path.symlink_to("/dev/zero")
+    link = path.symlink_to
+    ways = (partial(os.mkfifo, path), path.mkdir, *(partial(link, to) for to in ("nowhere", path.name, "/dev/zero")))
+    chance.choice(ways)()
 
 
 def restored(folder: Path, files: dict[str, bytes]) -> None:

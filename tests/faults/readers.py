@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def run(times: int) -> Iterator[Row]:
     with own_directories() as home, contextlib.ExitStack() as afterwards:
         logging.disable()
         afterwards.callback(logging.disable, logging.NOTSET)
-        for reader in readers(home / "seeds"):
+        for reader in chain.from_iterable(make(home / "seeds") for make in MAKERS):
             yield _tried(reader, home / "tried", chance, INPUTS * times)
 
 
@@ -184,15 +185,6 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def readers(folder: Path) -> Iterator[Reader]:
-    """Yields all readers, with seeds made in the folder."""
-    yield from _models(folder)
-    yield from _presets()
-    yield from _data(folder)
-    yield from _programs(folder)
-    yield from _runs(folder)
-
-
 def _made(folder: Path, write: Callable[[Path], object]) -> dict[str, bytes]:
     """Returns the files that `write` writes."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
@@ -230,7 +222,7 @@ def _header(chance: random.Random, content: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[8 + length :]
 
 
-def _presets() -> Iterator[Reader]:
+def _presets(_: Path) -> Iterator[Reader]:
     presets = [{"a.toml": path.read_bytes()} for path in (PRESETS / "parallelism").glob("*.toml")]
     task = Task(tiny_config(), "cpu")
     placed = lambda made: place(task, read_preset(made / "a.toml"), jax.devices())  # noqa: E731
@@ -399,3 +391,6 @@ def _sealed(chance: random.Random, content: bytes) -> bytes:
     changed = structured(chance, json.dumps(json.loads(content)["manifest"]).encode())
     digest = hashlib.sha256(changed).hexdigest()
     return b'{"sha256":"' + digest.encode() + b'","manifest":' + changed + b"}"
+
+
+MAKERS = (_models, _presets, _data, _programs, _runs)

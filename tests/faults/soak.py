@@ -71,16 +71,12 @@ class Soak:
 
     def _note(self, event: AnyEvent) -> None:
         self._pid = getattr(event, "pid", self._pid)
-        match event:
-            case StepsDone():
-                self.step = event.step
-            case Switched():
-                self.switches.append(event)
-                self._is_requested = False
-            case CheckpointSaved():
-                self.saves += 1
-            case _:
-                pass
+        self.saves += isinstance(event, CheckpointSaved)
+        if isinstance(event, StepsDone):
+            self.step = event.step
+        elif isinstance(event, Switched):
+            self.switches.append(event)
+            self._is_requested = False
 
 
 def run(times: int) -> Iterator[Row]:

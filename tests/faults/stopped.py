@@ -19,9 +19,9 @@ from ..processes import is_alive
 from .launched import Launched, shardtui
 from .row import Row, tried
 
-VICTIMS = (("engine",), ("supervisor",), ("engine", "supervisor"))
-CASES = [(False, VICTIMS[0], False), *((True, victims, False) for victims in VICTIMS)]
-CASES += [(is_supervised, VICTIMS[0], True) for is_supervised in (False, True)]
+CASES = [(False, ("engine",), False)]
+CASES += [(True, victims, False) for victims in (("engine",), ("supervisor",), ("engine", "supervisor"))]
+CASES += [(is_supervised, ("engine",), True) for is_supervised in (False, True)]
 """Whether a run is supervised, what is stopped, and whether it is again and again."""
 SAVED_SECONDS = 20.0
 """Longest time for a run that is saved: it is continued at once."""

@@ -15,7 +15,6 @@ from .row import Row
 
 LIMIT = 300.0
 """Seconds without an event after which a run counts as one that hangs."""
-TOLERANCE = 1e-5
 
 
 def started(*options: str, environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
@@ -81,7 +80,7 @@ def trained_alone(*options: str) -> dict[int, float]:
 
 def differing(losses: Mapping[int, float], alone: Mapping[int, float]) -> list[str]:
     """Names the first step of a run without faults whose loss differs, or is missing; empty if none is."""
-    far = [step for step in sorted(alone) if abs(losses.get(step, 0) / alone[step] - 1) > TOLERANCE]
+    far = [step for step in sorted(alone) if abs(losses.get(step, 0) / alone[step] - 1) > 1e-5]
     return [f"the loss of step {step} differs" for step in far[:1]]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from ..hanging_model import HangingModel
 from ..processes import awaited
@@ -93,17 +94,14 @@ def runtime_open(folder: Path) -> str:
 
 @contextmanager
 def _hosts(folder: Path, **environment: str) -> Iterator[Hosts]:
-    kept = dict(os.environ)
-    os.environ |= environment
     hosts = Hosts(folder, 2, "--checkpoint-every=100", "--steps=10000000")
     try:
-        for rank in (0, 1):
-            hosts.start(rank)
+        with patch.dict(os.environ, environment):
+            for rank in (0, 1):
+                hosts.start(rank)
         _until(lambda: _steps(hosts.shared_history()), hosts, "a step")
         yield hosts
     finally:
-        os.environ.clear()
-        os.environ.update(kept)
         for supervisor in hosts.supervisors.values():
             supervisor.kill()
             supervisor.wait()
