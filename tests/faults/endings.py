@@ -6,7 +6,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def run(times: int) -> Iterator[Row]:
     yield tried(full, -(-times // 4), lambda: _full(f"full-{next(numbers)}"))
 
 
-def _ended(model: HangingModel, injected: str, kind: str, faults: list[int], alone: dict[int, float]) -> Row:
+def _ended(model: HangingModel, injected: str, kind: str, faults: Sequence[int], alone: dict[int, float]) -> Row:
     """Follows a run in which one fault after the other ends the engine."""
     found, due, fault, is_stopping = Found(), list(faults), -1, False
     trained = Trained(found.wrong)

@@ -110,7 +110,7 @@ class Found:
 
     def follow(self, process: "subprocess.Popen[str]", run: Trained) -> Iterator[tuple[Event, list[int]]]:
         """Yields each event and the pids of the processes that train, of which the caller may cause faults."""
-        pids, is_back = [0], False
+        self.began, pids, is_back = 0.0, [0], False
         for event in events(process):
             run.note(event)
             match event["type"]:
