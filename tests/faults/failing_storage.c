@@ -1,6 +1,5 @@
 /* Makes opens fail or wait, in a process that preloads this library: those of paths that contain FAULT_UNDER, after
-   FAULT_AFTER of them, FAULT_TIMES times (for ever without it), with the error FAULT_ERRNO, or FAULT_DELAY microseconds
-   late; with FAULT_WHEN only while that file exists. With FAULT_WRITES, opens that write fail, and so do new
+   FAULT_AFTER of them, with the error FAULT_ERRNO, or FAULT_DELAY microseconds late; with FAULT_WHEN only while that file exists. With FAULT_WRITES, opens that write fail, and so do new
    directories, renames and deletions. With FAULT_KILL, the process is killed there, after it has written what it was
    about to change to that file. */
 #define _GNU_SOURCE
@@ -38,9 +37,8 @@ static int fails(const char *call, const char *path, int writes) {
   if (!under || !path || !strstr(path, under)) return 0;
   if (getenv("FAULT_WRITES") && !writes) return 0;
   if (when && access(when, F_OK)) return 0;
-  long at = atomic_fetch_add(&seen, 1), after = number("FAULT_AFTER", 0), times = number("FAULT_TIMES", -1);
+  int is_due = atomic_fetch_add(&seen, 1) >= number("FAULT_AFTER", 0);
   usleep(number("FAULT_DELAY", 0));
-  int is_due = at >= after && (times < 0 || at < after + times);
   if (is_due && note) end(note, call, path);
   errno = number("FAULT_ERRNO", 0);
   return errno && is_due;
