@@ -1,7 +1,7 @@
 /* Makes opens fail or wait, in a process that preloads this library: those of paths that contain FAULT_UNDER, after
-   FAULT_AFTER of them, with the error FAULT_ERRNO, or FAULT_DELAY microseconds late; with FAULT_WHEN only while that file exists. With FAULT_WRITES, opens that write fail, and so do new
-   directories, renames and deletions. With FAULT_KILL, the process is killed there, after it has written what it was
-   about to change to that file. */
+   FAULT_AFTER of them, with the error FAULT_ERRNO, or FAULT_DELAY microseconds late; with FAULT_WHEN only while that
+   file exists. With FAULT_WRITES, opens that write fail, and so do new directories, renames and deletions. With
+   FAULT_KILL, the process is killed there, after it has written what it was about to change to that file. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
