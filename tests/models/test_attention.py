@@ -1,4 +1,5 @@
-"""Splash attention, interpreted on CPU, against plain attention: values, gradients, losses under presets."""
+"""Splash attention, interpreted on CPU, and rings over a split sequence, against plain attention: values, gradients,
+losses under presets."""
 
 from functools import partial
 from pathlib import Path
@@ -9,62 +10,118 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import Array
+from jax.sharding import AxisType
 from shardtui.engine.base.user_error import UserError
-from shardtui.engine.models.attention_kernels import Scores, attend
+from shardtui.engine.hlo.traffic import Flow, flows
+from shardtui.engine.models.attention_kernels import ORDINARY, Scores, attend
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.sizes import AttentionKernels, attention_kernels
 from shardtui.engine.models.task import Batch, Task
+from shardtui.engine.parallel.constraints import activation_rules
+from shardtui.engine.planning.step_trace import traced_cost
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
 from shardtui.engine.spec.model_config import AttentionKernel
-from shardtui.engine.spec.preset import Preset
+from shardtui.engine.spec.preset import Axes, Preset
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 
-from ..conftest import tiny_config, tiny_model
+from ..conftest import BATCHES, WIDE, tiny_config, tiny_model
+from ..hlo.test_collectives import total
+from .families import like
 
 SEQ = 128
 """The shortest sequence that splash attention takes."""
+CAPPED = Scores(scale=0.3, window=50, cap=3.0)
+RULES: dict[str, Axes] = {"batch": ("data",), "seq": ("seq", "more"), "heads": ("model",), "layers": ("pipeline",)}
 
 
 def attention_config(attention: str = "splash", seq_len: int = SEQ) -> RunConfig:
     model = tiny_model(attention=attention, context=max(SEQ, seq_len))
-    return tiny_config(
-        model=model, training=TrainingConfig(batch_size=8, seq_len=seq_len, learning_rate=1e-2, warmup_steps=1)
-    )
+    training = TrainingConfig(batch_size=8, seq_len=seq_len, learning_rate=1e-2, warmup_steps=1)
+    return tiny_config(model=model, training=training)
 
 
-CAPPED = Scores(scale=0.3, window=50, cap=3.0)
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def preset_of(sizes: dict[str, int], axis_types: str = "auto", rules: dict[str, Axes] = RULES) -> Preset:
+    """A preset with these mesh axes, and those of `rules` that they allow."""
+    found = {logical: [axis for axis in axes if axis in sizes] for logical, axes in rules.items()}
+    lines = [f'axis_types = "{axis_types}"', "[mesh]", *(f"{axis} = {size}" for axis, size in sizes.items())]
+    lines += ["[rules]", *(f"{logical} = {axes}" for logical, axes in found.items() if axes)]
+    return parse_preset(Path("split.toml"), "\n".join(lines))
+
+
+def weighted(kernel: AttentionKernel, scores: Scores, query: Array, kv: Array, weights: Array) -> tuple[Array, Array]:
+    out = attend(query, kv, kernel, scores)
+    return jnp.sum((out * weights).astype(jnp.float32)), out
+
+
+def values_and_gradients(kernel: AttentionKernel, inputs: list[Array], scores: Scores = ORDINARY) -> list[np.ndarray]:
+    function = jax.value_and_grad(partial(weighted, kernel, scores), (0, 1), has_aux=True)
+    return [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(jax.jit(function)(*inputs))]
+
+
+def random_inputs(seq: int, heads: int, kv_heads: int, width: int, dtype: type) -> list[Array]:
+    """Queries, keys and values, and weights of the results."""
+    shapes = (2, seq, heads, width), (2, seq, 2, kv_heads, width), (2, seq, heads, width)
+    return [jax.random.normal(jax.random.key(number), shape, dtype) for number, shape in enumerate(shapes)]
 
 
 @pytest.mark.parametrize(
     ("seq", "heads", "scores", "dtype", "tolerance"),
     [
-        (2 * SEQ, 2, Scores(), jnp.float32, 1e-5),
+        (2 * SEQ, 2, ORDINARY, jnp.float32, 1e-5),
         (SEQ, 4, CAPPED, jnp.float32, 1e-5),
-        pytest.param(SEQ, 2, Scores(), jnp.float32, 1e-5, marks=pytest.mark.slow),
-        pytest.param(3 * SEQ, 4, CAPPED, jnp.float32, 1e-5, marks=pytest.mark.slow),
-        pytest.param(3 * SEQ, 2, Scores(), jnp.bfloat16, 2e-2, marks=pytest.mark.slow),
+        slow(SEQ, 2, ORDINARY, jnp.float32, 1e-5),
+        slow(3 * SEQ, 4, CAPPED, jnp.float32, 1e-5),
+        slow(3 * SEQ, 2, ORDINARY, jnp.bfloat16, 2e-2),
     ],
 )
-def test_splash_attention_has_the_gradients_of_plain_attention(
+def test_splash_attention_has_the_values_and_gradients_of_plain_attention(
     seq: int, heads: int, scores: Scores, dtype: type, tolerance: float
 ) -> None:
     """In one block and in several, with windows, caps and grouped heads; bfloat16 has 8 bits."""
-    shapes = (2, seq, heads, 32), (2, seq, 2, 2, 32), (2, seq, heads, 32)
-    query, kv, weights = (
-        jax.random.normal(jax.random.key(number), shape, dtype) for number, shape in enumerate(shapes)
-    )
+    inputs = random_inputs(seq, heads, 2, 32, dtype)
+    expected, found = (values_and_gradients(kernel, inputs, scores) for kernel in ("plain", "splash-interpreted"))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=tolerance * np.abs(other).max())
 
-    def weighted(kernel: AttentionKernel, query: Array, kv: Array) -> Array:
-        return jnp.sum((attend(query, kv, kernel, scores) * weights).astype(jnp.float32))
 
-    kernels: tuple[AttentionKernel, ...] = ("plain", "splash-interpreted")
-    results = (jax.jit(jax.value_and_grad(partial(weighted, kernel), (0, 1)))(query, kv) for kernel in kernels)
-    for one, other in zip(*map(jax.tree.leaves, results), strict=True):
-        one, other = np.asarray(one, np.float32), np.asarray(other, np.float32)
-        np.testing.assert_allclose(other, one, atol=tolerance * np.abs(one).max())
+@pytest.mark.parametrize(
+    ("axis_types", "sizes"),
+    [
+        ("auto", {"data": 2, "seq": 2, "model": 2}),
+        slow("auto", {"more": 2, "seq": 4}),  # axes in another order than in the rule
+        slow("auto", {"seq": 8}),
+        slow("explicit", {"data": 2, "seq": 2, "model": 2}),
+        slow("explicit", {"model": 2, "seq": 4}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("kernel", "seq", "dtype", "tolerance"),
+    [
+        ("ring", 48, jnp.float32, 1e-5),
+        slow("ring", 2048, jnp.float32, 1e-5),
+        slow("ring", 48, jnp.bfloat16, 2e-2),
+        slow("ring-splash-interpreted", 2048, jnp.float32, 1e-5),
+    ],
+)
+def test_the_ring_has_the_values_and_gradients_of_plain_attention(
+    axis_types: str, sizes: dict[str, int], kernel: AttentionKernel, seq: int, dtype: type, tolerance: float
+) -> None:
+    """With 2,048 tokens there are several blocks in a chunk on two devices, and one on eight."""
+    inputs = random_inputs(seq, 2, 2, 16, dtype)
+    expected = values_and_gradients("plain", inputs)
+    kind = AxisType.Explicit if axis_types == "explicit" else AxisType.Auto
+    mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(kind,) * len(sizes))
+    with jax.set_mesh(mesh), activation_rules(mesh, preset_of(sizes, axis_types).rules):
+        found = values_and_gradients(kernel, inputs)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=tolerance * max(1, np.abs(other).max()))
 
 
 def test_plain_attention_of_a_long_sequence_leaves_out_blocks_above_the_diagonal() -> None:
@@ -84,6 +141,14 @@ def test_plain_attention_of_a_long_sequence_leaves_out_blocks_above_the_diagonal
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
     assert flops(jax.make_jaxpr(at_once)(query, kv)) == 4 * seq * seq * width
     assert flops(jax.make_jaxpr(in_blocks)(query, kv)) == 4 * seq * seq * width * 5 / 8
+
+
+@pytest.mark.slow
+def test_long_sequences_leave_out_blocks_outside_the_window_but_no_token() -> None:
+    query, kv = (jax.random.normal(jax.random.key(0), shape) for shape in ((1, 2048, 2, 8), (1, 2048, 2, 1, 8)))
+    blocks = jax.jit(lambda query, kv: attend(query, kv, "plain", Scores(window=100)))(query, kv)
+    whole = jax.nn.dot_product_attention(query, kv[:, :, 0], kv[:, :, 1], is_causal=True, local_window_size=(99, 0))
+    np.testing.assert_allclose(blocks, whole, atol=1e-5)
 
 
 def losses(config: RunConfig, preset: Preset) -> list[float]:
@@ -108,68 +173,78 @@ def plain() -> list[float]:
     return losses(attention_config("plain"), load_preset("dp"))
 
 
+NARROW: dict[str, Axes] = {"batch": ("data",), "keys": ("keys",), "head_dim": ("width",)}
+"""Rules that split dims outside a kernel that needs them whole."""
+PRESETS = {
+    "splash": [
+        *map(load_preset, ("dp-tp2-pp2", "fsdp", "tp", "fsdp-tp2-explicit", "pp2", "sp2", "hsdp")),
+        *(preset_of({"data": 2, "keys": 2, "width": 2}, axis_types, NARROW) for axis_types in ("auto", "explicit")),
+    ],
+    "ring": [
+        load_preset("sp2"),
+        preset_of({"seq": 8}),
+        preset_of({"data": 2, "seq": 2, "pipeline": 2}),
+        preset_of({"data": 2, "seq": 2, "model": 2}, "explicit"),
+    ],
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["dp-tp2-pp2", "fsdp", "tp", "fsdp-tp2-explicit", "pp2", "sp2", "hsdp"])
-def test_losses_are_those_of_plain_attention(preset: str, plain: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("attention", "preset"), [(attention, preset) for attention, presets in PRESETS.items() for preset in presets]
+)
+def test_losses_are_those_of_plain_attention(attention: str, preset: Preset, plain: list[float]) -> None:
     assert plain[-1] < plain[0] - 0.1, "it trains"
-    np.testing.assert_allclose(losses(attention_config(), load_preset(preset)), plain, rtol=1e-5)
+    np.testing.assert_allclose(losses(attention_config(attention), preset), plain, rtol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("axis_types", ["auto", "explicit"])
-def test_dims_that_a_kernel_needs_whole_may_be_split_outside_it(axis_types: str, plain: list[float]) -> None:
-    text = f'axis_types = "{axis_types}"\n[mesh]\ndata = 2\nkeys = 2\nwidth = 2\n'
-    text += '[rules]\nbatch = "data"\nkeys = "keys"\nhead_dim = "width"\n'
-    preset = parse_preset(Path("narrow.toml"), text)
-    np.testing.assert_allclose(losses(attention_config(), preset), plain, rtol=1e-5)
+@pytest.fixture(scope="module")
+def ringed() -> tuple[Task, Program]:
+    """A task, and its program under `dp-sp2`."""
+    task = Task(attention_config("ring"), "cpu")
+    return task, compile_program(task, place(task, load_preset("dp-sp2"), jax.devices()))
 
 
-@pytest.mark.parametrize(
-    ("attention", "platform", "seq", "whole", "split"),
-    [
-        ("auto", "cpu", 1024, "plain", "plain"),
-        ("auto", "tpu", 1024, "splash", "ring-splash"),
-        ("auto", "tpu", 1000, "plain", "ring-splash"),
-        ("plain", "tpu", 1024, "plain", "plain"),
-        ("splash", "tpu", 1024, "splash", "ring-splash"),
-        ("splash", "cpu", 1024, "splash-interpreted", "ring"),
-        ("ring", "cpu", 1024, "plain", "ring"),
-        ("ring", "tpu", 1024, "splash", "ring-splash"),
-    ],
-)
-def test_the_kernel_follows_from_platform_and_sequence(
-    attention: str, platform: str, seq: int, whole: AttentionKernel, split: AttentionKernel
-) -> None:
-    kernels = attention_kernels(tiny_model(attention=attention), platform, seq)
-    assert kernels == AttentionKernels(whole, split)
+@pytest.mark.core
+def test_losses_of_a_ring_are_those_of_plain_attention(ringed: tuple[Task, Program], plain: list[float]) -> None:
+    np.testing.assert_allclose(losses_of(*ringed), plain, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("attention", "capability", "settings", "kernel"),
+    ("attention", "target", "seq", "settings", "whole", "split"),
     [
-        ("auto", "8.0", {}, "cudnn"),
-        ("auto", "9.0", {"heads": 1, "embed": 128}, "cudnn"),
-        ("ring", "10.3", {}, "cudnn"),
-        ("cudnn", "9.0", {}, "cudnn"),
-        ("auto", "7.5", {}, "plain"),
-        ("auto", "gfx90a", {}, "plain"),
-        ("plain", "9.0", {}, "plain"),
-        ("auto", "9.0", {"dtype": "float32"}, "plain"),
-        ("auto", "9.0", {"heads": 8}, "plain"),
-        ("auto", "9.0", {"heads": 1, "embed": 136}, "plain"),
+        ("auto", "cpu", 1024, {}, "plain", "plain"),
+        ("auto", "tpu", 1024, {}, "splash", "ring-splash"),
+        ("auto", "tpu", 1000, {}, "plain", "ring-splash"),
+        ("auto", "tpu", SEQ, {"window": 8}, "splash", "plain"),
+        ("plain", "tpu", 1024, {}, "plain", "plain"),
+        ("splash", "tpu", 1024, {}, "splash", "ring-splash"),
+        ("splash", "cpu", 1024, {}, "splash-interpreted", "ring"),
+        ("ring", "cpu", 1024, {}, "plain", "ring"),
+        ("ring", "tpu", 1024, {}, "splash", "ring-splash"),
+        ("auto", "gpu 8.0", SEQ, {}, "cudnn", "ring"),
+        ("auto", "gpu 9.0", SEQ, {"heads": 1, "embed": 128}, "cudnn", "ring"),
+        ("auto", "gpu 9.0", SEQ, {"window": 8}, "plain", "plain"),
+        ("ring", "gpu 10.3", SEQ, {}, "cudnn", "ring"),
+        ("cudnn", "gpu 9.0", SEQ, {}, "cudnn", "ring"),
+        ("auto", "gpu 7.5", SEQ, {}, "plain", "ring"),
+        ("auto", "gpu gfx90a", SEQ, {}, "plain", "ring"),
+        ("plain", "gpu 9.0", SEQ, {}, "plain", "plain"),
+        ("auto", "gpu 9.0", SEQ, {"dtype": "float32"}, "plain", "ring"),
+        ("auto", "gpu 9.0", SEQ, {"heads": 8}, "plain", "ring"),
+        ("auto", "gpu 9.0", SEQ, {"heads": 1, "embed": 136}, "plain", "ring"),
     ],
 )
-def test_the_kernel_on_a_gpu_follows_from_the_gpu_the_dtype_and_the_heads(
-    attention: str, capability: str, settings: dict[str, Any], kernel: AttentionKernel
+def test_the_kernel_follows_from_the_platform_the_sequence_the_dtype_and_the_heads(
+    attention: str, target: str, seq: int, settings: dict[str, Any], whole: AttentionKernel, split: AttentionKernel
 ) -> None:
-    """Chosen on paper: no GPU runs here."""
+    """Chosen on paper: neither a TPU nor a GPU runs here."""
+    platform, _, capability = target.partition(" ")
     model = tiny_model(attention=attention, **{"heads": 4, **settings})
-    assert attention_kernels(model, "gpu", SEQ, capability) == AttentionKernels(
-        kernel, "plain" if attention == "plain" else "ring"
-    )
+    assert attention_kernels(model, platform, seq, capability) == AttentionKernels(whole, split)
 
 
-def test_cudnn_without_a_gpu_and_a_sequence_that_no_block_divides_are_refused() -> None:
+def test_kernels_refuse_the_platforms_sequences_and_scores_that_they_cannot_compute() -> None:
     config = attention_config("cudnn")
     (problem,) = problems_of(config)
     assert problem.startswith("embed 32 ÷ heads 8: cuDNN's attention takes heads of a multiple of 8 up to 128")
@@ -178,3 +253,65 @@ def test_cudnn_without_a_gpu_and_a_sequence_that_no_block_divides_are_refused() 
     assert problems_of(attention_config()) == problems_of(attention_config("auto", seq_len=100)) == []
     (problem,) = problems_of(attention_config(seq_len=100))
     assert problem.startswith("--seq-len 100: splash attention takes multiples of 128")
+    for kernel in ("cudnn", "ring"):
+        (problem,) = problems_of(tiny_config(model=like(attention=kernel, score_cap=5.0)))
+        assert problem == f"attention {kernel}: it computes no windows and no capped scores: add --set attention=auto"
+
+
+@pytest.mark.core
+def test_keys_go_round_and_no_device_holds_all_of_them(ringed: tuple[Task, Program]) -> None:
+    """And the trace knows it, exactly."""
+    (task, program), parts = ringed, 2
+    assert program.description.attention == "ring" and program.description.collectives
+
+    def over_seq(found: list[Flow]) -> dict[str, tuple[int | None, int]]:
+        return {flow.kind: (flow.count, flow.bytes_sent) for flow in found if flow.axes == ["seq"]}
+
+    traced = over_seq(traced_cost(task, program.placement.preset, 8, None, jax.devices()).collectives or [])
+    compiled = over_seq(flows(program.description.collectives))
+    assert compiled["collective-permute"] == traced["collective-permute"]
+    assert set(compiled) == {"collective-permute", "all-reduce"}, "gradients of parameters, and no gathers"
+    text = program.step.as_text()  # type: ignore[attr-defined]
+    heads, seq = task.config.model.heads, task.config.training.seq_len  # type: ignore[union-attr]
+    assert f"{heads},{seq // parts},{seq}]" not in text, "no scores of all keys"
+    (info,) = [info for info in program.description.collectives if info.kind == "collective-permute"][:1]
+    assert info.written and "ring_attention.py" in info.source
+
+
+def test_a_ring_needs_an_even_number_of_tokens_on_each_device_and_splash_256() -> None:
+    kernels = AttentionKernels("splash", "ring-splash")
+    found = [kernels.of(seq, parts) for seq, parts in ((1024, 1), (1024, 4), (1024, 8), (1032, 8), (12, 4))]
+    assert found == ["splash", "ring-splash", "ring", "plain", "plain"]
+    assert AttentionKernels("plain", "plain").of(1024, 4) == "plain"
+
+
+EXAMPLES, PART = BATCHES.batch_size // 4, BATCHES.seq_len // 2
+"""Examples and positions of one device under `dp-sp2` and `sp2`."""
+
+
+def test_only_keys_and_values_cross_the_sequence(task: Task, programs: dict[str, Program]) -> None:
+    """Each layer gathers keys and values, and reduces their gradients; parameter gradients are reduced too.
+
+    The CPU compiler sums over one axis after the other, and uses all-reduces for reduce-scatters.
+    """
+    collectives = programs["dp-sp2"].description.collectives
+    assert collectives
+    keys_and_values = WIDE.layers * 2 * EXAMPLES * BATCHES.seq_len * WIDE.embed * 4
+    parameters = 4 * task.parameters
+    assert total(collectives, "all-gather", "seq") == keys_and_values
+    assert total(collectives, "all-reduce", "seq") == pytest.approx(parameters + keys_and_values, abs=64)
+    assert total(collectives, "all-reduce", "data") == pytest.approx(parameters, abs=64)
+    assert {(info.kind, *info.axes) for info in collectives} == {
+        ("all-gather", "seq"),
+        ("all-reduce", "seq"),
+        ("all-reduce", "data"),
+        ("all-reduce", "data", "seq"),  # of norms
+    }
+
+
+@pytest.mark.parametrize("preset", ["dp-sp2", pytest.param("sp2", marks=pytest.mark.slow)])
+def test_attention_scores_cover_only_the_devices_own_queries(preset: str, programs: dict[str, Program]) -> None:
+    text = programs[preset].step.as_text()  # type: ignore[attr-defined]
+    scores = f"f32[{EXAMPLES},{WIDE.heads},{{}},{BATCHES.seq_len}]"
+    assert scores.format(PART) in text
+    assert scores.format(BATCHES.seq_len) not in text

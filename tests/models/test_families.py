@@ -1,4 +1,4 @@
-"""What families do differently from GPT-2: sizes, positions, windows, grouped heads, experts, and live switches."""
+"""What families do differently from GPT-2: sizes, positions, windows and grouped heads."""
 
 from pathlib import Path
 
@@ -7,12 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 from shardtui.engine.base.user_error import UserError
-from shardtui.engine.models.attention_kernels import Scores, attend
-from shardtui.engine.models.experts import route, weights_of_all
-from shardtui.engine.models.sizes import AttentionKernels, attention_kernels
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import compile_program
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
 from shardtui.engine.spec.model_choice import load_model
@@ -20,7 +16,6 @@ from shardtui.engine.spec.model_config import ModelConfig, Rope
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 
 from ..conftest import tiny_config, tiny_model
-from ..training.test_loop import assert_same_losses
 from .families import FAMILIES, GEMMA3, like, logits_of
 
 PUBLISHED = {
@@ -83,28 +78,6 @@ def test_tokens_see_their_window_and_no_later_token_by_relative_positions() -> N
     np.testing.assert_allclose(logits(tokens)[:, 8:], logits(tokens[:, 5:])[:, 3:], atol=1e-5)
 
 
-@pytest.mark.slow
-def test_long_sequences_leave_out_blocks_outside_the_window_but_no_token() -> None:
-    query, kv = (jax.random.normal(jax.random.key(0), shape) for shape in ((1, 2048, 2, 8), (1, 2048, 2, 1, 8)))
-    blocks = jax.jit(lambda query, kv: attend(query, kv, "plain", Scores(window=100)))(query, kv)
-    whole = jax.nn.dot_product_attention(query, kv[:, :, 0], kv[:, :, 1], is_causal=True, local_window_size=(99, 0))
-    np.testing.assert_allclose(blocks, whole, atol=1e-5)
-    windows = like(attention="auto", window=8, head_width=8)
-    assert attention_kernels(windows, "tpu", 128) == AttentionKernels("splash", "plain")
-    assert attention_kernels(windows, "gpu", 128, "9.0") == AttentionKernels("plain", "plain")
-    assert attention_kernels(like(head_width=8), "gpu", 128, "9.0") == AttentionKernels("cudnn", "ring")
-    for kernel in ("cudnn", "ring"):
-        (problem,) = problems_of(config_of(like(attention=kernel, score_cap=5.0)))
-        assert problem == f"attention {kernel}: it computes no windows and no capped scores: add --set attention=auto"
-    # The weights are those of a capacity that suffices for all tokens.
-    probabilities = jax.nn.softmax(jax.random.normal(jax.random.key(0), (3, 12, 4)))
-    routing = route(probabilities, per_token=2, capacity=12)
-    weights, balance = weights_of_all(probabilities, per_token=2)
-    np.testing.assert_allclose(weights, routing.combine.sum(axis=-1), atol=1e-6)
-    np.testing.assert_allclose(balance, routing.balance)
-    np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-6)
-
-
 def test_kv_heads_are_split_like_heads_and_stages_have_whole_periods() -> None:
     task, tp = Task(config_of(like(heads=8)), "cpu"), load_preset("tp")
     with pytest.raises(UserError, match=r"kv_heads: rule → model \(8\): kv_heads 2 does not divide by 8: make it 8"):
@@ -122,15 +95,3 @@ def test_kv_heads_are_split_like_heads_and_stages_have_whole_periods() -> None:
     found = problems_of(config_of(bad))
     expected = ["heads 4 does not divide by kv_heads 3", "heads of width 5", "global_every 2", "rope", "rope"]
     assert [problem.partition(":")[0] for problem in found] == expected
-
-
-ROUTE = {1: "fsdp", 2: "dp-tp2", 3: "fsdp-tp2-explicit", 4: "dp"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3-moe"])
-def test_switches_change_no_loss(name: str, tmp_path: Path) -> None:
-    task = Task(config_of(msgspec.structs.replace(FAMILIES[name], dropout=0.1)), "cpu")
-    presets = [load_preset(preset) for preset in ("dp", *ROUTE.values())]
-    programs = {preset.name: compile_program(task, place(task, preset, jax.devices())) for preset in presets}
-    assert_same_losses(task, programs, tmp_path, ROUTE)

@@ -1,7 +1,5 @@
 """The GPT-2 decoder: its published sizes, its causality, and the effect of its options."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,23 +8,12 @@ from shardtui.engine.models.decoder import loss
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.sizes import compute_dtype
 from shardtui.engine.models.task import Batch, Task
-from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import compile_initial_state, compile_program
 from shardtui.engine.spec.model_config import KEPT
 from shardtui.engine.spec.preset_reader import load_preset
 
 from ..conftest import built_in_task, tiny_config, tiny_model
 from .families import logits_of
-
-
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return Task(tiny_config(), "cpu")
-
-
-@pytest.fixture(scope="module")
-def params(task: Task) -> dict[str, object]:
-    return jax.jit(task.initial_state)().params
+from .test_attention import losses
 
 
 def tokens(*shape: int) -> np.ndarray:
@@ -57,34 +44,28 @@ def test_padding_does_not_affect_the_loss_nor_depth_the_size_and_flops_and_dtype
     assert sizes[1] <= sizes[0] * 1.02
 
 
+def task_of(remat: bool | str, dropout: float = 0.0) -> Task:
+    return Task(tiny_config(model=tiny_model(remat=remat, dropout=dropout)), "cpu")
+
+
 @pytest.mark.core
-def test_remat_changes_no_gradient_and_dropout_follows_the_key(task: Task, params: dict[str, object]) -> None:
-    remat = Task(tiny_config(model=tiny_model(remat=True)), "cpu")
-    batch, key = Batch(tokens(2, 16), tokens(2, 16)), jax.random.key(3)
-    plain, again = (jax.jit(jax.grad(which.loss))(params, batch, key) for which in (task, remat))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), plain, again)
-    task = Task(tiny_config(model=tiny_model(dropout=0.1)), "cpu")
+def test_remat_changes_no_gradient_and_dropout_follows_the_key() -> None:
+    tasks = (task_of(False), task_of(True), task_of(False, dropout=0.1))
+    params = jax.jit(tasks[0].initial_state)().params
     batch = Batch(tokens(2, 16), tokens(2, 16))
+    plain, again = (jax.jit(jax.grad(task.loss))(params, batch, jax.random.key(3)) for task in tasks[:2])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), plain, again)
+    loss = jax.jit(tasks[2].loss)
     keys = (None, None, jax.random.key(0), jax.random.key(0), jax.random.key(1))
-    loss = jax.jit(task.loss)
     values = [float(loss(params, batch, key)) for key in keys]
     assert values[0] == values[1]
     assert values[2] == values[3]
     assert len({values[0], values[2], values[4]}) == 3
 
 
-def task_of(remat: Any, **changes: Any) -> Task:
-    return Task(tiny_config(model=tiny_model(remat=remat, **changes)), "cpu")
-
-
-def batch() -> Batch:
-    tokens = jax.random.randint(jax.random.key(1), (8, 17), 0, 256)
-    return Batch(tokens[:, :-1], tokens[:, 1:])
-
-
-def computed(remat: Any) -> float:
-    task = task_of(remat)
-    return flops(jax.make_jaxpr(jax.grad(task.loss))(task.abstract_state.params, batch(), jax.random.key(0)))
+def computed(remat: bool | str) -> float:
+    task, batch = task_of(remat), Batch(tokens(8, 16), tokens(8, 16))
+    return flops(jax.make_jaxpr(jax.grad(task.loss))(task.abstract_state.params, batch, jax.random.key(0)))
 
 
 @pytest.mark.core
@@ -116,14 +97,5 @@ def test_a_policy_recomputes_less_the_more_it_keeps() -> None:
     ],
 )
 def test_a_policy_changes_no_loss(remat: str, preset: str) -> None:
-    losses = []
-    for each in (remat, False):
-        task = task_of(each)
-        placement = place(task, load_preset(preset), jax.devices())
-        program, state = compile_program(task, placement), compile_initial_state(task, placement)()
-        values = []
-        for _ in range(3):
-            state, scalars = program.step(state, jax.device_put(batch(), placement.batch_shardings))
-            values.append(float(scalars["loss"]))
-        losses.append(values)
-    np.testing.assert_allclose(*losses, rtol=1e-5)
+    found, expected = (losses(task_of(each).config, load_preset(preset)) for each in (remat, False))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

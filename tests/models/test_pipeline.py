@@ -20,11 +20,10 @@ from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program
 from shardtui.engine.spec.config import ModelConfig, TrainingConfig
 from shardtui.engine.spec.preset import PipelineInfo, Preset
-from shardtui.engine.spec.preset_reader import load_preset, read_preset
+from shardtui.engine.spec.preset_reader import load_preset, parse_preset, read_preset
 from shardtui.tui.state.step_words import pipeline_words
 
 from ..conftest import BATCHES, WIDE, step, tiny_config
-from ..training.test_loop import assert_same_losses
 
 INTERLEAVED = Path(__file__).parents[2] / "docs" / "examples" / "pp2-interleaved.toml"
 """Two stages, two repeats."""
@@ -44,55 +43,47 @@ def preset(name: str, microbatches: int | None, repeats: int = 1) -> Preset:
     return msgspec.structs.replace(load_preset(name), microbatches=microbatches, pipeline_repeats=repeats)
 
 
-@pytest.fixture(scope="module")
-def small() -> Task:
-    """A task with dropout and four layers, two per stage."""
-    model = ModelConfig(layers=4, embed=16, heads=2, mlp=32, vocab=256, vocab_rows=256, context=8)
-    return Task(tiny_config(model=model, training=TrainingConfig(batch_size=8, seq_len=8)), "cpu")
+MESH, RULES = {"a": 2, "b": 2, "data": 2}, {"layers": (("a", "b"),), "batch": (("data",),)}
+TWO_AXES = Preset("p", "", "", MESH, RULES, {}, "", pipeline_repeats=3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "micro", "repeats", "remat"),
+    ("preset", "layers", "batch", "stages", "micro", "remat"),
     [
-        ("pp2", 1, 1, False),
-        ("pp2", 2, 1, False),
-        ("dp-tp2-pp2", 4, 1, False),
-        ("pp2", 2, 2, False),
-        ("dp-tp2-pp2", 4, 2, True),
+        pytest.param(TWO_AXES, 12, 16, 4, 8, False, marks=pytest.mark.core, id="more micro-batches than stages"),
+        *(
+            pytest.param(preset(name, micro, repeats), 4, 8, 2, micro, remat, marks=pytest.mark.slow)
+            for name, micro, repeats, remat in (
+                ("pp2", 1, 1, False),
+                ("pp2", 2, 1, False),
+                ("dp-tp2-pp2", 4, 1, False),
+                ("pp2", 2, 2, False),
+                ("dp-tp2-pp2", 4, 2, True),
+            )
+        ),
     ],
 )
-def test_gradients_match_those_without_stages(small: Task, name: str, micro: int, repeats: int, remat: bool) -> None:
-    bubble = 1 / (repeats * micro + 1)
-    pipeline = PipelineInfo(axes=["pipeline"], stages=2, microbatches=micro, repeats=repeats, bubble=bubble)
-    same_gradients(small, preset(name, micro, repeats), pipeline, remat)
-
-
-def same_gradients(small: Task, preset: Preset, pipeline: PipelineInfo, remat: bool = False) -> None:
-    """Loss and gradients of one batch, dropout on, without a pipeline and with it."""
-    params = jax.jit(small.initial_state)().params
-    tokens = jax.random.randint(jax.random.key(1), (small.config.training.batch_size, 9), 0, 256)
-    batch, key = Batch(tokens[:, :-1], tokens[:, 1:]), jax.random.key(2)
-    expected = jax.jit(jax.value_and_grad(small.loss))(params, batch, key)
-    model = msgspec.structs.replace(small.config.model, remat=remat)
-    staged = Task(msgspec.structs.replace(small.config, model=model), "cpu")
+def test_gradients_match_those_without_stages(
+    preset: Preset, layers: int, batch: int, stages: int, micro: int, remat: bool
+) -> None:
+    """Loss and gradients of one batch, dropout on."""
+    model = ModelConfig(layers=layers, embed=16, heads=2, mlp=32, vocab=256, vocab_rows=256, context=8)
+    config = tiny_config(model=model, training=TrainingConfig(batch_size=batch, seq_len=8))
+    plain = Task(config, "cpu")
+    staged = Task(msgspec.structs.replace(config, model=msgspec.structs.replace(model, remat=remat)), "cpu")
+    params = jax.jit(plain.initial_state)().params
+    tokens = jax.random.randint(jax.random.key(1), (batch, 9), 0, 256)
+    inputs, key = Batch(tokens[:, :-1], tokens[:, 1:]), jax.random.key(2)
+    expected = jax.jit(jax.value_and_grad(plain.loss))(params, inputs, key)
     placement = place(staged, preset, jax.devices())
-    assert placement.pipeline(staged) == pipeline
-    params, batch = jax.device_put((params, batch), (placement.state_shardings.params, placement.batch_shardings))
+    pipeline = placement.pipeline(staged)
+    assert pipeline and (pipeline.stages, pipeline.microbatches) == (stages, micro)
+    assert pipeline.bubble == pytest.approx((stages - 1) / (pipeline.repeats * micro + stages - 1))
+    params, inputs = jax.device_put((params, inputs), (placement.state_shardings.params, placement.batch_shardings))
     with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, preset.rules, None, pipeline):
-        found = jax.jit(jax.value_and_grad(staged.loss))(params, batch, key)
+        found = jax.jit(jax.value_and_grad(staged.loss))(params, inputs, key)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other)
-
-
-@pytest.mark.core
-def test_micro_batches_wait_for_the_last_stage_of_several_axes() -> None:
-    """More micro-batches than stages, and repeats that do not divide the stages."""
-    model = ModelConfig(layers=12, embed=16, heads=2, mlp=32, vocab=256, vocab_rows=256, context=8)
-    task = Task(tiny_config(model=model, training=TrainingConfig(batch_size=16, seq_len=8)), "cpu")
-    mesh, rules = {"a": 2, "b": 2, "data": 2}, {"layers": (("a", "b"),), "batch": (("data",),)}
-    four = PipelineInfo(axes=["a", "b"], stages=4, microbatches=8, repeats=3, bubble=3 / 27)
-    same_gradients(task, Preset("p", "", "", mesh, rules, {}, "", pipeline_repeats=3), four)
 
 
 @pytest.mark.parametrize("stages", range(2, 9))
@@ -111,11 +102,6 @@ def test_steps_match_data_parallel(name: str, task: Task, programs: dict[str, Pr
     ends = [step(compile_initial_state(task, program.placement)(), program, steps=2) for program in each]
     for one, other in zip(*(jax.tree.leaves(end.opt_state) for end in ends), strict=True):
         assert np.linalg.norm(np.asarray(one) - np.asarray(other)) <= 1e-5 * np.linalg.norm(np.asarray(one))
-
-
-@pytest.mark.core
-def test_live_switches_into_and_out_of_pipelines(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
-    assert_same_losses(task, programs, tmp_path, {1: "pp2", 2: "fsdp-tp2", 3: "dp-tp2-pp2", 4: "dp"})
 
 
 @pytest.mark.parametrize("name", PIPELINED)
@@ -141,18 +127,11 @@ def four_layers() -> Task:
     return Task(tiny_config(model=msgspec.structs.replace(WIDE, layers=4, dropout=0.1), training=BATCHES), "cpu")
 
 
-@pytest.fixture(scope="module")
-def interleaved(four_layers: Task) -> Program:
-    """The example's program."""
-    return compile_program(four_layers, place(four_layers, read_preset(INTERLEAVED), jax.devices()))
-
-
 @pytest.mark.slow
-def test_the_interleaved_program_does_what_its_trace_says(four_layers: Task, interleaved: Program) -> None:
-    found, cost = (
-        interleaved.description,
-        traced_cost(four_layers, interleaved.placement.preset, 8, None, jax.devices()),
-    )
+def test_the_interleaved_program_does_what_its_trace_says(four_layers: Task) -> None:
+    interleaved = read_preset(INTERLEAVED)
+    found = compile_program(four_layers, place(four_layers, interleaved, jax.devices())).description
+    cost = traced_cost(four_layers, interleaved, 8, None, jax.devices())
     assert found.pipeline and found.pipeline.ticks == 9 and found.memory
     compiled = bytes_sent(flows(found.collectives or []))
     assert bytes_sent(cost.collectives or []) == pytest.approx(compiled, abs=FEW)
@@ -203,20 +182,18 @@ def test_microbatches_and_bubble(stages: int, devices: int, batch: int, given: i
         ("pipeline_repeats = 2\nmicrobatches = 1", 4, "1 micro-batches are fewer than 2 stages"),
     ],
 )
-def test_invalid_schedules(tmp_path: Path, text: str, layers: int, says: str) -> None:
+def test_invalid_schedules(text: str, layers: int, says: str) -> None:
     task = Task(tiny_config(model=msgspec.structs.replace(WIDE, layers=layers), training=BATCHES), "cpu")
-    file = tmp_path / "bad.toml"
-    file.write_text(f'{text}\n[mesh]\ndata = -1\npipeline = 2\n[rules]\nbatch = "data"\nlayers = "pipeline"\n')
+    text += '\n[mesh]\ndata = -1\npipeline = 2\n[rules]\nbatch = "data"\nlayers = "pipeline"\n'
     with pytest.raises(UserError) as error:
-        place(task, read_preset(file), jax.devices())
-    assert len(error.value.problems) == 1
-    assert says in str(error.value)
+        place(task, parse_preset(Path("bad.toml"), text), jax.devices())
+    (problem,) = error.value.problems
+    assert says in problem
 
 
 @pytest.mark.parametrize("key", ["microbatches", "pipeline_repeats"])
-def test_a_schedule_needs_stages(tmp_path: Path, key: str) -> None:
-    (tmp_path / "bad.toml").write_text(f'{key} = 2\n[mesh]\ndata = -1\n[rules]\nbatch = "data"\n')
-    (problem,) = read_preset(tmp_path / "bad.toml").problems
+def test_a_schedule_needs_stages(key: str) -> None:
+    (problem,) = parse_preset(Path("bad.toml"), f'{key} = 2\n[mesh]\ndata = -1\n[rules]\nbatch = "data"\n').problems
     assert f"{key}: the preset has no pipeline stages" in problem
 
 
