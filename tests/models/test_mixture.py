@@ -22,13 +22,14 @@ from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program
 from shardtui.engine.spec.checks import problems_of
-from shardtui.engine.spec.config import TrainingConfig
+from shardtui.engine.spec.config import ScheduledSwitch, TrainingConfig
 from shardtui.engine.spec.model_config import BALANCE
 from shardtui.engine.spec.preset_reader import load_preset
+from shardtui.engine.wire.events import Switched
 
 from ..conftest import WIDE, built_in_task, tiny_config, tiny_model
 from ..programs import OF_EXPERTS
-from ..training.test_loop import assert_same_losses
+from ..training import test_loop as training
 from .families import QWEN3_MOE, logits_of
 from .test_attention import losses
 from .test_families import config_of
@@ -136,7 +137,10 @@ def test_expert_presets_have_no_lint_findings(name: str, mixture: Task, of_exper
 @pytest.mark.core
 def test_switches_between_expert_presets_change_no_loss(mixture: Task, of_experts: OfExperts, tmp_path: Path) -> None:
     programs = {name: of_experts(name) for name in ("dp", *OF_EXPERTS)}
-    assert_same_losses(mixture, programs, tmp_path, {1: "dp-ep4", 3: "ep2-tp2", 5: "dp"})
+    switches = [ScheduledSwitch(1, "dp-ep4"), ScheduledSwitch(3, "ep2-tp2"), ScheduledSwitch(5, "dp")]
+    plain, events = (training.run(mixture, programs, tmp_path, *made) for made in ([], switches))
+    assert [event.to_preset for event in training.named(events, Switched)] == ["dp-ep4", "ep2-tp2", "dp"]
+    assert training.losses(events) == pytest.approx(training.losses(plain), rel=1e-5)
 
 
 RAGGED, DENSE = (msgspec.structs.replace(QWEN3_MOE, expert_matmul=kind) for kind in ("ragged", "dense"))

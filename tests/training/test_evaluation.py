@@ -139,25 +139,28 @@ def test_the_best_checkpoint_is_that_of_the_lowest_held_out_loss() -> None:
     assert min([*infos[2:3], info(0.9, None)], key=lambda found: found.rank).loss == 0.9
 
 
-def evaluations(*arguments: str) -> tuple[list[dict[str, Any]], list[float]]:
-    command = [*SHARDTUI, "train", "--json", *SETTINGS, WITH_DROPOUT, "--steps=4", *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+def trained(*arguments: str) -> list[dict[str, Any]]:
+    run = subprocess.run([*SHARDTUI, "train", "--json", *arguments], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
-    lines = checked_lines("events", run.stdout)
-    found = [line for line in lines if line["type"] == "Evaluated"]
-    return found, [line["loss"] for line in lines if line["type"] == "StepDone"]
+    return checked_lines("events", run.stdout)
+
+
+def of(lines: list[dict[str, Any]], kind: str, key: str) -> list[Any]:
+    return [line[key] for line in lines if line["type"] == kind]
 
 
 @pytest.mark.slow
 def test_two_processes_evaluate_together_and_a_resumed_run_goes_on(home: Path) -> None:
-    held_out = ("--eval-share=0.01", "--eval-every=2", "--eval-batches=2")
-    last, plain = evaluations("--eval-share=0.01", "--eval-every=100")
-    assert [found["step"] for found in last] == [4], "the last step is evaluated in any case"
-    alone, losses = evaluations(*held_out)
-    assert losses == plain
-    together, _ = evaluations(*held_out, "--processes=2", "--preset=fsdp", "--switch=3:tp", "--run=two")
-    assert [found["step"] for found in together] == [2, 4]
-    assert [found["loss"] for found in together] == pytest.approx([found["loss"] for found in alone], rel=1e-5)
-    command = [*SHARDTUI, "train", "--json", "--resume=two", "--processes=1", "--steps=6"]
-    resumed = checked_lines("events", subprocess.run(command, capture_output=True, text=True, timeout=300).stdout)
-    assert [line["step"] for line in resumed if line["type"] == "Evaluated"] == [6]
+    model, share = (*SETTINGS, WITH_DROPOUT, "--steps=4"), "--eval-share=0.01"
+    plain = trained(*model, share, "--eval-every=100")
+    assert of(plain, "Evaluated", "step") == [4], "the last step is evaluated in any case"
+    alone = trained(*model, share, "--eval-every=2", "--eval-batches=2")
+    assert of(alone, "StepDone", "loss") == of(plain, "StepDone", "loss"), "equal to the bit"
+    two = ("--processes=2", "--preset=fsdp", "--switch=3:tp", "--run=two")
+    together = trained(*model, share, "--eval-every=2", "--eval-batches=2", *two)
+    assert of(together, "Evaluated", "step") == [2, 4]
+    assert of(together, "Evaluated", "loss") == pytest.approx(of(alone, "Evaluated", "loss"), rel=1e-5)
+    kept = of(alone, "CheckpointsKept", "checkpoints")[-1]
+    assert kept[-1]["eval_loss"] == of(alone, "Evaluated", "loss")[-1]
+    resumed = trained("--resume=two", "--processes=1", "--steps=6")
+    assert of(resumed, "Evaluated", "step") == [6]

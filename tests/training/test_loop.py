@@ -22,17 +22,15 @@ from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.source import read_corpus
 from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.models.task import Scalars, Task, TrainState
-from shardtui.engine.program.program import Program, StateFunction, shard_digest_function, trace_held_out
+from shardtui.engine.program.program import Program, shard_digest_function
 from shardtui.engine.program.reshard import Transfers
-from shardtui.engine.spec.config import CheckpointConfig, EvaluationConfig, ScheduledSwitch
+from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import KEPT, Profiler
 from shardtui.engine.training.tools import Tools
 from shardtui.engine.wire.commands import AnyCommand, Pause, Resume
 from shardtui.engine.wire.events import (
     CheckpointSaved,
-    CheckpointsKept,
-    Evaluated,
     Event,
     PartsMeasured,
     Paused,
@@ -104,7 +102,7 @@ class LocalRun:
         return self._loop.run(None, profile)
 
     def named(self, kind: type[Event]) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
+        return named(self.events, kind)
 
     def _publish(self, event: Event) -> None:
         self.events.append(event)
@@ -135,21 +133,16 @@ def run(
     return made.events
 
 
+def named(events: list[Event], *kinds: type[Event]) -> list[Any]:
+    return [event for event in events if isinstance(event, kinds)]
+
+
 def losses(events: list[Event]) -> dict[int, float | None]:
     return {
         step: loss
-        for event in events
-        if isinstance(event, StepsDone)
+        for event in named(events, StepsDone)
         for step, loss in enumerate(event.losses, event.step - len(event.losses) + 1)
     }
-
-
-def assert_same_losses(task: Task, programs: dict[str, Program], folder: Path, route: dict[int, str]) -> None:
-    """Checks that switches, preset by step, are made and leave losses unchanged."""
-    plain = losses(run(task, programs, folder))
-    events = run(task, programs, folder, *(ScheduledSwitch(*switch) for switch in route.items()))
-    assert [event.to_preset for event in events if isinstance(event, Switched)] == [*route.values()]
-    assert losses(events) == pytest.approx(plain, rel=1e-5)
 
 
 def exhausted(*_: Any) -> Any:
@@ -172,41 +165,38 @@ def test_a_switch_whose_first_step_runs_out_of_memory_is_rolled_back(
     known = {"dp": tiny_programs["dp"], "fsdp": replace(tiny_programs["fsdp"], step=step)}
     plain = losses(run(tiny, known, tmp_path))
     events = run(tiny, known, tmp_path, ScheduledSwitch(5, "fsdp"))
-    (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
+    (failed,) = named(events, SwitchFailed)
     assert failed.to_preset == "fsdp"
     assert "out of device memory" in failed.problems[0]
     assert "smaller --batch-size" in failed.problems[0]
     assert losses(events) == plain
-    restored = [event.step for event in events if isinstance(event, Restored)]
-    assert restored == ([] if step is exhausted else [4])
+    assert [event.step for event in named(events, Restored)] == ([] if step is exhausted else [4])
 
 
 @pytest.mark.slow
-def test_a_low_memory_switch_saves_first(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
-    plain = losses(run(task, programs, tmp_path))
-    events = run(task, programs, tmp_path, ScheduledSwitch(3, "fsdp"), low_memory=True)
-    reported = [event for event in events if isinstance(event, CheckpointSaved | Switched)]
-    expected = [(CheckpointSaved, 2), (CheckpointSaved, 3), (Switched, 3)]
-    assert [(type(each), each.step) for each in reported[:3]] == expected
-    assert losses(events) == pytest.approx(plain, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_low_memory_switch_that_fails_half_way_restores_its_checkpoint(
-    task: Task, programs: dict[str, Program], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_low_memory_switch_saves_first_and_restores_its_checkpoint_if_it_fails_half_way(
+    task: Task, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = losses(run(task, programs, tmp_path))
+    events = run(task, programs, tmp_path, ScheduledSwitch(3, "fsdp"), low_memory=True)
+    reported = [(type(each), each.step) for each in named(events, CheckpointSaved, Switched)]
+    assert reported[:3] == [(CheckpointSaved, 2), (CheckpointSaved, 3), (Switched, 3)]
+    assert losses(events) == pytest.approx(plain, rel=1e-5)
     move, left = Transfers._move, iter(range(10))
 
     def until_memory_runs_out(*arguments: Any) -> jax.Array:
         return move(*arguments) if next(left, None) is not None else exhausted()
 
     monkeypatch.setattr(Transfers, "_move", until_memory_runs_out)
-    events = run(task, programs, tmp_path, ScheduledSwitch(3, "fsdp"), low_memory=True)
-    (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
+    events = run(task, programs, tmp_path / "again", ScheduledSwitch(3, "fsdp"), low_memory=True)
+    (failed,) = named(events, SwitchFailed)
     assert "out of device memory" in failed.problems[0]
-    assert [event.step for event in events if isinstance(event, Restored)] == [3]
+    assert [event.step for event in named(events, Restored)] == [3]
     assert losses(events) == plain
+
+
+def full_disk(*_: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_low_memory_switch_needs_its_save(
@@ -214,53 +204,43 @@ def test_a_low_memory_switch_needs_its_save(
 ) -> None:
     monkeypatch.setattr(Saver, "_begin", full_disk)
     events = run(tiny, tiny_programs, tmp_path, ScheduledSwitch(3, "fsdp"), low_memory=True)
-    (failed,) = [event for event in events if isinstance(event, SwitchFailed)]
+    (failed,) = named(events, SwitchFailed)
     assert "step 3 could not be saved" in failed.problems[0]
     assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]
 
 
-def full_disk(*_: Any) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 @pytest.mark.slow
-def test_steps_are_traced_into_the_run_directory(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+def test_steps_are_traced_into_the_run_directory(task: Task, programs: Programs, tmp_path: Path) -> None:
     older = [tmp_path / f"profile/plugins/profile/{number}/x.xplane.pb" for number in range(KEPT)]
     for time, file in enumerate(older):
         file.parent.mkdir(parents=True)
         file.touch()
         os.utime(file, (time, time))
     events = run(task, programs, tmp_path, profile=2)
-    reported = [event for event in events if isinstance(event, Profiling | Profiled | ProfileFailed)]
-    assert [type(event) for event in reported] == [Profiling, Profiled]
-    profiled = reported[-1]
-    assert isinstance(profiled, Profiled)
+    assert [type(event) for event in named(events, Profiling, Profiled, ProfileFailed)] == [Profiling, Profiled]
+    (profiled,) = named(events, Profiled)
     assert (profiled.step, profiled.steps, profiled.preset) == (5, 2, "dp")
     assert profiled.breakdown, profiled.problem
     assert (profiled.breakdown.steps, len(profiled.breakdown.devices)) == (2, 8)
     assert {"input", "host"} <= {part.name for part in profiled.breakdown.parts if part.seconds}
-    (measured,) = [event for event in events if isinstance(event, PartsMeasured)]
+    (measured,) = named(events, PartsMeasured)
     assert (measured.step, measured.parts) == (5, profiled.breakdown.parts)
     kept = set((tmp_path / "profile").rglob("*.xplane.pb"))
     (trace,) = kept - set(older)
     assert kept == {*older[1:], trace}
-    assert _steps_in(trace) == [4, 5]
-
-
-def _steps_in(trace: Path) -> list[int]:
     lines = (line for plane in jax.profiler.ProfileData.from_file(str(trace)).planes for line in plane.lines)
     steps = [dict(event.stats)["step_num"] for line in lines for event in line.events if event.name == "train"]
-    return sorted(map(int, steps))
+    assert sorted(map(int, steps)) == [4, 5]
 
 
 @pytest.mark.slow
-def test_the_parts_of_the_step_are_measured(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
+def test_the_parts_of_the_step_are_measured(task: Task, programs: Programs, tmp_path: Path) -> None:
     """Due after every step, they are measured once: the second time would cost more than a hundredth of the time."""
     plain = losses(run(task, programs, tmp_path))
     events = run(task, programs, tmp_path, every=1e-9)
     assert losses(events) == plain
-    assert not any(isinstance(event, Profiling | Profiled | ProfileFailed) for event in events), "no trace is announced"
-    (measured,) = [event for event in events if isinstance(event, PartsMeasured)]
+    assert not named(events, Profiling, Profiled, ProfileFailed), "no trace is announced"
+    (measured,) = named(events, PartsMeasured)
     assert measured.step_seconds and measured.preset == "dp", measured.problem
     assert sum(part.seconds for part in measured.parts) == pytest.approx(measured.step_seconds, rel=1e-3)
     assert measured.pause_seconds > 0
@@ -270,57 +250,43 @@ def test_the_parts_of_the_step_are_measured(task: Task, programs: dict[str, Prog
 def test_training_continues_if_a_trace_cannot_be_written(tiny: Task, tiny_programs: Programs, tmp_path: Path) -> None:
     (tmp_path / "profile").write_text("a file where a directory has to be")
     events = run(tiny, tiny_programs, tmp_path, profile=2)
-    (failed,) = [event for event in events if isinstance(event, ProfileFailed)]
+    (failed,) = named(events, ProfileFailed)
     assert "profile" in failed.problems[0]
     assert sorted(losses(events)) == [1, 2, 3, 4, 5, 6]
 
 
+def resumed(event: Event) -> AnyCommand | None:
+    return Resume() if isinstance(event, Paused) else None
+
+
+def paused_while_traced(event: Event) -> AnyCommand | None:
+    return Pause() if isinstance(event, Profiling) else resumed(event)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("switch", "end"), [(4, (4, 1)), (None, (6, 3))])
-def test_a_switch_or_the_end_of_the_run_ends_a_trace(
-    task: Task, programs: dict[str, Program], tmp_path: Path, switch: int | None, end: tuple[int, int]
+@pytest.mark.parametrize(
+    ("switch", "answer", "kinds", "steps"),
+    [
+        ([ScheduledSwitch(4, "fsdp")], resumed, [Profiling, Profiled], 1),
+        ([], resumed, [Profiling, Profiled], 3),
+        ([], paused_while_traced, [Profiling, Paused, Profiled, Resumed], 1),
+    ],
+    ids=["switch", "end of the run", "pause"],
+)
+def test_a_trace_ends_before_its_steps(
+    task: Task,
+    programs: Programs,
+    tmp_path: Path,
+    switch: list[ScheduledSwitch],
+    answer: Any,
+    kinds: list[type[Event]],
+    steps: int,
 ) -> None:
-    switches = (ScheduledSwitch(switch, "fsdp"),) if switch else ()
-    events = run(task, programs, tmp_path, *switches, profile=100)
-    (profiled,) = [event for event in events if isinstance(event, Profiled)]
-    assert (profiled.step, profiled.steps, profiled.preset) == (*end, "dp")
+    events = run(task, programs, tmp_path, *switch, profile=100, answer=answer)
+    assert [type(event) for event in named(events, Profiling, Profiled, Paused, Resumed)] == kinds
+    (profiled,) = named(events, Profiled)
+    assert (profiled.step, profiled.steps, profiled.preset) == (3 + steps, steps, "dp")
     assert profiled.breakdown, profiled.problem
-
-
-@pytest.mark.slow
-def test_a_pause_ends_a_trace(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
-    def answer(event: Event) -> AnyCommand | None:
-        return Pause() if isinstance(event, Profiling) else Resume() if isinstance(event, Paused) else None
-
-    events = run(task, programs, tmp_path, profile=3, answer=answer)
-    kinds = [type(event) for event in events if isinstance(event, Profiling | Profiled | Paused | Resumed)]
-    assert kinds == [Profiling, Paused, Profiled, Resumed]
-    (profiled,) = [event for event in events if isinstance(event, Profiled)]
-    assert profiled.steps == 1
-    assert profiled.breakdown, profiled.problem
-
-
-@pytest.mark.slow
-def test_evaluations_change_no_loss_and_agree(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
-    """The text is small: 1 batch of 16 windows is all that can be held out."""
-
-    def evaluating(name: str) -> Program:
-        placement = programs[name].placement
-        return replace(programs[name], held_out_loss=StateFunction(lambda: trace_held_out(task, placement).lower()))
-
-    known = {name: evaluating(name) for name in ("dp", "fsdp-tp2")}
-    evaluation = EvaluationConfig(share=0.5, every_steps=2, batches=100)
-    plain = run(task, programs, tmp_path)
-    found, expected = (
-        run(task, known, tmp_path / folder, *switches, evaluation=evaluation)
-        for folder, switches in (("a", ()), ("b", (ScheduledSwitch(3, "fsdp-tp2"),)))
-    )
-    assert losses(found) == losses(plain), "equal to the bit"
-    evaluated, again = ([event for event in events if isinstance(event, Evaluated)] for events in (found, expected))
-    assert [(event.step, event.batches) for event in evaluated] == [(2, 1), (4, 1), (6, 1)]
-    assert [event.loss for event in evaluated] == pytest.approx([event.loss for event in again], rel=1e-5)
-    kept = [event for event in found if isinstance(event, CheckpointsKept)][-1].checkpoints
-    assert [(info.step, info.eval_loss) for info in kept] == [(event.step, event.loss) for event in evaluated]
 
 
 class Failing:
@@ -341,7 +307,7 @@ class Unspeakable(BaseException):
 
 
 def test_no_exception_of_a_batch_ends_the_run(tiny: Task, tiny_programs: Programs, tmp_path: Path) -> None:
-    made = LocalRun(tiny, tiny_programs, tmp_path, answer=lambda event: Resume() if isinstance(event, Paused) else None)
+    made = LocalRun(tiny, tiny_programs, tmp_path, answer=resumed)
     errors = [Unspeakable(), GeneratorExit(), asyncio.CancelledError(), KeyboardInterrupt(), ValueError("\ud800")]
     made.fail(dict(enumerate(errors, 1)))
     assert made.train() == 6
@@ -365,10 +331,9 @@ def test_what_was_trained_before_an_error_is_saved(
     """An error anywhere in the loop, of which the loop knows nothing: here where steps are reported, before a save."""
     errors = [error]
 
-    def answer(event: Event) -> AnyCommand | None:
+    def answer(event: Event) -> None:
         if isinstance(event, StepsDone) and event.step == 4 and errors:
             raise errors.pop()
-        return None
 
     made = LocalRun(tiny, tiny_programs, tmp_path, answer=answer)
     with pytest.raises(type(error)):

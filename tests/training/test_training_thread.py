@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from shardtui.engine.base import processes
 from shardtui.engine.distributed.cluster import Cluster
-from shardtui.engine.training import training_thread
+from shardtui.engine.training import stall, training_thread
 from shardtui.engine.training.step_reports import StepReports
 from shardtui.engine.training.training_thread import TrainingThread, locate
 from shardtui.engine.wire.events import StepsDone, Switched
@@ -139,6 +139,27 @@ def test_a_step_is_late_after_20_s_or_five_slow_steps_of_a_process_that_runs(clo
     clock.now += 3600
     activity = thread.look(4, True)
     assert (activity.is_late, activity.seconds) == (False, training_thread.LONGEST_POLL_SECONDS)
+
+
+def test_a_stall_is_said_after_30_s_or_three_slow_steps_and_at_each_doubling(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall, "time", clock)
+
+    def due(step_seconds: float) -> list[float]:
+        timer, found = stall.StallTimer(), []
+        for _ in range(300):
+            clock.now += 1.0
+            if timer.is_due(step_seconds):
+                found.append(timer.seconds)
+        assert not timer.is_due(step_seconds, is_idle=True)
+        timer.progress()
+        clock.now += 1.0
+        assert not timer.is_due(step_seconds)
+        return found
+
+    assert due(0.1) == [30.0, 60.0, 120.0, 240.0]
+    assert due(20.0) == [60.0, 120.0, 240.0]
 
 
 @pytest.mark.parametrize(("step_seconds", "unread"), [(0.1, 10.0), (30.0, 60.0)])

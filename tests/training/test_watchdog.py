@@ -1,18 +1,14 @@
-"""A run that does not stop in time is ended and reports where it was; a stall is reported while it lasts."""
+"""A run that does not stop in time is ended and reports where it was."""
 
-import itertools
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from shardtui.engine.spec.model_choice import user_model
-from shardtui.engine.wire import run_directory
 
-from ..conftest import SHARDTUI, tiny_config
+from ..conftest import SHARDTUI
 from ..distributed.test_hosts import Engines, coordinator, engines, history, named, pair
 from ..processes import awaited
 
@@ -35,13 +31,6 @@ class Lm(nnx.Module):
 
 def lm(rngs: nnx.Rngs):
     return Lm(rngs)
-"""
-SHORT_STALL_ENGINE = """
-import os
-from shardtui.engine.training import stall
-stall.STALL_SECONDS = 1.0
-from shardtui.engine.__main__ import main
-os._exit(main())
 """
 BATCHES = """
 def loss(model, batch):
@@ -112,26 +101,6 @@ def test_a_batch_that_sleeps_is_reported_with_the_lost_steps(home: Path) -> None
         [*SHARDTUI, "train", "--json", "--resume=slow", "--steps=30"], capture_output=True, timeout=240
     )
     assert b'"Restored"' in resumed.stdout
-
-
-@pytest.mark.slow
-def test_a_stall_is_reported_while_it_lasts(home: Path) -> None:
-    """The engine has a shorter stall time, so that the test is quick."""
-    own = user_model(model(home, more=SLEEPING_BATCH).removeprefix("--model="))
-    directory = run_directory.create(tiny_config(run="slow", model=own[0], data=None, stop_seconds=1.0))
-    command = [sys.executable, "-c", SHORT_STALL_ENGINE, "serve", str(directory.path)]
-    with directory.log.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as engine:
-        awaited(lambda: len(stalls_in_batch(home)) == 3)
-        engine.send_signal(signal.SIGTERM)
-    stalls = stalls_in_batch(home)
-    seconds = [stall["seconds"] for stall in stalls]  # they start again after another event
-    assert not [pair for pair in itertools.pairwise(seconds) if pair[0] < pair[1] < 2 * pair[0]]
-    assert not [event for event in history(home, "slow") if event["type"] == "StepsDone" and event["step"] > 30]
-
-
-def stalls_in_batch(home: Path) -> list[dict[str, Any]]:
-    """Returns the stalls in `batch`, not those of a slow machine that imports jax."""
-    return [stall for stall in named(history(home, "slow"), "Stalled") if stall["where"].startswith("batch (lm.py:")]
 
 
 @pytest.mark.parametrize(
