@@ -74,15 +74,6 @@ def test_switches_with_a_permuted_device_order(state: TrainState, task: Task, pr
     move_between_all(jax.device_put(state, permuted[0].placement.state_shardings), permuted)
 
 
-@pytest.mark.slow
-def test_a_step_keeps_its_shardings(state: TrainState, task: Task, programs: dict[str, Program]) -> None:
-    for program in programs.values():
-        shardings = program.placement.state_shardings
-        after = step(jax.tree.map(jnp.copy, Transfers().move(state, shardings)), program, steps=1)  # donates its state
-        for leaf, sharding in zip(*map(jax.tree.leaves, (after, shardings)), strict=True):
-            assert leaf.sharding.is_equivalent_to(sharding, leaf.ndim), program.name
-
-
 def test_a_failed_switch_leaves_the_state_and_a_move_may_free_it(
     state: TrainState, programs: dict[str, Program]
 ) -> None:

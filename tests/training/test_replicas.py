@@ -1,9 +1,6 @@
 """Replicas of arrays are equal bit by bit under every preset, and a device that differs is named."""
 
 import random
-from collections.abc import Callable
-from functools import cache
-from typing import Any
 
 import jax
 import msgspec
@@ -25,11 +22,7 @@ from ..conftest import BATCHES, WIDE, step, tiny_config
 from ..flips import flipped, random_flip, unequal_replicas
 from ..programs import KINDS, OF_EXPERTS
 
-Digester = Callable[[str], StateFunction]
-
-
-def slow(name: str) -> Any:
-    return pytest.param(name, marks=pytest.mark.slow)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("dp", "dp-tp2", "hsdp", "fsdp")]
 
 
 def words_of(state: TrainState, digests: StateFunction) -> np.ndarray:
@@ -38,44 +31,22 @@ def words_of(state: TrainState, digests: StateFunction) -> np.ndarray:
     return np.stack([np.frombuffer(rows[place], np.uint64) for place in range(len(rows))])
 
 
-def holders(program: Program) -> np.ndarray:
-    return first_holders(jax.tree.leaves(program.placement.state_shardings))
-
-
-def initial(task: Task, program: Program) -> TrainState:
-    return compile_initial_state(task, program.placement)()
-
-
-@pytest.fixture(scope="module")
-def digester(task: Task, programs: dict[str, Program]) -> Digester:
-    """The digests of what each device holds of a preset's state."""
-    return cache(lambda name: shard_digest_function(programs[name].placement.abstract_state(task)))
-
-
-@pytest.mark.parametrize("name", ["dp-tp2-pp2", *(slow(name) for name in KINDS if name != "dp-tp2-pp2")])
-def test_replicas_are_equal_after_steps(
-    task: Task, programs: dict[str, Program], digester: Digester, name: str
-) -> None:
-    program = programs[name]
-    state = step(initial(task, program), program, 2)
-    assert not unequal_replicas(state)
-    assert differing(words_of(state, digester(name)), holders(program)) is None
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dp", *OF_EXPERTS])
 def test_replicas_of_a_mixture_are_equal_after_steps(name: str) -> None:
     mixture = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)
     task = Task(tiny_config(model=mixture, training=BATCHES), "cpu")
     program = compile_program(task, place(task, load_preset(name), jax.devices()))
-    assert not unequal_replicas(step(initial(task, program), program, 3))
+    assert not unequal_replicas(step(compile_initial_state(task, program.placement)(), program, 3))
 
 
-@pytest.mark.parametrize("name", ["dp-tp2-pp2", *map(slow, ("dp", "dp-tp2", "hsdp", "fsdp"))])
-def test_what_was_flipped_is_named(task: Task, programs: dict[str, Program], digester: Digester, name: str) -> None:
+@pytest.mark.parametrize("name", ["dp-tp2-pp2", *SLOW])
+def test_what_was_flipped_is_named(task: Task, programs: dict[str, Program], name: str) -> None:
     """Without replicas nothing can be found; of two, either may be wrong; of more, the device is named."""
-    program, chance, ends = programs[name], random.Random(0), set()
-    state, first, digests = initial(task, program), holders(program), digester(name)
+    placement, chance, ends = programs[name].placement, random.Random(0), set()
+    state, first = compile_initial_state(task, placement)(), first_holders(jax.tree.leaves(placement.state_shardings))
+    digests = shard_digest_function(placement.abstract_state(task))
+    assert differing(words_of(state, digests), first) is None
     for _ in range(20):
         flip = random_flip(state, chance)
         found = differing(words_of(flipped(state, flip), digests), first)
