@@ -1,7 +1,6 @@
 """Programs that another process compiles: they are the same, and an end of that process is an error with its text."""
 
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -19,8 +18,6 @@ from shardtui.engine.program.compiler_process import Asked, CompilerEnded, Compi
 
 UNKNOWN = time.time_ns()
 """Part of each program, so that no cache has it."""
-LIMIT = 1 << 20
-"""Bytes of address space: less than the process has already."""
 
 
 @pytest.fixture
@@ -61,46 +58,20 @@ def test_a_program_is_the_same_and_is_kept(x: jax.Array) -> None:
     assert apart.memory_analysis().temp_size_in_bytes == here.memory_analysis().temp_size_in_bytes  # type: ignore[union-attr]
 
 
-def killed(number: signal.Signals) -> Callable[[int], None]:
-    return lambda pid: os.kill(pid, number)
-
-
-def limited(pid: int) -> None:
-    resource.prlimit(pid, resource.RLIMIT_AS, (LIMIT, LIMIT))
-
-
-def inject(act: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has `act` be called with the pid of a compiler before it is asked for a program."""
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGKILL])
+def test_an_end_of_the_compiler_is_an_error_and_the_next_one_compiles(
+    x: jax.Array, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python tests/faults/run.py compilers` tries other ends."""
     real = CompilerProcess.compiled
 
     def compiled(compiler: CompilerProcess, asked: Asked) -> bytes | None:
-        act(compiler.process.pid)
+        os.kill(compiler.process.pid, number)
         return real(compiler, asked)
 
+    before, name = compilers(), f"end_{number.name}"
     monkeypatch.setattr(CompilerProcess, "compiled", compiled)
-
-
-@pytest.mark.parametrize(
-    ("act", "words"),
-    [
-        pytest.param(killed(signal.SIGABRT), "was ended by SIGABRT", id="abort"),
-        pytest.param(killed(signal.SIGSEGV), "was ended by SIGSEGV", id="segmentation fault"),
-        pytest.param(killed(signal.SIGKILL), "was ended by SIGKILL", id="kill"),
-        pytest.param(
-            limited,
-            "out of memory on this machine|failed to map|computed nothing|Fatal Python error",
-            id="memory limit",
-            marks=pytest.mark.slow,  # a thread that finds no memory while it starts leaves Python waiting for it
-        ),
-        pytest.param(killed(signal.SIGSTOP), "stopped by a signal", id="stop", marks=pytest.mark.slow),
-    ],
-)
-def test_an_end_of_the_compiler_is_an_error_and_the_next_one_compiles(
-    x: jax.Array, act: Callable[[int], None], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, name = compilers(), f"end_{abs(hash(words))}"
-    inject(act, monkeypatch)
-    with compiled_apart(), pytest.raises(CompilerEnded, match=words):
+    with compiled_apart(), pytest.raises(CompilerEnded, match=f"was ended by {number.name}"):
         program(x, name)
     assert compilers() == before
     monkeypatch.undo()
