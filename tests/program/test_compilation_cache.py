@@ -85,7 +85,7 @@ def test_source_lines_are_current_after_an_edit(tmp_path: Path, cache: Path) -> 
     first, again, moved = ([line for line in lines if line.startswith(str(path))] for lines in sources)
     assert first == again
     shown = [int(line.rpartition(":")[2]) for line in first]
-    assert {text for line in shown if "self." in (text := MODEL.splitlines()[line - 1])}, "lines of matrix products"
+    assert any("self." in MODEL.splitlines()[line - 1] for line in shown), "lines of matrix products"
     assert moved == [f"{path}:{line + 5}" for line in shown]
     found = [lint(start.compiled, start.inspected, start.flops_per_step) for start in (starts[0], starts[2])]
     before, after = ([int(finding.source.rpartition(":")[2]) for finding in each if finding.source] for each in found)
@@ -95,9 +95,9 @@ def test_source_lines_are_current_after_an_edit(tmp_path: Path, cache: Path) -> 
 
 @pytest.mark.slow
 def test_damaged_entries_are_replaced_at_the_next_start(cache: Path) -> None:
-    def from_cache() -> list[bool | None]:
+    def from_cache() -> list[bool]:
         first, *others = DAMAGES
-        return [each.compiled.from_cache for each in asked(tiny_config(preset=first), *others)]
+        return [bool(each.compiled.from_cache) for each in asked(tiny_config(preset=first), *others)]
 
     assert from_cache() == [False] * len(DAMAGES)
     written = sorted(cache.glob("jit_train_step-*-cache"), key=lambda path: path.stat().st_mtime_ns)
