@@ -8,19 +8,15 @@ import pytest
 from shardtui.engine.models.array import gradient_name
 from shardtui.engine.models.task import Task
 from shardtui.engine.spec.config import AnomalyConfig, ScheduledSwitch
-from shardtui.engine.wire.commands import AnyCommand, MeasureNumbers, Pause, Resume
+from shardtui.engine.wire.commands import MeasureNumbers, Pause, Resume
 from shardtui.engine.wire.event_log import LogReader
-from shardtui.engine.wire.events import Event, NumbersMeasured, Paused, StepsDone, Switched, TrainingStarted
+from shardtui.engine.wire.events import NumbersMeasured, Paused, StepsDone, Switched, TrainingStarted
 from shardtui.engine.wire.run_directory import find
 
 from ..command import answered
 from ..conftest import SETTINGS
 from ..programs import Programs
-from .test_loop import losses, run
-
-
-def measured(events: list[Event]) -> list[NumbersMeasured]:
-    return [event for event in events if isinstance(event, NumbersMeasured)]
+from .test_loop import losses, named, run
 
 
 def gradient_norm(task: Task, event: NumbersMeasured) -> float:
@@ -33,14 +29,10 @@ def gradient_norm(task: Task, event: NumbersMeasured) -> float:
 @pytest.mark.core
 def test_arrays_are_measured_on_request_while_paused(task: Task, programs: Programs, tmp_path: Path) -> None:
     answers = {TrainingStarted: Pause(), Paused: MeasureNumbers(), NumbersMeasured: Resume()}
-
-    def answer(event: Event) -> AnyCommand | None:
-        return answers.get(type(event))
-
-    events = run(task, programs, tmp_path, answer=answer)
-    (found,) = measured(events)
+    events = run(task, programs, tmp_path, answer=lambda event: answers.get(type(event)))
+    (found,) = named(events, NumbersMeasured)
     assert (found.step, found.preset, found.problem) == (1, "dp", None)
-    first = next(event for event in events if isinstance(event, StepsDone))
+    first = named(events, StepsDone)[0]
     assert gradient_norm(task, found) == pytest.approx(first.metrics["grad_norm"][0], rel=1e-4)
 
 
@@ -51,7 +43,7 @@ def test_arrays_are_measured_at_the_given_steps_and_no_loss_changes(
     switches = ScheduledSwitch(3, "fsdp-tp2"), ScheduledSwitch(5, "hsdp")
     plain = losses(run(task, programs, tmp_path / "plain", *switches, anomalies=AnomalyConfig(numbers_every=0)))
     events = run(task, programs, tmp_path / "measured", *switches, anomalies=AnomalyConfig(numbers_every=2))
-    found = [(each.step, each.preset, each.problem) for each in measured(events)]
+    found = [(each.step, each.preset, each.problem) for each in named(events, NumbersMeasured)]
     assert found == [(2, "dp", None), (4, "fsdp-tp2", None), (6, "hsdp", None)]
     assert losses(events) == plain
 
@@ -61,12 +53,9 @@ def test_arrays_are_measured_under_the_next_preset_if_a_switch_comes_first(
     task: Task, programs: Programs, tmp_path: Path
 ) -> None:
     answers = {TrainingStarted: MeasureNumbers(), Switched: Pause(), NumbersMeasured: Resume()}
-
-    def answer(event: Event) -> AnyCommand | None:
-        return answers.get(type(event))
-
-    events = run(task, programs, tmp_path, ScheduledSwitch(1, "fsdp-tp2"), answer=answer)
-    assert [(each.preset, each.problem) for each in measured(events)] == [("fsdp-tp2", None)]
+    switch = ScheduledSwitch(1, "fsdp-tp2")
+    events = run(task, programs, tmp_path, switch, answer=lambda event: answers.get(type(event)))
+    assert [(each.preset, each.problem) for each in named(events, NumbersMeasured)] == [("fsdp-tp2", None)]
 
 
 @pytest.mark.core
@@ -74,4 +63,4 @@ def test_a_resumed_run_measures_at_the_same_steps(home: Path) -> None:
     for start in (("--run=resumed", *SETTINGS, "--steps=7"), ("--resume=resumed", "--steps=11")):
         answered("train", *start, "--numbers-every=5")
     events = [*chain.from_iterable(LogReader(find("resumed").events).read())]
-    assert [event.step for event in measured(events)] == [5, 10]
+    assert [event.step for event in named(events, NumbersMeasured)] == [5, 10]

@@ -14,8 +14,8 @@ from shardtui.engine.program.program import Program
 from shardtui.engine.spec.config import Sampling
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.training.sampling import compile_sampler
-from shardtui.engine.wire.commands import AnyCommand, SampleText
-from shardtui.engine.wire.events import Event, Sampled, TrainingStarted
+from shardtui.engine.wire.commands import SampleText
+from shardtui.engine.wire.events import Sampled, TrainingStarted
 from shardtui.tui.cli.main import main
 from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import RunState
@@ -23,7 +23,7 @@ from shardtui.tui.terminal.clean import clean
 
 from ..conftest import tiny_config
 from ..recorded import recorded_run
-from .test_loop import losses, run
+from .test_loop import losses, named, run
 
 Capture = pytest.CaptureFixture[str]
 
@@ -62,14 +62,11 @@ def test_samples_are_the_same_under_every_layout(preset: str) -> None:
 @pytest.mark.slow
 def test_samples_leave_losses_as_they_are(task: Task, programs: dict[str, Program], tmp_path: Path) -> None:
     asked = Sampling(prompt="What is ", tokens=3, every_steps=2)
-
-    def answer(event: Event) -> AnyCommand | None:
-        return SampleText(5, Sampling(tokens=2)) if isinstance(event, TrainingStarted) else None
-
+    answers = {TrainingStarted: SampleText(5, Sampling(tokens=2))}
     plain = losses(run(task, programs, tmp_path))
-    events = run(task, programs, tmp_path, answer=answer, sampling=asked)
+    events = run(task, programs, tmp_path, answer=lambda event: answers.get(type(event)), sampling=asked)
     assert losses(events) == plain
-    found = [event for event in events if isinstance(event, Sampled)]
+    found = named(events, Sampled)
     assert [(event.step, event.number, event.problem) for event in found] == [(0, 5, None), (2, 0, None), (4, 0, None)]
     assert [bool(event.compile_seconds) for event in found] == [True, False, False]
     assert all(event.text for event in found)
@@ -81,33 +78,21 @@ def test_samples_leave_losses_as_they_are(task: Task, programs: dict[str, Progra
         (["sample", "any", "--tokens", "0"], "--tokens 0: must be from 1 to 1,024"),
         (["sample", "any", "--temperature", "-1"], "--temperature -1.0: must be 0 or more"),
         (["sample", "any"], "run any: no such run"),
+        (["sample", "tiny-1"], "run tiny-1 has ended, and only an engine has the model"),
         (["train", "--steps", "2", "--sample-every", "0"], "--sample-every 0: must be at least 1"),
         (["train", "--steps", "2", "--sample-prompt", "a"], "--sample-prompt a: add --sample-every N"),
     ],
 )
-def test_bad_options_are_refused(options: list[str], problem: str, home: Path, capsys: Capture) -> None:
+def test_bad_options_and_runs_are_refused(options: list[str], problem: str, home: Path, capsys: Capture) -> None:
+    recorded_run()
     assert main(options) == 2
     assert problem in capsys.readouterr().err
 
 
 def test_a_sample_is_logged_with_what_it_cost() -> None:
-    event = Sampled(
-        step=4,
-        preset="dp",
-        number=0,
-        sampling=Sampling(prompt="def "),
-        text="f(x):\n",
-        seconds=0.5,
-        compile_seconds=0.0,
-    )
+    event = Sampled(4, "dp", 0, Sampling(prompt="def "), text="f(x):\n", seconds=0.5, compile_seconds=0.0)
     state = RunState()
     apply_all(state, [event])
     assert state.sampled == event
     assert clean(event).line == 'step 4: "def " → "f(x): " in 500 ms'
     assert msgspec.structs.replace(event, problem="out of memory").line == "step 4: no sample: out of memory"
-
-
-def test_only_a_living_run_is_sampled(home: Path, capsys: Capture) -> None:
-    directory = recorded_run()
-    assert main(["sample", directory.name]) == 2
-    assert f"run {directory.name} has ended, and only an engine has the model" in capsys.readouterr().err
