@@ -32,7 +32,7 @@ from ..programs import OF_EXPERTS
 from ..training import test_loop as training
 from .families import QWEN3_MOE, logits_of
 from .test_attention import losses
-from .test_families import config_of
+from .test_model import config_of
 
 MIXTURE = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)
 TOKENS = TrainingConfig(batch_size=8, seq_len=32)

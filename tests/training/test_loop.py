@@ -149,30 +149,6 @@ def exhausted(*_: Any) -> Any:
     return jax.block_until_ready(jax.jit(lambda: jnp.ones(2**46, jnp.float32))())
 
 
-def exhausted_after_donation(state: Any, *_: Any) -> Any:
-    for leaf in jax.tree.leaves(state):
-        leaf.delete()
-    return exhausted()
-
-
-@pytest.mark.parametrize(
-    "step",
-    [pytest.param(exhausted, marks=pytest.mark.core), pytest.param(exhausted_after_donation, marks=pytest.mark.slow)],
-)
-def test_a_switch_whose_first_step_runs_out_of_memory_is_rolled_back(
-    tiny: Task, tiny_programs: Programs, tmp_path: Path, step: Callable[..., Any]
-) -> None:
-    known = {"dp": tiny_programs["dp"], "fsdp": replace(tiny_programs["fsdp"], step=step)}
-    plain = losses(run(tiny, known, tmp_path))
-    events = run(tiny, known, tmp_path, ScheduledSwitch(5, "fsdp"))
-    (failed,) = named(events, SwitchFailed)
-    assert failed.to_preset == "fsdp"
-    assert "out of device memory" in failed.problems[0]
-    assert "smaller --batch-size" in failed.problems[0]
-    assert losses(events) == plain
-    assert [event.step for event in named(events, Restored)] == ([] if step is exhausted else [4])
-
-
 @pytest.mark.slow
 def test_a_low_memory_switch_saves_first_and_restores_its_checkpoint_if_it_fails_half_way(
     task: Task, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
