@@ -48,7 +48,6 @@ def slow(*values: Any) -> Any:
 
 
 def preset_of(sizes: dict[str, int], axis_types: str = "auto", rules: dict[str, Axes] = RULES) -> Preset:
-    """A preset with these mesh axes, and those of `rules` that they allow."""
     found = {logical: [axis for axis in axes if axis in sizes] for logical, axes in rules.items()}
     lines = [f'axis_types = "{axis_types}"', "[mesh]", *(f"{axis} = {size}" for axis, size in sizes.items())]
     lines += ["[rules]", *(f"{logical} = {axes}" for logical, axes in found.items() if axes)]
@@ -66,7 +65,6 @@ def values_and_gradients(kernel: AttentionKernel, inputs: list[Array], scores: S
 
 
 def random_inputs(seq: int, heads: int, kv_heads: int, width: int, dtype: type) -> list[Array]:
-    """Queries, keys and values, and weights of the results."""
     shapes = (2, seq, heads, width), (2, seq, 2, kv_heads, width), (2, seq, heads, width)
     return [jax.random.normal(jax.random.key(number), shape, dtype) for number, shape in enumerate(shapes)]
 
@@ -173,8 +171,7 @@ def plain() -> list[float]:
     return losses(attention_config("plain"), load_preset("dp"))
 
 
-NARROW: dict[str, Axes] = {"batch": ("data",), "keys": ("keys",), "head_dim": ("width",)}
-"""Rules that split dims outside a kernel that needs them whole."""
+NARROW: dict[str, Axes] = {"batch": ("data",), "keys": ("keys",), "head_dim": ("width",)}  # a kernel needs them whole
 PRESETS = {
     "splash": [
         *map(load_preset, ("dp-tp2-pp2", "fsdp", "tp", "fsdp-tp2-explicit", "pp2", "sp2", "hsdp")),
@@ -200,7 +197,6 @@ def test_losses_are_those_of_plain_attention(attention: str, preset: Preset, pla
 
 @pytest.fixture(scope="module")
 def ringed() -> tuple[Task, Program]:
-    """A task, and its program under `dp-sp2`."""
     task = Task(attention_config("ring"), "cpu")
     return task, compile_program(task, place(task, load_preset("dp-sp2"), jax.devices()))
 
@@ -238,7 +234,6 @@ def test_losses_of_a_ring_are_those_of_plain_attention(ringed: tuple[Task, Progr
 def test_the_kernel_follows_from_the_platform_the_sequence_the_dtype_and_the_heads(
     attention: str, target: str, seq: int, settings: dict[str, Any], whole: AttentionKernel, split: AttentionKernel
 ) -> None:
-    """Chosen on paper: neither a TPU nor a GPU runs here."""
     platform, _, capability = target.partition(" ")
     model = tiny_model(attention=attention, **{"heads": 4, **settings})
     assert attention_kernels(model, platform, seq, capability) == AttentionKernels(whole, split)
@@ -260,7 +255,6 @@ def test_kernels_refuse_the_platforms_sequences_and_scores_that_they_cannot_comp
 
 @pytest.mark.core
 def test_keys_go_round_and_no_device_holds_all_of_them(ringed: tuple[Task, Program]) -> None:
-    """And the trace knows it, exactly."""
     (task, program), parts = ringed, 2
     assert program.description.attention == "ring" and program.description.collectives
 
@@ -301,12 +295,8 @@ def test_only_keys_and_values_cross_the_sequence(task: Task, programs: dict[str,
     assert total(collectives, "all-gather", "seq") == keys_and_values
     assert total(collectives, "all-reduce", "seq") == pytest.approx(parameters + keys_and_values, abs=64)
     assert total(collectives, "all-reduce", "data") == pytest.approx(parameters, abs=64)
-    assert {(info.kind, *info.axes) for info in collectives} == {
-        ("all-gather", "seq"),
-        ("all-reduce", "seq"),
-        ("all-reduce", "data"),
-        ("all-reduce", "data", "seq"),  # of norms
-    }
+    kinds = {("all-gather", "seq"), ("all-reduce", "seq"), ("all-reduce", "data"), ("all-reduce", "data", "seq")}
+    assert {(info.kind, *info.axes) for info in collectives} == kinds, "the last is of norms"
 
 
 @pytest.mark.parametrize("preset", ["dp-sp2", pytest.param("sp2", marks=pytest.mark.slow)])

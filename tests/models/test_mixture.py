@@ -47,7 +47,6 @@ def mixture() -> Task:
 
 @pytest.fixture(scope="module")
 def of_experts(mixture: Task) -> OfExperts:
-    """The program of a preset, compiled once."""
     return cache(lambda name: compile_program(mixture, place(mixture, load_preset(name), jax.devices())))
 
 
@@ -111,22 +110,19 @@ def test_logits_depend_only_on_earlier_tokens_and_flops_on_active_experts() -> N
     assert moe.flops_per_step == 128 * (6 * (kernels + 256 * 128) + 12 * 4 * 128 * 128)
 
 
-@pytest.mark.slow
-def test_tokens_reach_their_experts_and_return_by_all_to_alls(of_experts: OfExperts) -> None:
-    """Each layer has two forward and two backward, each with all slots of the device's sequences."""
-    slots = 8 * math.ceil(32 * 2 * 1.25 / 8)
-    for name, batch in (("dp-ep4", 8 // 8), ("ep2-tp2", 8 // 4)):
-        found = of_experts(name).description.collectives or []
-        exchanges = [info for info in found if info.kind != "all-reduce"]
-        reported = [(info.kind, info.axes, info.count, info.bytes_each) for info in exchanges]
-        assert reported == [("all-to-all", ["expert"], MIXTURE.layers, batch * slots * 128 * 4)] * 4, name
-
-
 @pytest.mark.parametrize(
-    "name", [pytest.param("ep2-tp2", marks=pytest.mark.core), pytest.param("dp-ep4", marks=pytest.mark.slow)]
+    ("name", "batch"),
+    [pytest.param("ep2-tp2", 8 // 4, marks=pytest.mark.core), pytest.param("dp-ep4", 8 // 8, marks=pytest.mark.slow)],
 )
-def test_expert_presets_have_no_lint_findings(name: str, mixture: Task, of_experts: OfExperts) -> None:
+def test_tokens_reach_their_experts_and_return_by_all_to_alls_and_lint_finds_nothing(
+    name: str, batch: int, mixture: Task, of_experts: OfExperts
+) -> None:
+    """Each layer has two forward and two backward, each with all slots of the device's sequences."""
     program = of_experts(name)
+    exchanges = [info for info in program.description.collectives or [] if info.kind != "all-reduce"]
+    size = batch * 8 * math.ceil(32 * 2 * 1.25 / 8) * 128 * 4
+    reported = [(info.kind, info.axes, info.count, info.bytes_each) for info in exchanges]
+    assert reported == [("all-to-all", ["expert"], MIXTURE.layers, size)] * 4
     inspected = inspect_program(mixture, program.placement)
     assert lint(program.description, inspected, mixture.flops_per_step) == []
     arrays = {array.name: array for array in (*program.description.arrays, *inspected.arrays)}
@@ -160,7 +156,6 @@ RULES = {
 
 
 def by_dense(x: Array, chosen: Array, weights: Array, kernels: Kernels) -> Array:
-    """Computes all tokens with all experts."""
     combine = jnp.einsum("BTKE,BTK->BTE", jax.nn.one_hot(chosen, len(kernels.up)), weights)
     hidden = jnp.einsum("BTD,EDF->EBTF", x, kernels.up)
     if kernels.gate is None:

@@ -46,7 +46,6 @@ def config_of(model: ModelConfig, seq_len: int = 16) -> RunConfig:
 
 
 def flops_of(model: ModelConfig) -> float:
-    """Returns the FLOPs per token of sequences of 16."""
     config = config_of(model)
     return Task(config, "cpu").flops_per_step / config.training.tokens_per_step
 

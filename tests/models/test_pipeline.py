@@ -26,7 +26,6 @@ from shardtui.tui.state.step_words import pipeline_words
 from ..conftest import BATCHES, WIDE, step, tiny_config
 
 INTERLEAVED = Path(__file__).parents[2] / "docs" / "examples" / "pp2-interleaved.toml"
-"""Two stages, two repeats."""
 PIPELINED = [pytest.param("pp2", marks=pytest.mark.slow), "dp-tp2-pp2"]
 FEW = 128
 """Bytes that norms and the mean of the loss send, at most."""
@@ -35,7 +34,6 @@ STREAM = BATCHES.batch_size * BATCHES.seq_len * WIDE.embed * 4
 
 
 def bytes_sent(flows: Iterable[Flow]) -> dict[tuple[str, ...], float]:
-    """Returns bytes by kind and axes, without those of a few numbers."""
     return {(flow.kind, *flow.axes): flow.bytes_known for flow in flows if flow.bytes_known > FEW}
 
 
@@ -123,7 +121,6 @@ def test_every_tick_sends_a_microbatch_both_ways(name: str, task: Task, programs
 
 @pytest.fixture(scope="module")
 def four_layers() -> Task:
-    """`WIDE` with two layers per stage, with dropout."""
     return Task(tiny_config(model=msgspec.structs.replace(WIDE, layers=4, dropout=0.1), training=BATCHES), "cpu")
 
 

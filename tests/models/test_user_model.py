@@ -182,7 +182,6 @@ def guides_losses(model: str, task: Task, count: int) -> list[float]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_guides_models_train_and_switch(model: str, presets: tuple[str, str], laid_out: dict[str, Any]) -> None:
-    """Two steps under each preset."""
     task = task_of(f"{FOLDER}/{model}", "batch_size=8", *(f"{key}={value}" for key, value in EXAMPLES[model].items()))
     first, second = (compiled(task, preset) for preset in presets)
     batches = batches_of(task)

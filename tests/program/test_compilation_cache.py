@@ -21,7 +21,6 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "dp": lambda data: data[: len(data) // 2],
     "tp": lambda data: b"\0garbage" + data[8:],
 }
-"""How the entries of each preset are damaged."""
 
 
 @pytest.fixture

@@ -75,8 +75,6 @@ def test_all_jobs_run_in_two_threads(queue: CompileQueue) -> None:
 
 @dataclass(frozen=True)
 class Sized:
-    """The fields of a program that `KeptPrograms` uses."""
-
     name: str
     host_bytes: int
 

@@ -27,8 +27,6 @@ def x() -> jax.Array:
 
 
 def program(x: jax.Array, name: str, function: Callable[[jax.Array], jax.Array] = jnp.cumsum) -> Compiled:
-    """Compiles a function of `x` that is called `name`."""
-
     def named(x: jax.Array) -> jax.Array:
         return function(x @ x.T) + UNKNOWN % 1000
 

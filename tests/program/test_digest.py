@@ -53,7 +53,6 @@ jitted = jax.jit(digests, static_argnames="shardings")
 
 
 def of(*leaves: Any) -> list[int]:
-    """Returns the digest of each array, numpy's or jax's, on its own devices."""
     arrays = [jnp.asarray(leaf) for leaf in leaves]
     shardings = [(x.sharding,) if isinstance(x.sharding, NamedSharding) else None for x in arrays]
     return [int(joined(jitted([x], shardings=each))[0]) for x, each in zip(arrays, shardings, strict=True)]

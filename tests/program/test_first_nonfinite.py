@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from shardtui.engine.models.task import Batch, Task, TrainState
+from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.first_nonfinite import explain
 from shardtui.engine.program.placement import Placement, place
 from shardtui.engine.program.program import compile_initial_state
@@ -16,22 +16,23 @@ from shardtui.engine.wire.number_events import NonfiniteOrigin
 
 from .. import nonfinite_model
 from ..conftest import tiny_config, tiny_model
+from ..oracle.arrays import tokens
+
+Scene = tuple[Task, Placement, TrainState]
 
 
 @pytest.fixture(scope="module")
-def users() -> tuple[Task, Placement, TrainState]:
-    model, _ = user_model(f"{nonfinite_model.__file__}:build")
-    return scene(
-        Task(tiny_config(model=model, training=TrainingConfig(batch_size=16, seq_len=16), data=None), "cpu"), "fsdp-tp2"
-    )
+def users() -> Scene:
+    model, training = user_model(f"{nonfinite_model.__file__}:build")[0], TrainingConfig(batch_size=16, seq_len=16)
+    return scene(Task(tiny_config(model=model, training=training, data=None), "cpu"), "fsdp-tp2")
 
 
-def scene(task: Task, preset: str) -> tuple[Task, Placement, TrainState]:
+def scene(task: Task, preset: str) -> Scene:
     placement = place(task, load_preset(preset), jax.devices())
     return task, placement, compile_initial_state(task, placement)()
 
 
-def explained(users: tuple[Task, Placement, TrainState], **changed: tuple[int, float]) -> NonfiniteOrigin | None:
+def explained(users: Scene, **changed: tuple[int, float]) -> NonfiniteOrigin | None:
     task, placement, state = users
     batch = nonfinite_model.batch(0)
     for key, (row, value) in changed.items():
@@ -40,16 +41,12 @@ def explained(users: tuple[Task, Placement, TrainState], **changed: tuple[int, f
     return explain(task, placement, state, jax.device_put(batch, placement.batch_shardings))
 
 
-def test_a_finite_step_has_no_origin(users: tuple[Task, Placement, TrainState]) -> None:
-    assert explained(users) is None
-
-
-def test_the_operation_is_named_with_its_line_row_and_device(users: tuple[Task, Placement, TrainState]) -> None:
+def test_the_operation_is_named_with_its_line_row_and_device(users: Scene) -> None:
+    assert explained(users) is None, "a finite step"
     found = explained(users, probability=(5, 0.0))
     assert found
-    source = next(
-        n for n, line in enumerate(Path(nonfinite_model.__file__).read_text().splitlines(), 1) if "jnp.log" in line
-    )
+    before_it, _, _ = Path(nonfinite_model.__file__).read_text().partition("jnp.log")
+    source = before_it.count("\n") + 1
     assert (found.operation, found.source) == ("log", f"{nonfinite_model.__file__}:{source}")
     assert (found.what, found.is_nan, found.is_backward, found.largest_input) == ("loss", False, False, 1.0)
     assert (found.elements, found.indices, found.devices) == (1, [[5]], [2, 3]), "fsdp 4 × model 2"
@@ -58,7 +55,7 @@ def test_the_operation_is_named_with_its_line_row_and_device(users: tuple[Task, 
 
 
 @pytest.mark.core
-def test_a_value_of_the_batch_is_named(users: tuple[Task, Placement, TrainState]) -> None:
+def test_a_value_of_the_batch_is_named(users: Scene) -> None:
     found = explained(users, weight=(11, np.nan), probability=(5, 0.0))
     assert found and (found.name, found.kind, found.indices) == ("batch.weight", "batch", [[11]]), "a NaN, not the inf"
 
@@ -72,8 +69,7 @@ def test_a_value_of_the_batch_is_named(users: tuple[Task, Placement, TrainState]
 )
 def test_the_layer_is_named(preset: str) -> None:
     task, placement, state = scene(Task(tiny_config(model=tiny_model(layers=4)), "cpu"), preset)
-    tokens = np.random.default_rng(0).integers(0, 256, (8, 17), np.int32)
-    batch = jax.device_put(Batch(tokens[:, :-1], tokens[:, 1:]), placement.batch_shardings)
+    batch = jax.device_put(tokens(task), placement.batch_shardings)
     kernel = state.params["blocks"]["mlp"]["up"]["kernel"]
     values = np.array(kernel)
     values[3] = 3e38

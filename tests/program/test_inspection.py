@@ -22,6 +22,7 @@ from shardtui.engine.wire.events import PresetInspected
 
 from ..conftest import step
 from ..flips import unequal_replicas
+from ..oracle.arrays import tokens
 from ..preset_checks import Checks, wrong_of_program
 from ..programs import KINDS
 from ..random_presets import case
@@ -55,7 +56,6 @@ Boxes = set[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 
 
 def observed(task: Task, program: Program) -> Observed:
-    """Returns the shardings that jax's own `inspect_array_sharding` reports."""
     found = Observed()
     lowered = trace_step(task, program.placement, found).lower()
     compiled = lowered.compile(compiler_options={"xla_backend_optimization_level": "0"})
@@ -88,16 +88,10 @@ def norm(tree: object) -> float:
     return float(np.sqrt(sum(np.sum(np.square(leaf.astype(np.float64))) for leaf in leaves)))
 
 
-def batch_of(task: Task) -> Batch:
-    training = task.config.training
-    tokens = np.random.default_rng(0).integers(0, 256, (training.batch_size, training.seq_len + 1), np.int32)
-    return Batch(tokens[:, :-1], tokens[:, 1:])
-
-
 @pytest.fixture(scope="module")
 def gradient_norm(task: Task) -> float:
     params = jax.jit(task.initial_state)().params
-    return norm(jax.jit(jax.grad(task.loss))(params, batch_of(task), None))
+    return norm(jax.jit(jax.grad(task.loss))(params, tokens(task), None))
 
 
 @pytest.mark.parametrize("preset", EACH)
@@ -109,7 +103,7 @@ def test_live_arrays_after_a_step_are_what_is_said(
     mesh, memory = describe_mesh(program.placement.mesh), program.description.memory
     state = compile_initial_state(task, program.placement)()
     before = jax.device_get(state.params)
-    batch = Batch(*map(jax.device_put, batch_of(task), program.placement.batch_shardings))
+    batch = Batch(*map(jax.device_put, tokens(task), program.placement.batch_shardings))
     after, scalars = program.step(state, batch)
     arrays = [array for array in program.description.arrays if array.kind != "batch"]
     shardings = jax.tree.leaves(program.placement.state_shardings)

@@ -20,7 +20,6 @@ from ..conftest import step
 from ..programs import Programs
 
 LAYOUTS = ("dp", "tp", "fsdp-tp2", "fsdp-tp2-explicit", "hsdp", "dp-tp2-pp2", "sp2")
-"""One preset of each kind of layout."""
 
 
 def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Program:
@@ -40,7 +39,6 @@ def state(task: Task, programs: dict[str, Program]) -> TrainState:
 
 
 def move_between_all(state: TrainState, programs: list[Program]) -> None:
-    """Switches between all ordered pairs, and compares each result bit for bit."""
     transfers = Transfers()
     expected = on_host(state)
     for source, target in itertools.permutations(programs, 2):

@@ -34,7 +34,6 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("dp", "dp-tp2", 
 
 
 def words_of(state: TrainState, digests: StateFunction) -> np.ndarray:
-    """Returns uint64 [devices, leaves]."""
     rows = rows_of(digests(state))
     return np.stack([np.frombuffer(rows[place], np.uint64) for place in range(len(rows))])
 

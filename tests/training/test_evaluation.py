@@ -21,6 +21,7 @@ from shardtui.engine.training.inputs import text_inputs
 from shardtui.engine.wire.checkpoints import CheckpointInfo
 
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config, tiny_model
+from ..oracle.arrays import tokens
 from ..schemas import checked_lines
 
 TEXT = bytes(range(1, 251)) * 20
@@ -28,17 +29,10 @@ SHARE = EvaluationConfig(share=0.1, every_steps=2, batches=2)
 
 
 def held_out_loss(task: Task, preset: str, batch: Batch) -> float:
-    """Returns the loss of a batch for the initial state under a preset, from the program that the loop calls."""
     placement = place(task, load_preset(preset), jax.devices())
     state = jax.device_put(jax.jit(task.initial_state)(), placement.state_shardings)
     on_devices = Batch(*map(jax.device_put, batch, placement.batch_shardings))
     return float(trace_held_out(task, placement).lower().compile()(state, on_devices))
-
-
-def batch_of(task: Task) -> Batch:
-    size = task.config.training
-    tokens = np.random.default_rng(0).integers(0, 256, (size.batch_size, size.seq_len + 1), np.int32)
-    return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
 @pytest.mark.parametrize(
@@ -46,7 +40,7 @@ def batch_of(task: Task) -> Batch:
 )
 def test_the_held_out_loss_is_that_of_a_plain_forward_pass_under_every_kind_of_preset(preset: str) -> None:
     task = Task(tiny_config(model=tiny_model(dropout=0.5), evaluation=SHARE), "cpu")
-    batch = batch_of(task)
+    batch = tokens(task)
     state, on_device = jax.jit(task.initial_state)(), jax.device_put(batch)
     loss = jax.jit(task.loss)
     expected = float(loss(state.params, on_device, None))
@@ -64,8 +58,6 @@ class Model(nnx.Module):
         self.out = nnx.Linear(8, 256, rngs=rngs)
     def __call__(self, tokens):
         return self.out(self.dropout(self.norm(self.table(tokens))))
-def model(rngs):
-    return Model(rngs)
 """
 BATCHES = "def loss(model, batch): return model(batch['x']).mean()\ndef batch(step): return {'x': [[step]] * 8}\n"
 
@@ -73,13 +65,13 @@ BATCHES = "def loss(model, batch): return model(batch['x']).mean()\ndef batch(st
 def user_task(folder: Path, code: str) -> Task:
     path = folder / "lm.py"
     path.write_text(code)
-    model = UserModel(reference=f"{path}:model", directory=str(folder))
+    model = UserModel(reference=f"{path}:Model", directory=str(folder))
     return Task(tiny_config(model=model, data=None, evaluation=SHARE), "cpu")
 
 
 def test_a_users_module_is_evaluated_in_eval_mode_unless_it_makes_the_batches(tmp_path: Path) -> None:
     task = user_task(tmp_path, MODEL)
-    batch = batch_of(task)
+    batch = tokens(task)
     module = task.model.module()
     module.eval()
     logits = module(batch.inputs)  # type: ignore[operator]
@@ -89,30 +81,29 @@ def test_a_users_module_is_evaluated_in_eval_mode_unless_it_makes_the_batches(tm
         user_task(tmp_path, MODEL + BATCHES)
 
 
-def windows(batches: Batches) -> set[bytes]:
-    return {row.tobytes() for n in range(batches.full_batches) for row in batches[n][0]}
-
-
 def test_a_share_holds_out_the_end_of_the_data_unless_that_is_too_little(tmp_path: Path) -> None:
     data = tmp_path / "text"
     data.write_bytes(np.random.default_rng(0).integers(1, 255, 6_000, np.uint8).tobytes())
     inputs = text_inputs(tiny_config(data=str(data), evaluation=SHARE))
-    assert inputs.held_out and inputs.held_out_corpus
+    assert isinstance(inputs.batches, Batches) and inputs.held_out and inputs.held_out_corpus
     assert (inputs.corpus.bytes, inputs.held_out_corpus.bytes) == (5_400, 600)
-    assert not windows(inputs.batches) & windows(inputs.held_out)  # type: ignore[arg-type]
+    trained, held_out = (
+        {row.tobytes() for n in range(batches.full_batches) for row in batches[n][0]}
+        for batches in (inputs.batches, inputs.held_out)
+    )
+    assert trained and held_out and not trained & held_out
     whole = text_inputs(tiny_config(data=str(data)))
     assert inputs.corpus.sha256 != whole.corpus.sha256, "a resumed run must not train on what it evaluated"
     other = msgspec.structs.replace(SHARE, share=None, data=str(data))
     assert text_inputs(tiny_config(evaluation=other)).held_out_corpus == whole.corpus
-    (tmp_path / "text").write_bytes(TEXT)
-    data = str(tmp_path / "text")
+    data.write_bytes(TEXT)
     for evaluation, says in (
         (EvaluationConfig(share=0.01), "--eval-share 0.01 of --data .*: 50 bytes are fewer than one batch of 8 × 16"),
         (EvaluationConfig(share=0.002), "--eval-share 0.002 of --data .*: 10 bytes are fewer than one sequence"),
         (EvaluationConfig(data=str(tmp_path / "none")), "--eval-data .*/none: no such file"),
     ):
         with pytest.raises(UserError, match=says):
-            text_inputs(tiny_config(data=data, evaluation=evaluation))
+            text_inputs(tiny_config(data=str(data), evaluation=evaluation))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ SETTINGS = ("--seq-len=16", "--batch-size=8")
 
 @pytest.fixture
 def model(home: Path) -> Iterator[str]:
-    """A model that forks; its children are killed in the end."""
     children = home / "children"
     children.mkdir()
     file = home / "forking.py"

@@ -95,7 +95,6 @@ class LocalRun:
         self._loop = Loop(tools, batches, batches)
 
     def fail(self, errors: Mapping[int, BaseException]) -> None:
-        """Has the batches of these numbers raise errors, once each."""
         self._loop._batches._batches = Failing(self._loop._batches._batches, errors)  # type: ignore[assignment, arg-type]
 
     def train(self, profile: int | None = None) -> int:
@@ -266,8 +265,6 @@ def test_a_trace_ends_before_its_steps(
 
 
 class Failing:
-    """Batches that cannot be made the first time, as those of a user's function or type."""
-
     def __init__(self, batches: Batches, errors: Mapping[int, BaseException]) -> None:
         self._batches, self._errors = batches, dict(errors)
 

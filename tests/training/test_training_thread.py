@@ -102,7 +102,6 @@ class Trains(TrainingThread):
         self.clock = clock
 
     def late_after(self, begun: int) -> float:
-        """Returns the seconds until the step is late, looking twice a second."""
         self.look(begun, True)
         began = self.clock.now
         while not self.look(begun, True).is_late:
