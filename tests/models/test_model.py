@@ -72,16 +72,6 @@ def test_padding_is_no_parameter_and_arrays_have_logical_axes_and_flops_those_of
         assert {array.kind for array in arrays} == {"parameter", "moment", "batch"}, name
 
 
-def test_tokens_see_their_window_and_no_later_token_by_relative_positions() -> None:
-    config = like(layers=1, window=4)
-    logits, tokens = logits_of(config), np.random.default_rng(1).integers(0, 256, (1, 24))
-    after = tokens.copy()
-    after[0, 5] ^= 1
-    differ = np.any(logits(tokens) != logits(after), axis=(0, 2))
-    assert differ.tolist() == [5 <= position < 5 + 4 for position in range(24)]
-    np.testing.assert_allclose(logits(tokens)[:, 8:], logits(tokens[:, 5:])[:, 3:], atol=1e-5)
-
-
 def test_kv_heads_are_split_like_heads_and_stages_have_whole_periods() -> None:
     task, tp = Task(config_of(like(heads=8)), "cpu"), load_preset("tp")
     with pytest.raises(UserError, match=r"kv_heads: rule → model \(8\): kv_heads 2 does not divide by 8: make it 8"):

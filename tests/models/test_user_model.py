@@ -138,9 +138,9 @@ def guides_losses(model: str, task: Task, count: int) -> list[float]:
     assert isinstance(task.config.model, UserModel)
     example, name = load_module(task.config.model), model.partition(":")[2]
     tx = example.optimizer() if hasattr(example, "optimizer") else optimizer(task.config.training, {})
-    structure = jax.tree.structure(task.batch_arrays)
+    structure, made = jax.tree.structure(task.batch_arrays), batches_of(task)
+    batches = [structure.unflatten(jax.tree.leaves(made[n])) for n in range(count)]
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-    losses = []
     with jax.set_mesh(mesh), nnx.logical_axis_rules(RULES):
         net = nnx.jit(lambda: getattr(example, name)(**EXAMPLES[model], rngs=nnx.Rngs(0)))()
         opt = nnx.Optimizer(net, tx, wrt=nnx.Param)
@@ -151,10 +151,8 @@ def guides_losses(model: str, task: Task, count: int) -> list[float]:
             opt.update(net, gradients)
             return value
 
-        for n in range(count):
-            batch = structure.unflatten(jax.tree.leaves(batches_of(task)[n]))
-            losses.append(float(train_step(net, opt, jax.device_put(batch, NamedSharding(mesh, P("data"))))))
-    return losses
+        sharding = NamedSharding(mesh, P("data"))
+        return [float(train_step(net, opt, jax.device_put(batch, sharding))) for batch in batches]
 
 
 @pytest.mark.parametrize(
