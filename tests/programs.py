@@ -1,6 +1,6 @@
 """Compiled programs for tests, of one preset of each kind."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -38,9 +38,9 @@ class Programs(Mapping[str, Program]):
                 self._compiled[name] = compile_program(self._task, placement)
             return self._compiled[name]
 
-    def layout(self, name: str) -> Program:
+    def layout(self, name: str, devices: Sequence[jax.Device] = ()) -> Program:
         """Returns a program that states can be moved to. Its step is not compiled: it never runs."""
-        placement = place(self._task, self.presets[name], jax.devices())
+        placement = place(self._task, self.presets[name], devices or jax.devices())
         return replace(self["dp"], placement=placement, digest=digest_function(placement.abstract_state(self._task)))
 
     def __iter__(self) -> Iterator[str]:

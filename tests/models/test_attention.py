@@ -195,17 +195,6 @@ def test_losses_are_those_of_plain_attention(attention: str, preset: Preset, pla
     np.testing.assert_allclose(losses(attention_config(attention), preset), plain, rtol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def ringed() -> tuple[Task, Program]:
-    task = Task(attention_config("ring"), "cpu")
-    return task, compile_program(task, place(task, load_preset("dp-sp2"), jax.devices()))
-
-
-@pytest.mark.core
-def test_losses_of_a_ring_are_those_of_plain_attention(ringed: tuple[Task, Program], plain: list[float]) -> None:
-    np.testing.assert_allclose(losses_of(*ringed), plain, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("attention", "target", "seq", "settings", "whole", "split"),
     [
@@ -254,8 +243,10 @@ def test_kernels_refuse_the_platforms_sequences_and_scores_that_they_cannot_comp
 
 
 @pytest.mark.core
-def test_keys_go_round_and_no_device_holds_all_of_them(ringed: tuple[Task, Program]) -> None:
-    (task, program), parts = ringed, 2
+def test_keys_go_round_and_no_device_holds_all_of_them(plain: list[float]) -> None:
+    task, parts = Task(attention_config("ring"), "cpu"), 2
+    program = compile_program(task, place(task, load_preset("dp-sp2"), jax.devices()))
+    np.testing.assert_allclose(losses_of(task, program), plain, rtol=1e-5)
     assert program.description.attention == "ring" and program.description.collectives
 
     def over_seq(found: list[Flow]) -> dict[str, tuple[int | None, int]]:

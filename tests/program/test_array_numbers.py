@@ -1,4 +1,4 @@
-"""What is in the arrays of a step, against NumPy on gathered arrays, and where its first non-finite value comes from."""
+"""What is in the arrays of a step, against NumPy, and where its first non-finite value comes from."""
 
 import math
 from pathlib import Path

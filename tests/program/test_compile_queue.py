@@ -64,15 +64,6 @@ def test_a_request_does_not_wait_for_a_running_background_job(queue: CompileQueu
     assert other.result(60) == 1
 
 
-def test_all_jobs_run_in_two_threads(queue: CompileQueue) -> None:
-    end = busy(queue, Urgency.INSPECT)
-    second = queue.submit(Urgency.REQUESTED, threading.get_ident).result(60)
-    end.set()
-    others = {queue.submit(Urgency.INSPECT, threading.get_ident).result(60) for _ in range(20)}
-    assert len(others) == 1 and second not in others
-    assert {queue.submit(Urgency.REQUESTED, threading.get_ident).result(60) for _ in range(20)} <= {second, *others}
-
-
 @dataclass(frozen=True)
 class Sized:
     name: str

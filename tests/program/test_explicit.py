@@ -33,11 +33,6 @@ def tiny() -> Task:
     return Task(tiny_config(), "cpu")
 
 
-@pytest.fixture(scope="module")
-def mixture() -> Task:
-    return Task(tiny_config(model=tiny_model(experts=4)), "cpu")
-
-
 def explicit(name: str) -> Preset:
     return msgspec.structs.replace(load_preset(name), axis_types="explicit")
 
@@ -120,7 +115,8 @@ def test_losses_match_automatic_types_if_weights_and_activations_are_sharded_dif
     assert others == pytest.approx(losses, rel=1e-5)
 
 
-def test_ambiguous_shardings_are_reported_before_compilation(mixture: Task) -> None:
+def test_ambiguous_shardings_are_reported_before_compilation() -> None:
+    mixture = Task(tiny_config(model=tiny_model(experts=4)), "cpu")
     preset = laid_out('batch = "data"\nkeys = "model"')
     info = describe_preset(mixture, preset, jax.devices())
     (problem,) = info.problems

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 import jax
@@ -12,20 +11,13 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.parallel.mesh import build_mesh
-from shardtui.engine.program.placement import place
-from shardtui.engine.program.program import Program, compile_initial_state, digest_function
+from shardtui.engine.program.program import Program, compile_initial_state
 from shardtui.engine.program.reshard import SwitchError, Transfers, bytes_moved, move_state
 
 from ..conftest import step
 from ..programs import Programs
 
 LAYOUTS = ("dp", "tp", "fsdp-tp2", "fsdp-tp2-explicit", "hsdp", "dp-tp2-pp2", "sp2")
-
-
-def reordered(task: Task, program: Program, devices: Sequence[jax.Device]) -> Program:
-    """Returns the same preset on devices in another order. Its step is not compiled again: it never runs."""
-    placement = place(task, program.placement.preset, devices)
-    return replace(program, placement=placement, digest=digest_function(placement.abstract_state(task)))
 
 
 def on_host(state: TrainState) -> list[np.ndarray]:
@@ -66,9 +58,9 @@ def test_switches_to_every_preset_and_back(state: TrainState, programs: Programs
 
 
 @pytest.mark.slow
-def test_switches_with_a_permuted_device_order(state: TrainState, task: Task, programs: dict[str, Program]) -> None:
+def test_switches_with_a_permuted_device_order(state: TrainState, task: Task, programs: Programs) -> None:
     devices = random.Random(4).sample(jax.devices(), 8)
-    permuted = [reordered(task, programs[name], devices) for name in ("dp", "fsdp", "tp", "hsdp")]
+    permuted = [programs.layout(name, devices) for name in ("dp", "fsdp", "tp", "hsdp")]
     move_between_all(jax.device_put(state, permuted[0].placement.state_shardings), permuted)
 
 
