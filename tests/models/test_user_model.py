@@ -55,9 +55,13 @@ TEXT = np.frombuffer(Path(__file__).read_bytes(), np.uint8)
 RULES = (("embed", None), ("mlp", "model"), ("heads", "model"), ("head_dim", None), ("vocab", None))
 RULES += (("positions", None), ("layers", None))
 
-TOY = """
-import jax, jax.numpy as jnp, numpy as np, optax
-from flax import nnx
+HEAD = "import jax, jax.numpy as jnp, numpy as np, optax\nfrom flax import nnx\n"
+LINEAR = "def make(rngs):\n    return nnx.Linear(4, 4, rngs=rngs)\n"
+MEAN = "def loss(model, batch):\n    return model(batch).mean()\n"
+ONES = "def batch(step, batch_size):\n    return np.ones((batch_size, 4), np.float32)\n"
+TOY = (
+    HEAD
+    + """
 from sizes import CLASSES
 
 print("a module may print")
@@ -86,6 +90,7 @@ def batch(step, batch_size):
     label = random.integers(0, CLASSES, batch_size)
     return {"x": random.standard_normal((batch_size, 8)) + label[:, None], "label": label}
 """
+)
 
 
 def config_of(reference: str, *settings: str, **changes: Any) -> RunConfig:
@@ -238,15 +243,12 @@ def test_names_of_dims(tmp_path: Path) -> None:
     """Mesh axes are used as they are, unknown names leave a dim unsharded and say so, older spellings are read."""
     path = written(
         tmp_path,
-        """
-import jax.numpy as jnp
-from flax import nnx
-from jax.sharding import PartitionSpec as P
-
+        HEAD
+        + """
 class Named(nnx.Module):
     def __init__(self):
         self.a = nnx.Param(jnp.ones((8, 8)), sharding=("model",))
-        self.b = nnx.Param(jnp.ones((8, 8)), out_sharding=P(None, ("data", "model")))
+        self.b = nnx.Param(jnp.ones((8, 8)), out_sharding=jax.P(None, ("data", "model")))
         self.c = nnx.Param(jnp.ones((8, 8)), sharding_names=("hidden", "mlp"))
 
 def loss(model, batch):
@@ -299,11 +301,7 @@ def test_axes_that_the_mesh_lacks_are_refused() -> None:
     assert problem.endswith("(dot_relu_dot.py:23): choose a preset whose mesh has the axes that the model names")
 
 
-HEAD = "import jax, jax.numpy as jnp, numpy as np\nfrom flax import nnx\n"
-LINEAR = "def make(rngs):\n    return nnx.Linear(4, 4, rngs=rngs)\n"
-MEAN = "def loss(model, batch):\n    return model(batch).mean()\n"
-ONES = "def batch(step, batch_size):\n    return np.ones((batch_size, 4), np.float32)\n"
-OPTAX = f"import optax\n{LINEAR}{MEAN}{ONES}def optimizer(): return optax.{{}}()\n"
+OPTAX = f"{LINEAR}{MEAN}{ONES}def optimizer(): return optax.{{}}()\n"
 MODULE = "class make(nnx.Module):\n    def __init__(self):\n        "
 
 
@@ -350,7 +348,7 @@ class Stacked(nnx.Module):
         named = lambda *axes: nnx.with_partitioning(nnx.initializers.normal(), axes)
         linear = lambda rngs: nnx.Linear(8, 8, kernel_init=named("embed", "mlp"), bias_init=named("mlp"), rngs=rngs)
         self.blocks = nnx.split_rngs(splits=4)(nnx.vmap(linear))(rngs)
-        self.rows = nnx.Param(jnp.ones((4, 8)), out_sharding=P("model"))
+        self.rows = nnx.Param(jnp.ones((4, 8)), out_sharding=jax.P("model"))
 
     def __call__(self, x):
         run = nnx.scan(lambda block, x: block(x), in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
@@ -362,9 +360,7 @@ def optimizer():
 
 
 def test_names_of_one_layer_are_of_the_last_dims_and_updates_may_wait(tmp_path: Path) -> None:
-    head = f"{HEAD}from jax.sharding import PartitionSpec as P\nimport optax\n"
-    path = written(tmp_path, f"{head}{STACKED}{MEAN}{ONES}")
-    task = task_of(f"{path}:Stacked", "batch_size=8")
+    task = task_of(f"{written(tmp_path, HEAD + STACKED + MEAN + ONES)}:Stacked", "batch_size=8")
     axes = {array.names[0]: array.logical_axes for array in task.arrays}
     assert axes["blocks.kernel"] == (None, "embed", "mlp")
     assert axes["blocks.bias"] == (None, "mlp")
@@ -451,12 +447,9 @@ def test_settings_of_no_function_missing_modules_and_batches_of_other_shapes_are
 
 
 ODD = """
-import jax, jax.numpy as jnp, numpy as np
-from flax import nnx
-
 class Odd(nnx.Module):
     def __init__(self, rngs):
-        self.layer = nnx.Linear(8, 8, rngs=rngs)
+        self.layer = nnx.Linear(4, 8, rngs=rngs)
         self.seen = nnx.Variable(jnp.arange(8) < 3)
         self.keys = nnx.Variable(jax.random.split(jax.random.key(7), 8))
         self.phase = nnx.Variable(jnp.arange(64.0).reshape(8, 8) * (1 + 2j))
@@ -468,17 +461,11 @@ class Odd(nnx.Module):
         self.phase[...] *= 1j
         self.scale[...] = (self.scale[...].astype(jnp.float32) * 2).astype(jnp.float8_e4m3fn)
         return self.layer(x) * self.scale[...].astype(jnp.float32)
-
-def loss(model, batch):
-    return (model(batch) ** 2).mean()
-
-def batch(step, batch_size):
-    return np.full((batch_size, 8), step, np.float32)
 """
 
 
 def test_variables_of_every_kind_of_dtype_survive_a_switch(tmp_path: Path) -> None:
-    task = task_of(f"{written(tmp_path, ODD)}:Odd", "batch_size=8")
+    task = task_of(f"{written(tmp_path, HEAD + ODD + MEAN + ONES)}:Odd", "batch_size=8")
     first, second = compiled(task, "dp"), compiled(task, "fsdp")
     state, _ = steps(first, compile_initial_state(task, first.placement)(), batches_of(task), range(3))
     moved = move_state(state, first, second, Transfers())
@@ -544,11 +531,6 @@ def test_an_error_leaves_one_message_and_no_run(home: Path) -> None:
 
 
 SCALARS = """
-import jax.numpy as jnp
-import numpy as np
-import optax
-from flax import nnx
-
 class Model(nnx.Module):
     def __init__(self, rngs):
         self.w = nnx.Linear(8, 8, rngs=rngs)
@@ -569,7 +551,7 @@ def optimizer():
 
 
 def test_a_step_that_is_not_finite_is_skipped_and_other_scalars_of_the_loss_are_returned(tmp_path: Path) -> None:
-    path = written(tmp_path, SCALARS)
+    path = written(tmp_path, HEAD + SCALARS)
     task = task_of(f"{path}:Model", "batch_size=8", anomalies=AnomalyConfig(on_nonfinite="skip"))
     program, batches = compiled(task, "fsdp"), batches_of(task)
     states, scalars = [compile_initial_state(task, program.placement)()], list[dict[str, float]]()
@@ -591,6 +573,6 @@ def test_a_step_that_is_not_finite_is_skipped_and_other_scalars_of_the_loss_are_
     [("{'worst': batch}", "float32 [8, 8] as 'worst'"), ("{'grad_norm': batch.max()}", "a scalar named 'grad_norm'")],
 )
 def test_other_scalars_are_floats_with_names_of_their_own(tmp_path: Path, returned: str, says: str) -> None:
-    path = written(tmp_path, SCALARS.replace('{"worst": jnp.max(jnp.abs(error))}', returned))
+    path = written(tmp_path, HEAD + SCALARS.replace('{"worst": jnp.max(jnp.abs(error))}', returned))
     problems = task_of(f"{path}:Model", "batch_size=8").problems_on(("data",))
     assert any(f"loss of models.py returned {says}: " in problem for problem in problems)
