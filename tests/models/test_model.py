@@ -21,7 +21,6 @@ from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 
 from ..conftest import built_in_task, tiny_config, tiny_model
 from .families import FAMILIES, GEMMA3, like, logits_of
-from .test_attention import losses
 
 PUBLISHED = {
     "gpt2": 124_439_808,
@@ -159,18 +158,3 @@ def test_a_policy_recomputes_less_the_more_it_keeps() -> None:
     assert computed(False) == full - tokens * (sum(per_token.values()) + scores)
     for name, kept in KEPT.items():
         assert computed(name) == full - tokens * sum(per_token[each] for each in kept), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("remat", "preset"),
-    [
-        ("minimal", "fsdp-tp2"),
-        ("save_dot_except_mlpwi", "pp2"),
-        ("minimal_with_context", "fsdp-tp2-explicit"),
-        ("save_qkv_proj", "sp2"),
-    ],
-)
-def test_a_policy_changes_no_loss(remat: str, preset: str) -> None:
-    found, expected = (losses(task_of(each).config, load_preset(preset)) for each in (remat, False))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
