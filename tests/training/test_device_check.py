@@ -22,13 +22,12 @@ from shardtui.engine.program.program import (
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.training.device_check import Differing, coverage, differing, first_holders, rows_of
-from shardtui.engine.wire.commands import AnyCommand, Resume
-from shardtui.engine.wire.events import CheckpointSaved, DevicesDiffer, Event, Paused, Restored, Switched
+from shardtui.engine.wire.events import CheckpointSaved, DevicesDiffer, Paused, Restored, Switched
 
 from ..conftest import BATCHES, WIDE, least_config, step, tiny_config
 from ..flips import Flip, flipped, random_flip, unequal_replicas
 from ..programs import KINDS, OF_EXPERTS, Programs
-from .test_loop import LocalRun, losses
+from .test_loop import LocalRun, losses, resumed
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("dp", "dp-tp2", "hsdp", "fsdp")]
 
@@ -118,13 +117,10 @@ def run(tiny: Programs, tmp_path: Path) -> Callable[..., LocalRun]:
         def chosen(step: int, _: TrainState) -> Flip | None:
             return left.pop() if left and step == at_step else None
 
-        def answer(event: Event) -> AnyCommand | None:
-            return Resume() if isinstance(event, Paused) else None
-
         checkpoints = CheckpointConfig(every_steps=changes.pop("save_every", 4), every_minutes=None)
         changes = {"steps": STEPS, "checkpoints": checkpoints, "check_devices": 3, "preset": presets[0]} | changes
         known = {preset: tiny[preset] for preset in presets}
-        return LocalRun(tiny._task, known, tmp_path / name, chosen, answer, **changes)
+        return LocalRun(tiny._task, known, tmp_path / name, chosen, resumed, **changes)
 
     return new
 

@@ -55,12 +55,8 @@ def test_a_run_ends_and_resumes_while_its_child_lives(model: str) -> None:
 
 
 def test_the_child_of_a_killed_engine_does_not_hold_its_lock(model: str, home: Path) -> None:
-    process = subprocess.Popen(
-        [*SHARDTUI, "train", "--json", "--run=forked", "--steps=1000000", model, *SETTINGS],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [*SHARDTUI, "train", "--json", "--run=forked", "--steps=1000000", model, *SETTINGS]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout
     pid = next(event["pid"] for line in process.stdout if (event := json.loads(line))["type"] == "EngineStarted")
     next(line for line in process.stdout if '"StepDone"' in line)
