@@ -46,11 +46,13 @@ TWO_AXES = Preset("p", "", "", MESH, RULES, {}, "", pipeline_repeats=3)
 
 
 @pytest.mark.parametrize(
-    ("preset", "layers", "batch", "stages", "micro", "remat"),
+    ("preset", "axes", "layers", "batch", "micro", "remat"),
     [
-        pytest.param(TWO_AXES, 12, 16, 4, 8, False, marks=pytest.mark.core, id="more micro-batches than stages"),
+        pytest.param(
+            TWO_AXES, ["a", "b"], 12, 16, 8, False, marks=pytest.mark.core, id="more micro-batches than stages"
+        ),
         *(
-            pytest.param(preset(name, micro, repeats), 4, 8, 2, micro, remat, marks=pytest.mark.slow)
+            pytest.param(preset(name, micro, repeats), ["pipeline"], 4, 8, micro, remat, marks=pytest.mark.slow)
             for name, micro, repeats, remat in (
                 ("pp2", 1, 1, False),
                 ("pp2", 2, 1, False),
@@ -62,7 +64,7 @@ TWO_AXES = Preset("p", "", "", MESH, RULES, {}, "", pipeline_repeats=3)
     ],
 )
 def test_gradients_match_those_without_stages(
-    preset: Preset, layers: int, batch: int, stages: int, micro: int, remat: bool
+    preset: Preset, axes: list[str], layers: int, batch: int, micro: int, remat: bool
 ) -> None:
     """Loss and gradients of one batch, dropout on."""
     model = ModelConfig(layers=layers, embed=16, heads=2, mlp=32, vocab=256, vocab_rows=256, context=8)
@@ -74,9 +76,10 @@ def test_gradients_match_those_without_stages(
     inputs, key = Batch(tokens[:, :-1], tokens[:, 1:]), jax.random.key(2)
     expected = jax.jit(jax.value_and_grad(plain.loss))(params, inputs, key)
     placement = place(staged, preset, jax.devices())
-    pipeline = placement.pipeline(staged)
-    assert pipeline and (pipeline.stages, pipeline.microbatches) == (stages, micro)
-    assert pipeline.bubble == pytest.approx((stages - 1) / (pipeline.repeats * micro + stages - 1))
+    stages, repeats = 2 ** len(axes), preset.pipeline_repeats
+    bubble = (stages - 1) / (repeats * micro + stages - 1)
+    pipeline = PipelineInfo(axes=axes, stages=stages, microbatches=micro, repeats=repeats, bubble=bubble)
+    assert placement.pipeline(staged) == pipeline
     params, inputs = jax.device_put((params, inputs), (placement.state_shardings.params, placement.batch_shardings))
     with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, preset.rules, None, pipeline):
         found = jax.jit(jax.value_and_grad(staged.loss))(params, inputs, key)

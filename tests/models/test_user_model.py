@@ -33,7 +33,7 @@ from shardtui.engine.program.program import Program, compile_initial_state, comp
 from shardtui.engine.program.reshard import Transfers, move_state
 from shardtui.engine.spec.config import AnomalyConfig, RunConfig, UserModel
 from shardtui.engine.spec.model_choice import choose_model
-from shardtui.engine.spec.preset_reader import load_preset, read_preset
+from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 from shardtui.engine.spec.search import SearchRequest
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire import run_directory
@@ -234,9 +234,9 @@ def test_variables_and_dropout_follow_the_steps_and_an_override_may_name_a_varia
     assert len({first, *plain, *smooth}) == 5, "dropout differs by step, and smoothing reaches the loss"
     path.write_text(TOY)
     task = task_of(f"{path}:Toy")
-    (tmp_path / "p.toml").write_text('[mesh]\ndata = 8\n[overrides]\n"norm.mean" = ["data"]\n')
-    placement = place(task, read_preset(tmp_path / "p.toml"), jax.devices())
-    assert placement.state_shardings.variables["norm"]["mean"].spec == jax.sharding.PartitionSpec("data")
+    preset = parse_preset(Path("p.toml"), '[mesh]\ndata = 8\n[overrides]\n"norm.mean" = ["data"]\n')
+    placement = place(task, preset, jax.devices())
+    assert placement.state_shardings.variables["norm"]["mean"].spec == P("data")
 
 
 def test_names_of_dims(tmp_path: Path) -> None:
@@ -266,13 +266,11 @@ def batch(step, batch_size):
         'hidden: no rule, and not an axis of this mesh: unsharded: hidden = "model" in [rules] splits it'
     )
     assert decided["a"].dims[0].reason == "model: mesh axis → model (2): 8 ÷ 2 = 4"
-    mine = tmp_path / "mine.toml"
     rules = '[mesh]\ndata = 4\nmodel = 2\n[rules]\nbatch = "data"\nhidden = "model"\nof_activations = "data"\n'
-    mine.write_text(rules)
-    assert place(task, read_preset(mine), jax.devices()).state.params["c"].spec == P("model", None)
-    mine.write_text(f'{rules}mlp = "model"\n')
+    mine, twice = (parse_preset(Path("mine.toml"), text) for text in (rules, f'{rules}mlp = "model"\n'))
+    assert place(task, mine, jax.devices()).state.params["c"].spec == P("model", None)
     with pytest.raises(UserError, match="c: mlp: rule → model"):
-        place(task, read_preset(mine), jax.devices())
+        place(task, twice, jax.devices())
     assert place(task, load_preset("fsdp"), jax.devices()).state.params["a"].spec == P(None, None)
 
 
