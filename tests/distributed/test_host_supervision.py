@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from shardtui.engine.supervision.rendezvous import DECISION
 
-from ..conftest import SETTINGS
+from ..conftest import LEAST, SETTINGS
 from ..processes import awaited
 from ..simulated_hosts import Hosts, losses_by_step
 from .test_hosts import named, train
@@ -86,6 +86,25 @@ def attempt_with(run: Hosts, number: int, processes: int) -> bool:
             assert event["attempt"]["number"] < number or event["attempt"]["processes"] == processes, run.said(0)
             return event["attempt"]["number"] == number and bool(named(events[events.index(event) :], "StepsDone"))
     return False
+
+
+def test_two_supervisors_of_one_host_number_are_refused(hosts: Callable[..., Hosts]) -> None:
+    run = hosts(2, settings=LEAST)
+    first = run.supervisors[1]
+    awaited(lambda: (run.folder / "shared/big/supervisors/host-1.json").exists())
+    run.start(1, home=2)
+    assert run.supervisors[1].wait(timeout=240) == 2
+    assert "--process-id 1: the supervisor of" in run.said(1)
+    first.kill()
+
+
+@pytest.mark.slow
+def test_two_of_three_hosts_go_on_where_no_preset_fits_all(hosts: Callable[..., Hosts]) -> None:
+    """The batch of 8 does not divide by the six devices of three hosts: after that attempt is refused, two go on."""
+    run = hosts(4, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=10", "--steps=1000000")
+    awaited(lambda: named(run.history(0), "CheckpointSaved"))
+    run.kill(3)
+    awaited(lambda: attempt_with(run, number=3, processes=2))
 
 
 def test_what_another_host_has_written_is_printed_as_text(home: Path) -> None:

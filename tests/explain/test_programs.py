@@ -17,8 +17,8 @@ from shardtui.engine.explain.explanation import Explanation, ValueOrigin, by_flo
 from shardtui.engine.explain.names import kept_names
 from shardtui.engine.explain.programs import lowered
 
-from .small_programs import compiled
 from .programs import equinox_mlp, haiku_mlp, linen_transformer, manual_ring, nnx_decoder
+from .small_programs import compiled
 
 pytestmark = pytest.mark.usefixtures("mesh")
 DATA, MODEL = 4, 2
