@@ -152,7 +152,7 @@ def test_each_problem_is_shown_at_its_row(task: Task, wrong: Draft, says: str, r
     with pytest.raises(UserError) as refused:
         place(task, parse_preset(Path(f"{wrong.name}.toml"), wrong.text), jax.devices())
     about = [problem for problem in refused.value.problems if says in problem]
-    listed = rows_of(wrong, ["batch", "embed", "mlp", "vocab", "layers"])
+    listed = list(rows_of(wrong, ["batch", "embed", "mlp", "vocab", "layers"]))
     assert [row.id for problem in about for row in listed if is_about(row, problem)] == rows
 
 
