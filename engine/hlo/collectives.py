@@ -55,7 +55,8 @@ class Reader:
         self.spans = spans(mesh, self.slices)
         """How many slices each mesh axis spans."""
         self.flow = Dataflow(module) if arguments else None
-        self._updated = {at: argument for at, argument in aliases(module) if argument < len(arguments)}
+        outputs = aliases(module) if arguments else ()
+        self._updated = {at: argument for at, argument in outputs if argument < len(arguments)}
         """The argument that each output replaces."""
         self.runs = runs(module)
         self._instructions = [(where, each) for where, each in module.instructions() if kind_of(each)]

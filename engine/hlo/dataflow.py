@@ -1,6 +1,7 @@
 """Traces values of a compiled module to their origin and to their users.
 
-Values are followed through instructions that only move them or change their dtype, into and out of fusions and loops.
+Values are followed through instructions that only move them or change their dtype, into and out of fusions and loops;
+sums of gradients also through elementwise ones, to the outputs that they update.
 """
 
 import re
@@ -203,7 +204,7 @@ class Dataflow:
 
 
 def _is_moved(user: Instruction, name: str) -> bool:
-    return user.opcode in (*MOVES, "while") and user.operand == name
+    return (user.opcode in MOVES or user.opcode == "while") and user.operand == name
 
 
 def _is_updated(user: Instruction, name: str) -> bool:
