@@ -135,17 +135,22 @@ def own_directories(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
 
 
 @pytest.fixture(scope="session", autouse=True)
-def warm_processes(own_directories: None, pytestconfig: pytest.Config) -> None:
-    """Restores SIGINT, which a shell that starts tests in the background has ignored. Starts processes by forks, unless
-    slow tests run: those start interpreters, as users do."""
+def interrupts() -> None:
+    """Restores SIGINT, which a shell that starts tests in the background has ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_processes(own_directories: None, interrupts: None, pytestconfig: pytest.Config) -> None:
+    """Starts processes by forks, unless slow tests run: those start interpreters, as users do."""
     if pytestconfig.option.markexpr in (DEFAULT, "core"):
         fork_server.start()
 
 
 @contextmanager
 def killed_after(seconds: float, pid: int) -> Iterator[None]:
-    """For tests that read its output line by line: `communicate` would lose what was read ahead of those lines."""
+    """Kills a process that has not ended after `seconds`, for tests that read its output line by line: `communicate`
+    would lose what was read ahead of those lines."""
     timer = Timer(seconds, os.kill, (pid, signal.SIGKILL))
     timer.start()
     try:

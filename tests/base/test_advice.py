@@ -64,8 +64,9 @@ def test_the_innermost_of_chained_errors_is_reported() -> None:
     outer = RuntimeError("the write failed")
     outer.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert problems_in(outer)[0].startswith("the disk is full (No space left on device)")
-    outer.__cause__, outer.__context__ = None, LookupError("no such shard")
-    assert problems_in(outer) == ["LookupError: no such shard"], "as it is raised where another is handled"
+    handling = RuntimeError("the write failed")
+    handling.__context__ = LookupError("no such shard")
+    assert problems_in(handling) == ["LookupError: no such shard"], "as it is raised where another is handled"
     outer.__cause__ = JaxStackTraceBeforeTransformation("The preceding stack trace is the source of the JAX operation")
     assert problems_in(outer) == ["RuntimeError: the write failed"], "jax chains a remark, which is innermost"
     outer.args = ("out of memory allocating 4 bytes",)

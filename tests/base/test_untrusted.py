@@ -119,3 +119,9 @@ def _reads(path: Path) -> Iterator[ast.Call]:
                 yield call
             case ast.Call(ast.Attribute(_, "open"), [ast.Constant(str(mode)), *_]) if mode.startswith("r"):
                 yield call
+
+
+def test_a_link_is_followed_and_a_file_may_have_as_many_bytes_as_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to("file")
+    assert read_text(tmp_path / "file", 4) == read_text(tmp_path / "link", 4) == "text"

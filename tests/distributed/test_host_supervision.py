@@ -76,6 +76,7 @@ def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callab
     assert taken == stopped[0], "no step was made again to take the host in"
     found = losses_by_step(events)
     alone = losses(train(*SETTINGS, "--steps=60"))
+    assert list(alone) == [*range(1, 61)]
     assert {step: found[step] for step in alone} == pytest.approx(alone, rel=1e-5)
 
 

@@ -132,12 +132,14 @@ def test_a_process_that_keeps_dying_is_left_out_and_the_mesh_shrinks(home: Path)
         (["--restarts=3", "--fallback=fsdp"], "add --supervise", 2),
     ],
 )
-def test_a_refused_run_is_not_started_again(home: Path, arguments: list[str], says: str, times: int) -> None:
+def test_a_run_that_cannot_begin_is_refused_and_not_kept(
+    home: Path, arguments: list[str], says: str, times: int
+) -> None:
     run = train("--steps=1", *arguments)
     _, said = run.communicate(timeout=240)
     assert run.returncode == 2
     assert said.count(says) >= times
-    assert not list(home.glob("state/shardtui/runs/*")), "a run that could not begin is not kept"
+    assert not list(home.glob("state/shardtui/runs/*"))
 
 
 @pytest.mark.slow
@@ -177,6 +179,7 @@ def stuck(line: int, step: int) -> Ending:
     [
         ([(KILLED, 7)] * SAME_FAULTS, "process 1 ended 3 times in a row after step 7"),
         ([(KILLED, step) for step in range(10)], ""),
+        ([(KILLED, 7), (KILLED, 7), (KILLED, 8), (KILLED, 7)], ""),  # three, but not in a row
         # the line of its loop may differ, and so may the last step that was reported before
         ([(stuck(number, 30), 20 + number) for number in range(3)], "stuck in batch (lm.py:2)"),
         ([(stuck(number, 30 + number), 20 + number) for number in range(3)], ""),

@@ -97,7 +97,7 @@ def test_a_file_that_is_no_object_is_refused(tmp_path: Path) -> None:
     for content in (b"{", b"[]", b"\xff", b""):
         (tmp_path / "config.json").write_bytes(content)
         with pytest.raises(UserError, match=r"config\.json: cannot be read: "):
-            read_config(tmp_path)
+            pytest.fail(f"{content!r} was taken: {read_config(tmp_path)}")
     (tmp_path / "config.json").unlink()
     with pytest.raises(UserError, match=r"there is no .*config\.json: name a directory with a config\.json"):
         choose_model(f"hf:{tmp_path}")

@@ -116,7 +116,7 @@ def test_invalid_rules_and_overrides_are_rejected(tmp_path: Path) -> None:
     ):
         preset = read_preset(write(tmp_path / "bad.toml", f"[mesh]\ndata = 8\nmodel = 8\n{text}\n"))
         with pytest.raises(UserError, match=says):
-            place(task, preset, jax.devices() * 8)
+            pytest.fail(f"{text} was taken: {place(task, preset, jax.devices() * 8)}")
 
 
 def test_problems_of_file_mesh_and_arrays_are_reported_together(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_invalid_names_are_rejected() -> None:
         ("2*h100:4x8", "GPUs have no slices: leave out --slices, and give more hosts"),
     ):
         with pytest.raises(UserError, match=why):
-            load_topology(name)
+            pytest.fail(f"{name} was taken: {load_topology(name)}")
 
 
 def test_the_first_axes_cross_slices_if_slice_boundaries_divide_the_mesh() -> None:

@@ -162,6 +162,16 @@ def test_a_supervised_run_ends_for_its_supervisor(run: Callable[..., LocalRun]) 
     assert raised.value.devices == {0: [5]}
 
 
+@pytest.mark.slow
+def test_a_pair_does_not_say_which_is_wrong_and_none_is_left_out(run: Callable[..., LocalRun]) -> None:
+    hit = run(FLIP, 4, presets=("hsdp",), save_every=None, is_supervised=True)
+    with pytest.raises(WrongDevices, match="is wrong: these replicas differ in") as raised:
+        hit.train()
+    (found,) = hit.named(DevicesDiffer)
+    assert (found.is_certain, len(found.devices), raised.value.devices) == (False, 2, {})
+    assert 5 in [device.id for device in found.devices]
+
+
 @pytest.mark.parametrize(("preset", "words"), [("dp", ""), ("hsdp", ""), ("fsdp", "under fsdp, 99.")])
 def test_a_layout_without_replicas_is_said(task: Task, preset: str, words: str) -> None:
     config = msgspec.structs.replace(task.config, check_devices=3)

@@ -162,6 +162,7 @@ WITH_CALLS = f"""{DISTRIBUTED}
 from shardtui.engine.watch import watch
 with watch("both", state=state, step=step, args=(state,)) as run:
     train(run.step)
+assert run.name == (None if jax.process_index() else "both")
 """
 
 
