@@ -214,7 +214,25 @@ async def test_a_loss_that_is_not_finite_pauses_the_run(home: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_request_shows_before_its_answer_and_escape_or_the_active_preset_cancels_it(home: Path) -> None:
+async def test_a_second_switch_replaces_a_pending_one(home: Path) -> None:
+    directory = run_directory.create(least_config())
+    async with shown(directory, True) as (app, pilot):
+        await until(lambda: app.state.step >= 1, "steps")
+        await choose(app, pilot, "dp-tp2")
+        await choose(app, pilot, "dp-tp4")
+        await until(lambda: app.state.switches, "a switch")
+        assert [switch.to_preset for switch in app.state.switches] == ["dp-tp4"]
+        await choose(app, pilot, "fsdp")
+        await until(lambda: app.state.compiling, "a compilation")
+        await choose(app, pilot, "dp-tp4")
+        await until(lambda: app.state.compiling is None, "the switch to be cancelled")
+        await asyncio.sleep(4)
+        assert app.state.preset == "dp-tp4"
+        await stop(app)
+
+
+@pytest.mark.slow
+async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Path) -> None:
     directory = run_directory.create(least_config())
     async with shown(directory, True) as (app, pilot):
         await until(lambda: app.state.step >= 1, "steps")
@@ -230,11 +248,6 @@ async def test_a_request_shows_before_its_answer_and_escape_or_the_active_preset
             os.kill(holder.pid, signal.SIGCONT)
         await until(lambda: any(isinstance(event, SwitchCancelled) for event in app.state.events), "the answer")
         assert (app.state.preset, app.state.requested, app.state.switches) == ("dp", "", [])
-        await choose(app, pilot, "fsdp")
-        await until(lambda: app.state.compiling, "a compilation")
-        await choose(app, pilot, "dp")
-        await until(lambda: app.state.compiling is None, "its end")
-        assert (app.state.preset, app.state.switches) == ("dp", [])
         await stop(app)
 
 

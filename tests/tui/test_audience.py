@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.run_directory import find
+from shardtui.tui.cli import headless
 
 from ..conftest import LEAST, SHARDTUI, killed_after
 from .test_cli import run, started
@@ -79,3 +80,12 @@ def test_an_interrupt_ends_the_run_after_its_step_and_is_kept_until_the_engine_l
         *_, last = process.stdout
         check_ended(process, 130)
     assert json.loads(last)["type"] == "RunEnded"
+
+
+def test_a_throttle_is_due_at_first_and_once_its_seconds_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(headless.time, "monotonic", lambda: now)
+    limited = headless.Throttle()
+    assert [limited.is_due(), limited.is_due()] == [True, False]
+    now += headless.PROGRESS_SECONDS + 0.1
+    assert [limited.is_due(), limited.is_due()] == [True, False]

@@ -80,13 +80,25 @@ def test_presets_as_json(home: Path) -> None:
     listing = checked("presets", run("presets", "--json").stdout)
     assert (listing["schema"], listing["devices"]) == (1, 8)
     presets = {preset["name"]: preset for preset in listing["presets"]}
-    assert list(presets["dp-tp2"]["mesh"].values()) == [4, 2]
+    meshes = {name: list(preset["mesh"].values()) for name, preset in presets.items()}
+    assert [meshes[name] for name in ("dp", "dp-tp2", "dp-tp4", "tp")] == [[8, 1], [4, 2], [2, 4], [1, 8]]
     pipeline = {"axes": ["pipeline"], "stages": 2, "microbatches": 4, "repeats": 1, "bubble": 0.2}
     assert presets["pp2"]["pipeline"] == pipeline
     assert {name for name, preset in presets.items() if preset["pipeline"]} == {"pp2", "dp-tp2-pp2"}
     assert {name for name, preset in presets.items() if not preset["fits"]} == {*OF_EXPERTS}
     (problem,) = presets["dp-ep4"]["problems"]
     assert "this model has no experts: try --model nano-moe or --set experts=8" in problem
+
+
+@pytest.mark.parametrize("command", ["train --steps=3", "compare dp tp"])
+def test_an_unusable_runtime_directory_is_refused_before_anything_is_created(
+    home: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (home / "open").mkdir(mode=0o755)
+    monkeypatch.setenv("SHARDTUI_RUNTIME_DIR", str(home / "open"))
+    result = answered(*command.split())
+    assert (result.returncode, "chmod 700" in result.stderr) == (2, True)
+    assert not (home / "state").exists()
 
 
 TRAIN = ["train", "--steps=3"]
@@ -99,7 +111,7 @@ HLO = TEXTS / "tpu-psum.hlo"
     [
         (["train", "--steps=-1"], "--steps -1: must be at least 1"),
         ([*TRAIN, "--restarts=2"], "--restarts 2: only for a supervised run: add --supervise"),
-        (["train", "--steps=1", "--switch=5:nope"], "--switch 5:nope: preset nope: no such preset"),
+        (["train", "--steps=1", "--switch=5:nope"], "--switch 5:nope: preset nope: no such preset: choose from dp"),
         ([*TRAIN, "--switch=9:tp"], "--switch 9:tp: step 9 is not before the last one, 3: give --steps 10 or more"),
         ([*TRAIN, "--switch=1:tp", "--switch=1:dp"], "another switch is scheduled after that step"),
         ([*TRAIN, "--switch=tp"], "'tp' is not STEP:PRESET"),

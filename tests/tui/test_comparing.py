@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -89,19 +88,30 @@ def test_presets_that_are_too_large_do_not_stop_the_comparison(home: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_killed_engine_is_replaced_and_an_interrupt_prints_what_was_measured(home: Path) -> None:
-    process = compared("dp", "tp", "fsdp", "--steps=100000")
-    next(line for line in process.stderr if "tp (1 of 3): " in line)
+def test_a_killed_engine_is_replaced(home: Path) -> None:
+    process = compared("dp", "tp", "--steps=400", "--json")
+    next(line for line in process.stderr if "tp (1 of 2): " in line)
     (lock,) = (home / "state").rglob("lock")
     os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
-    meanwhile = list(takewhile(lambda line: "fsdp (1 of 2): " not in line, process.stderr))
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert any(f"its log is in {lock.parent}" in line for line in meanwhile)
-    assert "SIGKILL" in output and "✗ dp: not measured: interrupted" in output
-    assert "\nfsdp: " in output, "the recommendation"
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    rows = {row["preset"]: row for row in json.loads(output)["rows"]}
+    assert "ended by SIGKILL" in rows["tp"]["problems"][0]
+    assert (rows["tp"]["measured"], rows["dp"]["measured"]["steps"], rows["dp"]["problems"]) == (None, 400, [])
+    assert f"its log is in {lock.parent}" in errors
     assert [folder.name for folder in (home / "state/shardtui/runs").iterdir()] == ["compare-1"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_comparison_prints_what_was_measured(home: Path) -> None:
+    process = compared("dp", "tp", "--steps=100000")
+    next(line for line in process.stderr if "tp (1 of 2): " in line)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "✗ dp: not measured: interrupted" in output
+    assert "\ntp: " in output, "the recommendation"
+    assert files(home / "state") == []
 
 
 @pytest.mark.slow

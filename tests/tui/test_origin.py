@@ -209,8 +209,11 @@ async def test_the_process_ends_with_the_app(home: Path, described: list[Inspect
     assert {*children(os.getpid())} <= {*others}
 
 
+def test_a_run_without_a_configuration_is_not_explained() -> None:
+    assert explained_step(RunState(preset="dp")) is None
+
+
 def test_the_process_ends_when_its_parent_is_gone() -> None:
-    assert explained_step(RunState(preset="dp")) is None, "a run without a configuration"
     step = StepRequest(config=tiny_config(), is_simulated=True)
     command = [sys.executable, "-m", "shardtui.engine", "why", encode_json(step).decode()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -169,9 +169,7 @@ def test_a_name_that_ssh_would_take_for_something_else_is_refused(name: str, mon
         attach_command(Namespace(run=name, program="shardtui"))
 
 
-async def test_only_ssh_streams_and_without_it_the_message_says_what_to_install(
-    home: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stream_needs_pipes_and_attach_needs_ssh(home: object, monkeypatch: pytest.MonkeyPatch) -> None:
     found = subprocess.run([*SHARDTUI, "stream"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stdout) == (2, "")
     assert "stdin or stdout is not a pipe, as ssh makes them: `shardtui attach` shows a run" in found.stderr

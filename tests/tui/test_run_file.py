@@ -89,7 +89,6 @@ def test_options_on_the_command_line_win_and_run_passes_over_what_only_train_has
     (place / "a.toml").write_text(
         'preset = "fsdp"\nsteps = 3\nswitch = "2:dp"\nlow-memory = false\n[set]\nlayers = 2\nremat = true\n'
     )
-    assert _with_command(["a.toml", "--devices=8"]) == ["run", "a.toml", "--devices=8"]
     given = options("a.toml", "--set", "layers=1", "--steps=5", "--preset", "tp")
     assert (given.preset, given.steps, given.low_memory) == ("tp", 5, None)
     assert given.set == ["layers=2", "remat=true", "layers=1"]
@@ -97,6 +96,10 @@ def test_options_on_the_command_line_win_and_run_passes_over_what_only_train_has
     assert text == {"preset": "tp", "steps": 5, "switch": ["2:dp"], "set": {"layers": 1, "remat": True}}
     config, text = started("--preset=tp", "a.toml", command="run")
     assert (config.preset, config.model.layers, config.switches, "steps" in text) == ("tp", 2, (), False)
+
+
+def test_a_run_file_alone_is_run() -> None:
+    assert _with_command(["a.toml", "--devices=8"]) == ["run", "a.toml", "--devices=8"]
 
 
 def test_texts_and_lists_are_read_back() -> None:

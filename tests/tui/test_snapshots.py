@@ -24,6 +24,7 @@ LINES = {
     "mesh": [
         "│ data               index 0 of 4; group: devices 0, 2, 4, 6 ",
         "│ peak, predicted     ━─────────────────────────────────────────────── 45.1 MB ",
+        "│ in use, fullest     ━─────────────────────────────────────────────── 5.18 MB ",
         "─ data 4 × model 2 ─╯",
     ],
     "lint": ["│ no findings so far, from parameters, moments and collectives "],
@@ -31,6 +32,7 @@ LINES = {
         "╭─ presets on 8 × cpu ─",
         "│ preset               mesh   step time  in use     peak     sent ",
         "│ ● dp-tp2             4×2       834 ms          45.1 MB  7.31 MB ",
+        "│ memory         46.9 MB of 3.16 GB, of which state + batch 10.1 MB, compiled  │",
     ],
     "plan": [" slice v5e:4x4          batch 16        press t to choose a slice, e.g. v5e:4x4"],
     "rules": ["│  heads            model ", "││ Not connected to an engine, and only"],
@@ -38,6 +40,7 @@ LINES = {
         "╭─ dp-tp2: a step of 509 ms, by the clock 517 ms ─",
         "│ : waiting 30 %   i input 0 %   h host 4 %   · idle 11 % ",
         "│ all-reduce over d…  blocks              16.4 %   83 ms  blocks.py:88 ",
+        "operation: all-reduce.99",
         "─ steps 116 to 120 ─╯",
     ],
     "log": [

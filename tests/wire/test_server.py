@@ -222,14 +222,18 @@ def test_a_server_does_not_remove_the_socket_of_another_one(path: Path) -> None:
 
 
 async def test_a_bad_frame_ends_its_connection_alone(path: Path) -> None:
-    with serving(path) as (_, inbox):
+    with serving(path) as (server, inbox):
         good, bad = [await asyncio.open_unix_connection(path) for _ in range(2)]
+        good[1].write(frame(Hello()))
+        assert await asyncio.wait_for(read_event(good[0]), 5) == Welcome()
         bad[1].write(struct.pack(">I", 5) + b"hello")
         refused = await read_event(bad[0])
         assert isinstance(refused, CommandRefused) and refused.seq == 0
         assert await bad[0].read() == b""
-        good[1].write(frame(Hello()) + frame(Pause()))
+        good[1].write(frame(Pause()))
         assert await asyncio.to_thread(inbox.get, timeout=5) == Pause()
+        server.publish(Paused(step=7, seq=1))
+        assert await asyncio.wait_for(read_event(good[0]), 5) == Paused(step=7, seq=1)
     assert not path.exists()
 
 
