@@ -89,6 +89,12 @@ def called(module: str) -> CollectiveInfo:
     return found
 
 
+def test_a_permutation_without_pairs_is_no_collective() -> None:
+    """The compiler leaves one in a pipeline of one stage."""
+    line = "  %c = f32[16,64] collective-permute(%x), channel_id=1, source_target_pairs={}"
+    assert "c" not in {info.name for info in inventory(parse(text(line)), MESH)}
+
+
 @pytest.mark.parametrize(("head", "operands", "attributes", "kind", "size", "shapes", "axis"), FORMS)
 @pytest.mark.parametrize("typed", [False, True])
 def test_forms(

@@ -1,4 +1,4 @@
-"""The decoder, of GPT-2 and of later families: sizes, causality, positions, windows, heads, and its options."""
+"""The decoder, of GPT-2 and of later families: sizes, FLOPs, heads, and its options; tests/oracle has the values."""
 
 from pathlib import Path
 

@@ -20,11 +20,12 @@ from shardtui.engine.base.user_error import UserError
 from shardtui.engine.checkpoint import directory as checkpoint
 from shardtui.engine.data.batches import Batches
 from shardtui.engine.data.corpus import Corpus
+from shardtui.engine.hlo.traffic import flows
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.optimizer import optimizer
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.models.user_code import load_module
-from shardtui.engine.planning.estimate import layout_row
+from shardtui.engine.planning.estimate import estimate_row, layout_row
 from shardtui.engine.planning.search import Search
 from shardtui.engine.program.digest import joined
 from shardtui.engine.program.inspection import inspect
@@ -272,6 +273,22 @@ def batch(step, batch_size):
     with pytest.raises(UserError, match="c: mlp: rule → model"):
         place(task, twice, jax.devices())
     assert place(task, load_preset("fsdp"), jax.devices()).state.params["a"].spec == P(None, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["dp-tp4", "dp"])
+def test_user_models_are_estimated_from_their_trace(preset: str) -> None:
+    task = task_of(f"{FOLDER}/transformer.py:language_model", "batch_size=16", "blocks=1")
+    slice_ = load_topology("v5e:2x4")
+    refused, row = (estimate_row(task, load_preset(name), 8, slice_) for name in ("fsdp4-model16", preset))
+    assert (refused.verdict, refused.estimate) == ("infeasible", None)
+    cost, compiled = row.estimate, compile_program(task, place(task, load_preset(preset), jax.devices())).description
+    memory, found = compiled.memory, compiled.collectives
+    assert cost and memory and found and cost.basis == "traced" and not row.no_estimate
+    assert cost.argument_bytes == memory.arguments
+    assert cost.bytes_sent == pytest.approx(sum(flow.bytes_sent for flow in flows(found)), rel=0.01)
+    assert cost.step_seconds and cost.compute_seconds and cost.tokens_per_second and cost.flop_utilisation
+    assert cost.compute_seconds * slice_.chip.flops * 8 == pytest.approx(task.flops_per_step, rel=0.01)
 
 
 @pytest.mark.slow

@@ -252,8 +252,9 @@ def test_presets_rank_by_time_or_missing_memory_and_carry_what_does_not_divide()
         Row(preset="slow", mesh={}, estimate=cost(5, 2.0)),
         Row(preset="fits by its trace only", mesh={}, estimate=cost(9, 0.5), compiled=cost(11, 0.5)),
         Row(preset="fast", mesh={}, estimate=cost(9, 1.0)),
+        Row(preset="slower than its trace", mesh={}, estimate=cost(5, 0.1), compiled=cost(5, 3.0)),
     ]
-    assert [row.preset for row in ranked(rows)] == [rows[n].preset for n in (4, 2, 3, 1, 0)]
+    assert [row.preset for row in ranked(rows)] == [rows[n].preset for n in (4, 2, 5, 3, 1, 0)]
     assert recommendation(rows, "v5e:2x4").startswith("fast: 1.0 s per step")
     assert "2.00 × as fast as slow" in recommendation(rows, "v5e:2x4")
     assert "comes closest, 11 B of 10 B per device, 1 B too large" in recommendation(rows[:2] + rows[3:4], "v5e:2x4")

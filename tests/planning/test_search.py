@@ -248,7 +248,10 @@ def test_an_interrupted_search_prints_the_best_so_far(home: Path, compilers: Com
     assert process.returncode == 130
     (search,) = json.loads(output)["searches"]
     assert search["ended"] == "interrupted"
-    assert Path(search["chosen"]["file"]).exists()
+    chosen = search["chosen"]
+    assert Path(chosen["file"]).exists()
+    command = shlex.split(chosen["command"])
+    assert command[command.index("--preset") + 1] == chosen["file"]
     assert "Traceback" not in errors
     assert compilers.all_gone(0)
 

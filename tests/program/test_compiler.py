@@ -152,7 +152,9 @@ def test_a_program_is_the_same_and_is_kept(x: jax.Array) -> None:
     assert apart.memory_analysis().temp_size_in_bytes == here.memory_analysis().temp_size_in_bytes  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGABRT, signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)]
+)
 def test_an_end_of_the_compiler_is_an_error_and_the_next_one_compiles(
     x: jax.Array, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

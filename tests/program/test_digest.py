@@ -20,7 +20,19 @@ from ..changes import CHANGES, DTYPES, SIDE, arrays, encoding, tried
 SPECS = tuple(PartitionSpec(*dims) for dims in ((), ("a", "b"), (("b", "a"),), (None, "b"), (("a", "b"), None), ("b",)))
 
 
-OFTEN = ("float32", "bfloat16", "int32", "uint8", "bool", "int64", "complex64", "int4", "key<fry>")
+OFTEN = (
+    "float32",
+    "bfloat16",
+    "int32",
+    "uint8",
+    "bool",
+    "int64",
+    "float64",
+    "complex64",
+    "complex128",
+    "int4",
+    "key<fry>",
+)
 """One of each encoding. Tests of the others are slow."""
 
 

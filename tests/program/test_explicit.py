@@ -21,11 +21,19 @@ from shardtui.engine.wire.commands import PreviewPreset
 from shardtui.engine.wire.events import PresetInspected
 
 from ..conftest import BATCHES, WIDE, step, tiny_config, tiny_model
+from ..models.families import FAMILIES
 from ..preset_checks import train
 
 NAME = "fsdp-tp2-explicit"
 DENSE = tiny_config(model=WIDE, training=BATCHES)
 MIXTURE = tiny_config(model=msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_can_be_traced(family: str) -> None:
+    task = Task(tiny_config(model=msgspec.structs.replace(FAMILIES[family], remat="minimal_with_context")), "cpu")
+    trace_step(task, place(task, load_preset(NAME), jax.devices()))
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ import pytest
 from shardtui.engine.distributed.outcomes import Unfit
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import estimate_row
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import compile_program
 from shardtui.engine.spec.attempt import Attempt
 from shardtui.engine.spec.config import Restart, RunConfig, ScheduledSwitch, TrainingConfig
 from shardtui.engine.spec.preset_reader import load_preset
@@ -83,6 +85,20 @@ def too_large() -> RunConfig:
     """Returns the config of a run for eight devices: two hold four times the rows, which do not fit."""
     large = tiny_config(preset="dp", training=TrainingConfig(batch_size=64, seq_len=16))
     return msgspec.structs.replace(large, device_memory=int(0.9 * peak("dp", 2, large)))
+
+
+def compiled_peak(config: RunConfig, devices: int) -> int:
+    task = Task(config, "cpu")
+    program = compile_program(task, place(task, load_preset(config.preset), jax.devices()[:devices]))
+    assert program.description.memory
+    return program.description.memory.peak
+
+
+@pytest.mark.slow
+def test_micro_batches_make_room_in_the_compiled_program() -> None:
+    config = too_large()
+    found = fitted(config, 2)
+    assert compiled_peak(found.config, 2) < 0.9 * compiled_peak(config, 2)
 
 
 @pytest.mark.parametrize(("memory", "fits", "words"), [(None, 2, "on 2 of 3 processes"), (1, None, "nor on fewer")])

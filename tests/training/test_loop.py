@@ -248,7 +248,7 @@ def paused_while_traced(event: Event) -> AnyCommand | None:
     ],
     ids=["switch", "end of the run", "pause"],
 )
-def test_a_trace_ends_before_its_steps(
+def test_a_switch_the_end_of_the_run_and_a_pause_end_a_trace(
     task: Task,
     programs: Programs,
     tmp_path: Path,
@@ -262,6 +262,19 @@ def test_a_trace_ends_before_its_steps(
     (profiled,) = named(events, Profiled)
     assert (profiled.step, profiled.steps, profiled.preset) == (3 + steps, steps, "dp")
     assert profiled.breakdown, profiled.problem
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("consumes", [False, True])
+def test_a_switch_whose_first_step_fails_is_rolled_back(machine: type[LoopMachine], consumes: bool) -> None:
+    state = machine()
+    state.start(preset="dp", devices=8)
+    state.train(2)
+    state.save()
+    state.switch_fails(name="fsdp", consumes=consumes)
+    state.loop_and_model_agree()
+    state.losses_are_those_without_commands()
+    state.teardown()
 
 
 class Failing:
