@@ -83,8 +83,10 @@ def test_a_holder_that_does_not_beat_loses_the_lease_and_acts_no_more(tmp_path: 
     assert {path.name for path in tmp_path.iterdir()} == {"4", first.unfinished(6).name, lease.FILE_NAME}
 
 
-def test_one_of_many_takers_gets_a_stale_lease(tmp_path: Path, new: New) -> None:
-    plant(tmp_path, "gone")
+@pytest.mark.parametrize("is_stale", [True, False])
+def test_one_of_many_takers_gets_a_stale_lease_or_a_new_one(tmp_path: Path, new: New, is_stale: bool) -> None:
+    if is_stale:
+        plant(tmp_path, "gone")
     takers = [new(0.3) for _ in range(TAKERS)]
     together = threading.Barrier(TAKERS)
 

@@ -108,6 +108,15 @@ def test_two_of_three_hosts_go_on_where_no_preset_fits_all(hosts: Callable[..., 
     awaited(lambda: attempt_with(run, number=3, processes=2))
 
 
+@pytest.mark.slow
+def test_a_supervisor_says_for_whom_it_waits_and_answers_signals(home: Path) -> None:
+    run = Hosts(home, 2)
+    run.start(0)
+    awaited(lambda: "attempt 1 waits: process 1 is not there" in run.said(0))  # after WAITING_SECONDS, 20 s
+    run.supervisors[0].send_signal(signal.SIGTERM)
+    assert run.supervisors[0].wait(timeout=10) == 1, run.said(0)
+
+
 def test_what_another_host_has_written_is_printed_as_text(home: Path) -> None:
     """A supervisor of two waits for the other host. What it finds in the folder instead gives up the run."""
     run = Hosts(home, 2)

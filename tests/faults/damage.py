@@ -140,7 +140,9 @@ def _unreadable(subject: Subject) -> str:
     before = sorted(path.name for path in subject.folder.iterdir())
     result = shardtui("train", "--resume=damage", f"--steps={STEP + 1}", **failing_calls(), **fault)
     assert result.returncode == 1 and "start a new run" not in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr and "cannot be " in result.stderr, result.stderr
     assert sorted(path.name for path in subject.folder.iterdir()) == before
+    assert shardtui("verify", "damage").returncode == 0, "a checkpoint is not good any more"
     return "exit 1, nothing renamed"
 
 

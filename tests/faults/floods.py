@@ -219,4 +219,6 @@ def _blocked(name: str, text: str, ways: Iterator[str]) -> str:
         else:
             shardtui("stop", run.name)
         run.process.wait(DEADLINE + 30)
-        return f"ended within {time.monotonic() - began:.0f} s"
+        seconds = time.monotonic() - began
+        assert seconds < DEADLINE + 30, f"ended after {seconds:.0f} s"
+        return f"ended within {seconds:.0f} s"

@@ -62,12 +62,12 @@ class Launched:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            for event in self.events("EngineStarted")[-1:]:
-                with suppress(ProcessLookupError):
-                    os.kill(event["pid"], signal.SIGKILL)
-        self.process.kill()
+        was_running = self.process.poll() is None
+        self.process.kill()  # first, so that no supervisor starts another engine
         self.process.wait()
+        for event in self.events("EngineStarted")[-1:] if was_running else ():
+            with suppress(ProcessLookupError):
+                os.kill(event["pid"], signal.SIGKILL)
 
     @property
     def directory(self) -> RunDirectory:
@@ -89,7 +89,7 @@ class Launched:
                 self._events.append(json.loads(self._line))
                 self._line = ""
 
-    def until(self, *kinds: str) -> Event:
+    def until(self, *kinds: str, seconds: float = LONGEST) -> Event:
         """Waits for the next event of one of these kinds."""
 
         def following() -> Event | None:
@@ -102,14 +102,14 @@ class Launched:
             assert not is_over, f"it ended before {kinds}: {self.said}"
             return None
 
-        return awaited(following, lambda: f"{kinds}: {self.said[-500:]}", LONGEST)
+        return awaited(following, lambda: f"{kinds}: {self.said[-500:]}", seconds)
 
-    def more(self, kind: str, count: int = 1) -> Self:
+    def more(self, kind: str, count: int = 1, seconds: float = LONGEST) -> Self:
         """Waits for events that are still to come."""
         self._read()
         self._awaited = len(self._events)
         for _ in range(count):
-            self.until(kind)
+            self.until(kind, seconds=seconds)
         return self
 
     def send(self, command: AnyCommand) -> None:
@@ -122,9 +122,9 @@ class Launched:
         """Process id of the newest engine."""
         return self.events("EngineStarted")[-1]["pid"]
 
-    def end(self) -> Finished:
+    def end(self, seconds: float = LONGEST) -> Finished:
         """Waits for its end and returns its output."""
-        code = self.process.wait(LONGEST)
+        code = self.process.wait(seconds)
         return subprocess.CompletedProcess([], code, self._output.read_text(), self.said)
 
     def stop(self) -> Finished:

@@ -33,13 +33,13 @@ class Place:
 
     def killed(self) -> Launched:
         """Returns a run whose engine was killed after it had saved."""
-        first = self.start("first").more("CheckpointSaved", 2)
+        first = self.start("first").more("CheckpointSaved", 2, seconds=DEADLINE)
         _end(first, signal.SIGKILL)
         return first
 
     def resume(self) -> None:
         """Resumes the killed run."""
-        again = self._start("first", "--resume=shared").more("CheckpointSaved", 2)
+        again = self._start("first", "--resume=shared").more("CheckpointSaved", 2, seconds=DEADLINE)
         assert again.events("Restored"), "did not resume"
         assert _end(again) == 0, again.said
 
@@ -50,13 +50,17 @@ class Place:
         (loser,) = [each for each in runs if each.process.poll() is not None]
         assert _is_refused(loser), loser.said
         (winner,) = [each for each in runs if each is not loser]
-        assert _end(winner.more("CheckpointSaved", 2)) == 0, winner.said
+        assert _end(winner.more("CheckpointSaved", 2, seconds=DEADLINE)) == 0, winner.said
 
 
 def run(times: int) -> Iterator[Row]:
     for name, story, seen in (
         ("a second run wants the checkpoints of a live one", _second, "refused, the first saves on"),
-        ("the engine is stopped, and another run begins", _stopped, "taken over; reported, and no more saved"),
+        (
+            "the engine is stopped, and another run begins",
+            _stopped,
+            "taken over; the first reports it, and saves no more",
+        ),
         ("SIGKILL, lock and lease made those of another boot, then `--resume`", _rebooted, "resumed"),
         ("SIGKILL, then two runs begin together", _killed_twice, "one trains, one is refused"),
     ):
@@ -83,23 +87,23 @@ def _is_refused(run: Launched) -> bool:
 
 
 def _second(place: Place) -> None:
-    first = place.start("first").more("CheckpointSaved", 2)
+    first = place.start("first").more("CheckpointSaved", 2, seconds=DEADLINE)
     second = place.start("second")
     second.process.wait(DEADLINE)
     assert _is_refused(second), second.said
     assert not list((place.folder / "second/shardtui/runs").iterdir()), "the refused run left its directory"
-    first.more("CheckpointSaved", 2)
+    first.more("CheckpointSaved", 2, seconds=DEADLINE)
     assert _end(first) == 0, first.said
 
 
 def _stopped(place: Place) -> None:
-    first = place.start("first").more("CheckpointSaved", 2)
+    first = place.start("first").more("CheckpointSaved", 2, seconds=DEADLINE)
     os.kill(first.engine, signal.SIGSTOP)
-    second = place.start("second").more("CheckpointSaved", 2)
+    second = place.start("second").more("CheckpointSaved", 2, seconds=DEADLINE)
     before = len(first.events("CheckpointSaved"))
     os.kill(first.engine, signal.SIGCONT)
     awaited(lambda: LOST in str(first.events("CheckpointFailed")), lambda: first.said, DEADLINE)
-    second.more("CheckpointSaved", 2)
+    second.more("CheckpointSaved", 2, seconds=DEADLINE)
     known = len(first.events("CheckpointSaved"))
     # one was committed, and not yet reported, when it was stopped
     assert known <= before + 1, "saved without the lease"

@@ -35,9 +35,9 @@ def _attacked(attack: Attack) -> str:
         hosts = run.until("EngineReady")["hosts"]
         run.until("StepDone")
         note = attack(run, [host["pid"] for host in hosts])
-        run.more("StepDone", 3)
+        run.more("StepDone", 3, seconds=60)
         run.process.terminate()
-        result = run.end()
+        result = run.end(seconds=90)
     assert result.returncode == 0, result.stderr
     return note
 

@@ -126,17 +126,22 @@ def run(times: int) -> Iterator[Row]:
 
 def _tried(reader: Reader, folder: Path, chance: random.Random, times: int) -> Row:
     outcomes, wrong = Counter[str](), list[str]()
-    for seed in (*reader.seeds, *(dict.fromkeys(reader.seeds[0], text.encode()) for text in reader.invalid)):
+    for seed in reader.seeds:
         restored(folder, seed)
         _read(reader, folder)
-    for _ in range(times):
-        changed(reader, folder, chance)
+    for text in (*reader.invalid, *[None] * times):
+        if text is None:
+            changed(reader, folder, chance)
+        else:
+            restored(folder, dict.fromkeys(reader.seeds[0], text.encode()))
         try:
             outcomes[_read(reader, folder)] += 1
         except BaseException as error:
-            wrong.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            what = "" if text is None else f" of {text[:80]!r}"
+            wrong.append(f"{type(error).__name__}{what}: {' '.join(str(error).split())[:200]}")
             if isinstance(error, KeyboardInterrupt):
                 raise
+    times += len(reader.invalid)
     note = f"{outcomes['read']:,} read, {outcomes['refused']:,} refused"
     return Row(reader.name, times, times - len(wrong), "; ".join([note, *dict.fromkeys(wrong)]))
 

@@ -55,16 +55,18 @@ def test_a_run_ends_and_resumes_while_its_child_lives(model: str) -> None:
 
 
 def test_the_child_of_a_killed_engine_does_not_hold_its_lock(model: str, home: Path) -> None:
-    command = [*SHARDTUI, "train", "--json", "--run=forked", "--steps=1000000", model, *SETTINGS]
+    command = [*SHARDTUI, "train", "--json", "--run=forked", "--steps=1000000", "--checkpoint-every=1", model]
+    command += SETTINGS
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout
     pid = next(event["pid"] for line in process.stdout if (event := json.loads(line))["type"] == "EngineStarted")
-    next(line for line in process.stdout if '"StepDone"' in line)
+    next(line for line in process.stdout if '"CheckpointSaved"' in line)
     os.kill(pid, signal.SIGKILL)
     began = time.monotonic()
     _, errors = process.communicate(timeout=30)
     assert time.monotonic() - began < 10
-    assert (process.returncode, "ended by SIGKILL" in errors) == (1, True)
+    assert (process.returncode, "ended by SIGKILL" in errors, "Traceback" in errors) == (1, True, False)
+    assert "`shardtui train --resume forked` resumes from the checkpoint of step" in errors
     assert states() == {"forked": "crashed"}
 
 

@@ -105,6 +105,17 @@ def test_a_locale_that_cannot_encode_gets_escapes(home: Path) -> None:
     assert run("ls", "--help", **ascii_only).returncode == 0
 
 
+def test_names_in_a_data_set_are_shown_as_text(home: Path) -> None:
+    """The engine, a child process, refuses the file and quotes its fields."""
+    source = home / "source.jsonl"
+    source.write_text(json.dumps({HOSTILE: "text", "\x00\x1b]52;c;eA==\x07": 1}) + "\n")
+    result = answered("train", "--steps=1", f"--data={source}")
+    assert result.returncode == 2
+    assert "\\x1b]0;owned\\x07\\u202e[red]\\x9b31m" in result.stderr
+    assert "\\x1b]52;c;eA==\\x07" in result.stderr
+    assert all(line.isprintable() for line in result.stderr.split("\n"))
+
+
 def test_paths_that_are_not_utf_8_are_used_or_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = os.fsdecode(b"d\xffr")
     texts = home / "texts"
