@@ -15,8 +15,8 @@ CUDNN_HEADS, CUDNN_WIDEST = 8, 128
 """`head_dim` for cuDNN's attention: a multiple of the first, at most the second on all GPUs that have it."""
 RematPolicy = Literal[
     "full",
-    "save_qkv_proj",
     "save_out_proj",
+    "save_qkv_proj",
     "save_dot_except_mlp",
     "save_dot_with_context_except_mlp",
     "save_dot_except_mlpwi",
@@ -27,8 +27,8 @@ RematPolicy = Literal[
 PROJECTIONS = ("qkv_proj", "out_proj")
 KEPT: dict[str, tuple[str, ...]] = {
     "full": (),
-    "save_qkv_proj": ("qkv_proj",),
     "save_out_proj": ("out_proj",),
+    "save_qkv_proj": ("qkv_proj",),
     "save_dot_except_mlp": PROJECTIONS,
     "save_dot_with_context_except_mlp": (*PROJECTIONS, "context"),
     "save_dot_except_mlpwi": (*PROJECTIONS, "mlpwo"),

@@ -74,8 +74,8 @@ def test_a_search_over_slices_keeps_tensor_axes_off_dcn_and_is_as_good_as_the_be
     task, topology = built_in_task("gpt3-175b", "batch_size=64"), load_topology("v5p:4x4x4")
     found = found_by(task, f"2*{topology.name}", *EACH_SETTING)
     assert found[0].verdict == "fits"
-    assert all(row.findings == [] for row in found)
-    assert any("model" in row.mesh for row in found)
+    assert all([*row.mesh] == ["model"] for row in found if row.findings), "of one axis, which has to cross slices"
+    assert any("model" in row.mesh and not row.findings for row in found)
     found = found_by(task, topology.name, *EACH_SETTING)
     known = ranked([estimate_row(task, preset, 64, topology) for preset in load_presets()[0]])
     assert found == ranked(found, "tokens-per-second")
@@ -114,7 +114,7 @@ def test_settings_that_are_free_are_chosen_and_a_kept_batch_that_does_not_fit_is
     assert len({each.get("batch_size") for each in settings}) > 2
     assert not any("accumulate_steps" in each for each in settings), "the batch is as large as fits"
     large = found_by(built_in_task("gpt2", "batch_size=512"), "v5e:2x2", "batch_size")
-    assert {True, "save_qkv_proj"} <= {row.settings.get("remat") for row in large}
+    assert {True, "save_out_proj"} <= {row.settings.get("remat") for row in large}
     task = built_in_task("gpt2", "batch_size=1024")
     found = found_by(task, "v5e:2x2", "batch_size", "remat")
     assert found[0].verdict == "fits"
@@ -182,7 +182,7 @@ def test_the_most_promising_candidate_is_compiled_next_and_the_pick_fits() -> No
 
 @pytest.mark.slow
 def test_the_preset_that_a_search_chose_is_saved_by_name_and_train_takes_it(home: Path) -> None:
-    board = planned(*TINY, "--estimate", "--save=mine")
+    board = planned(*TINY, "--estimate", "--save=mine", "--minutes=1")
     (search,) = board["searches"]
     assert (search["topology"], search["goal"], search["ended"]) == (SLICE, "tokens-per-second", "estimates only")
     assert search["estimated"] > search["finalists"] == len(board["rows"]) > 10
@@ -240,7 +240,7 @@ def test_a_search_goes_on_after_compilations_that_fail(home: Path, compilers: Co
 @pytest.mark.slow
 def test_an_interrupted_search_prints_the_best_so_far(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
-    command = [*SHARDTUI, "plan", *TINY, "--json"]
+    command = [*SHARDTUI, "plan", *TINY, "--minutes=1", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     compilers.wait_for(1)
     process.send_signal(signal.SIGINT)
