@@ -276,13 +276,13 @@ def batch(step, batch_size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["dp-tp4", "dp"])
-def test_user_models_are_estimated_from_their_trace(preset: str) -> None:
+def test_user_models_are_estimated_from_their_trace() -> None:
+    """Under `dp`, which the compilers for CPU and TPU reduce alike."""
     task = task_of(f"{FOLDER}/transformer.py:language_model", "batch_size=16", "blocks=1")
     slice_ = load_topology("v5e:2x4")
-    refused, row = (estimate_row(task, load_preset(name), 8, slice_) for name in ("fsdp4-model16", preset))
+    refused, row = (estimate_row(task, load_preset(name), 8, slice_) for name in ("fsdp4-model16", "dp"))
     assert (refused.verdict, refused.estimate) == ("infeasible", None)
-    cost, compiled = row.estimate, compile_program(task, place(task, load_preset(preset), jax.devices())).description
+    cost, compiled = row.estimate, compile_program(task, place(task, load_preset("dp"), jax.devices())).description
     memory, found = compiled.memory, compiled.collectives
     assert cost and memory and found and cost.basis == "traced" and not row.no_estimate
     assert cost.argument_bytes == memory.arguments
