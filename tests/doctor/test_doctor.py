@@ -209,7 +209,7 @@ def test_the_report_has_no_names_and_compares_with_another(
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.core
+@pytest.mark.slow
 def test_simulated_devices_are_fine(state: Path) -> None:
     """Trains, switches, kills, resumes and traces, and leaves no run behind."""
     command = [*SHARDTUI, "doctor", "--train", "--json", "--devices", "4"]

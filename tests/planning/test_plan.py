@@ -327,7 +327,7 @@ async def test_invalid_input_says_why_and_stays_in_its_field(home: Path, monkeyp
         await until(lambda: app.current_mode == "watch", "a digit leaves the view again")
 
 
-@pytest.mark.core
+@pytest.mark.slow
 async def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     plan_cache.store_cost(tiny_config(), load_preset("dp"), load_topology(SLICE), kept(step_seconds=1e-7))

@@ -129,13 +129,8 @@ def test_a_value_of_the_batch_is_named(users: Scene) -> None:
     assert found and (found.name, found.kind, found.indices) == ("batch.weight", "batch", [[11]]), "a NaN, not the inf"
 
 
-@pytest.mark.parametrize(
-    "preset",
-    [
-        pytest.param("fsdp-tp2-explicit", marks=pytest.mark.core),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("dp-tp4", "dp-tp2-pp2")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["fsdp-tp2-explicit", "dp-tp4", "dp-tp2-pp2"])
 def test_the_layer_is_named(preset: str) -> None:
     task, placement, state = scene(Task(tiny_config(model=tiny_model(layers=4)), "cpu"), preset)
     batch = jax.device_put(tokens(task), placement.batch_shardings)

@@ -38,7 +38,7 @@ def test_a_mesh_shrinks_along_its_first_axes(preset: str, devices: int, sizes: d
     assert (shrunk.sizes(devices), shrunk.size_problem(devices)) == (sizes, None)
 
 
-@pytest.mark.core
+@pytest.mark.slow
 def test_a_run_keeps_its_preset_or_finds_one_that_fits() -> None:
     plain = tiny_config(preset="dp-tp2")
     assert fitted(plain, 4) == Fitted(plain)
