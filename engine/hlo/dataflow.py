@@ -5,7 +5,7 @@ sums of gradients also through elementwise ones, to the outputs that they update
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 
 from .live_values import ELEMENTWISE
 from .module import BODY, CALLERS, Computation, Instruction, Module, number
@@ -26,6 +26,8 @@ MAX_STEPS = 1000
 
 Value = tuple[str, str]
 """The names of a computation and of an instruction in it."""
+Follows = Callable[[Instruction, str], bool]
+"""Whether an instruction moves its operand of this name to its result."""
 
 
 def is_product(instruction: Instruction) -> bool:
@@ -58,26 +60,18 @@ class Dataflow:
         """Returns the indices of the program's results that are computed element by element from a value: the result
         of an instruction, or element `index` of its tuple."""
         found = [(where.name, name), *self._outside(where.name, name)]
-        values = [
-            (at, user.name)
-            for at, each in found
-            for user in self.users(at, each)
-            if user.opcode == "get-tuple-element" and _index(user) == index
-        ]
+        elements = [element for value in found for element in self._elements(*value, {index})]
         root = self._computations[self._entry].root
         return {
-            index
-            for (at, each), user in self._reached(values or found, _is_updated)
+            output
+            for (at, each), user in self._reached(elements or found, _is_updated)
             if user is root and at == self._entry
-            for index, operand in enumerate(user.operands)
+            for output, operand in enumerate(user.operands)
             if operand == each
         }
 
-    def _reached(
-        self, values: Sequence[Value], follows: Callable[[Instruction, str], bool]
-    ) -> Iterator[tuple[Value, Instruction]]:
-        """Yields the values that these are moved to, each with its users. `follows`: whether the result of a user is
-        one."""
+    def _reached(self, values: Sequence[Value], follows: Follows) -> Iterator[tuple[Value, Instruction]]:
+        """Yields the values that these are moved to, each with its users."""
         waiting, seen = [*values], set(values)
         while waiting and len(seen) < MAX_STEPS:
             at, found = waiting.pop()
@@ -154,16 +148,18 @@ class Dataflow:
         source = found.instructions.get(element.operand)
         return source is not None and source.opcode == "parameter" and self._callers[body][1].opcode == "while"
 
-    def _results(
-        self, where: str, name: str, user: Instruction, follows: Callable[[Instruction, str], bool]
-    ) -> Iterator[Value]:
+    def _elements(self, where: str, name: str, indices: Set[int]) -> Iterator[Value]:
+        """These elements of a tuple."""
+        for user in self.users(where, name):
+            if user.opcode == "get-tuple-element" and _index(user) in indices:
+                yield where, user.name
+
+    def _results(self, where: str, name: str, user: Instruction, follows: Follows) -> Iterator[Value]:
         """One step forward: the values that `user` moves this one to."""
         if user.opcode == "tuple" or (user.type.startswith("(") and user.opcode in SUMS and follows(user, name)):
             taken = {index for index, operand in enumerate(user.operands) if operand == name}
-            for place, same in [(where, user.name), *self._same_tuples(where, user, follows)]:
-                for element in self.users(place, same):
-                    if element.opcode == "get-tuple-element" and _index(element) in taken:
-                        yield place, element.name
+            for same in [(where, user.name), *self._same_tuples(where, user, follows)]:
+                yield from self._elements(*same, taken)
         elif follows(user, name):
             yield where, user.name
             yield from self._outside(where, user.name)
@@ -174,9 +170,7 @@ class Dataflow:
                 if _parameter(each) in taken:
                     yield called, each.name
 
-    def _same_tuples(
-        self, where: str, built: Instruction, follows: Callable[[Instruction, str], bool]
-    ) -> Iterator[Value]:
+    def _same_tuples(self, where: str, built: Instruction, follows: Follows) -> Iterator[Value]:
         """The tuple under its other names: in loops that start with it, and outside the fusion that returns it."""
         for loop in self.users(where, built.name):
             if loop.opcode == "while" and follows(loop, built.name) and (body := loop.attribute(BODY)):
