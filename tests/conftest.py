@@ -18,7 +18,11 @@ os.environ.setdefault(  # a fraction of the compile time, the same partitioner; 
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     " --xla_cpu_parallel_codegen_split_count=1"
-    + (" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""),
+    + (
+        " --xla_cpu_use_fusion_emitters=false"
+        if version("jaxlib").startswith("0.10.")
+        else " --xla_cpu_opt_preset=FAST_COMPILE"
+    ),
 )
 
 from collections import Counter

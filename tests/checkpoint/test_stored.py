@@ -117,7 +117,11 @@ def problems(root: Path, config: RunConfig) -> list[str]:
     return found.problems
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer",
+    [pytest.param(OPTIMIZERS["factored"], marks=pytest.mark.core), OPTIMIZERS["all other kinds"]],
+    ids=OPTIMIZERS,
+)
 def test_every_array_of_a_users_model_is_found(tmp_path: Path, optimizer: str) -> None:
     config = config_of(tmp_path / "model" / "own.py", optimizer)
     save(tmp_path / "saved", config)

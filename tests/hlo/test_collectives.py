@@ -89,7 +89,9 @@ def test_data_parallelism_and_fsdp_send_the_bytes_of_the_formulas(programs: dict
     assert total(sharded.collectives, "all-reduce", "fsdp") == size
 
 
-@pytest.mark.parametrize("preset", ["dp", "fsdp", "hsdp", "fsdp-tp2", "dp-tp2-pp2"])
+@pytest.mark.parametrize(
+    "preset", ["dp", "fsdp", "fsdp-tp2", "dp-tp2-pp2", pytest.param("hsdp", marks=pytest.mark.core)]
+)
 def test_the_gradient_that_a_reduction_sums_is_named(programs: dict[str, CompiledPreset], preset: str) -> None:
     program = programs[preset].description
     parameters = {array.name for array in program.arrays if array.kind == "parameter"}

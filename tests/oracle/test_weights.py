@@ -39,7 +39,7 @@ def loaded(folder: Path, preset: str = "fsdp-tp2") -> tuple[Task, TrainState]:
     choice = choose_model(f"hf:{folder}")
     task = Task(tiny_config(model=choice.model), "cpu")
     shardings = place(task, load_preset(preset), jax.devices()).state_shardings
-    state = jax.tree.map(lambda a, s: jax.device_put(jnp.zeros(a.shape, a.dtype), s), task.abstract_state, shardings)
+    state = jax.tree.map(lambda a, s: jax.device_put(np.zeros(a.shape, a.dtype), s), task.abstract_state, shardings)
     return task, with_weights(state, msgspec.structs.replace(task.config, weights=choice.weights))
 
 

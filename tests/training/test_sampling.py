@@ -49,7 +49,10 @@ def test_bytes_are_the_most_probable_ones_of_a_window_that_moves() -> None:
 
 @pytest.mark.parametrize(
     "preset",
-    ["fsdp-tp2-explicit", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pp2", "sp2", "hsdp", "tp"))],
+    [
+        pytest.param("fsdp-tp2-explicit", marks=pytest.mark.core),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("pp2", "sp2", "hsdp", "tp")),
+    ],
 )
 def test_samples_are_the_same_under_every_layout(preset: str) -> None:
     task = Task(tiny_config(), "cpu")

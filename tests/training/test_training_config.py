@@ -101,7 +101,7 @@ def test_optimizers_are_those_of_optax_and_only_matrices_decay(name: str) -> Non
         for number in range(3):
             keys = iter(jax.random.split(jax.random.key(number)))
             gradients = jax.tree.map(lambda x, keys=keys: jax.random.normal(next(keys), x.shape), end)
-            updates, state = each.update(gradients, state, end)
+            updates, state = jax.jit(each.update)(gradients, state, end)
             end = optax.apply_updates(end, updates)
         ends.append(end)
     jax.tree.map(np.testing.assert_array_equal, *ends)

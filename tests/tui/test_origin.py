@@ -294,7 +294,7 @@ def test_a_program_that_cannot_be_explained_is_refused_after_the_ui_has_closed(f
     assert b"Traceback" not in terminal.output
 
 
-@pytest.mark.parametrize("ends", ["key", "hang-up"])
+@pytest.mark.parametrize("ends", ["key", pytest.param("hang-up", marks=pytest.mark.core)])
 def test_the_process_that_explains_ends_with_the_ui(folder: Path, ends: str) -> None:
     terminal = opened(folder, "slow")
     terminal.until(lambda text: "explaining … 1 s" in text, "the wait")

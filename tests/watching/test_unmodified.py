@@ -99,7 +99,9 @@ except SystemExit as error:
     ("ending", "status", "event"),
     [
         ("", 0, wire.EngineStopped(step=4, reason="finished")),
-        ("sys.exit(3)", 3, wire.Failed(problems=["exited with status 3"], refused=False)),
+        pytest.param(
+            "sys.exit(3)", 3, wire.Failed(problems=["exited with status 3"], refused=False), marks=pytest.mark.core
+        ),
         ("sys.exit('no data')", 1, wire.Failed(problems=["exited with status 1: no data"], refused=False)),
     ],
 )

@@ -214,7 +214,7 @@ def replace(path: Path) -> None:
     ("change", "elsewhere"),
     [
         (shutil.rmtree, True),
-        (replace, False),
+        pytest.param(replace, False, marks=pytest.mark.core),
         pytest.param(shutil.rmtree, False, marks=pytest.mark.slow),
         pytest.param(replace, True, marks=pytest.mark.slow),
     ],
