@@ -48,7 +48,8 @@ class Mlp(nnx.Module):
             hidden = self.activation(hidden)
         else:
             gate = observe(self.gate(x, out_sharding=sharding), *self._tokens, "mlp", name="blocks.mlp.gate")
-            hidden = self.activation(checkpoint_name(gate, "mlpwi")) * hidden
+            gate, hidden = jax.lax.optimization_barrier((checkpoint_name(gate, "mlpwi"), hidden))
+            hidden = jax.lax.optimization_barrier(self.activation(gate) * hidden)
         hidden = shard(hidden, *self._tokens, "mlp", name="blocks.mlp.hidden")
         sharding = out_sharding(x.shape, *self._tokens, "activation_embed")
         return checkpoint_name(self.down(hidden, out_sharding=sharding), "mlpwo")

@@ -1,4 +1,8 @@
-"""The linear maps of a block, and its norms: LayerNorm and RMSNorm, over the width, or over queries and keys."""
+"""The linear maps of a block, and its norms: LayerNorm and RMSNorm, over the width, or over queries and keys.
+
+What is elementwise between two products runs once, as an operation of its own, where a barrier separates it from them.
+The TPU compiler would fuse it into each product that reads it, and there compute it again for each of its tiles.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +14,15 @@ from ..spec.model_config import ModelConfig
 
 INIT_STDDEV = 0.02
 """From Radford et al. 2019, as is the factor 1/√(2·layers) for projections into the residual stream."""
+
+
+@jax.custom_vjp
+def with_gradient_apart(x: jax.Array) -> jax.Array:
+    """Returns `x`; a barrier separates the product that yields its gradient from what reads it."""
+    return x
+
+
+with_gradient_apart.defvjp(lambda x: (x, None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),))
 
 
 def projection(
@@ -83,7 +96,7 @@ def heads_norm(config: ModelConfig, heads: int, axis: str, dtype: DTypeLike) -> 
 
 def apply_norm(norm: Norm, x: jax.Array, name: str, is_split: bool = False) -> jax.Array:
     """Applies `norm` to [B, T, D]. `is_split`: each device computes its part of the width, which is then gathered."""
-    x = norm(x)
+    x = with_gradient_apart(norm(x))
     if is_split:
         x = hinted(x, "batch", "seq", "saved_embed")
     return shard(x, "batch", "seq", "activation_embed", name=name)
