@@ -124,18 +124,18 @@ def _on_device(
     *into, down = kernels
     experts, per_token = len(down), chosen.shape[-1]
     first = jax.lax.axis_index(expert_axes) * experts if expert_axes else 0
-    own = chosen.reshape(-1) - first  # [N]
+    own = jnp.moveaxis(chosen, -1, 0).reshape(-1) - first  # [N], N = K·b·t
     own = jnp.where((own >= 0) & (own < experts), own, experts)  # rows of other devices' experts last
     order = jnp.argsort(own)
     sizes = jnp.bincount(own, length=experts + 1)[:experts]
     used = (jnp.arange(len(own)) < sizes.sum())[:, None]  # a ragged product defines no rows behind its groups
-    rows = jnp.repeat(x.reshape(-1, x.shape[-1]), per_token, axis=0)
+    rows = jnp.tile(x.reshape(-1, x.shape[-1]), (per_token, 1))
     rows = jnp.where(used, _permuted(rows, order), 0)
     hidden = [checkpoint_name(jax.lax.ragged_dot(rows, kernel, sizes), "mlpwi") for kernel in into]
     rows = activation(hidden[-1]) * hidden[0] if len(hidden) == 2 else activation(hidden[0])
     rows = checkpoint_name(jax.lax.ragged_dot(rows, down, sizes), "mlpwo")
-    rows = _permuted(jnp.where(used, rows, 0), jnp.argsort(order)).reshape(*chosen.shape, -1)  # [b, t, K, D]
-    return jnp.einsum("BTK,BTKD->BTD", weights, rows)
+    rows = _permuted(jnp.where(used, rows, 0), jnp.argsort(order)).reshape(per_token, *x.shape)
+    return jnp.einsum("BTK,KBTD->BTD", weights, rows)
 
 
 def _permuted(rows: jax.Array, order: jax.Array) -> jax.Array:
