@@ -1,4 +1,8 @@
-"""`remat = "auto"`: the least recomputation whose memory fits the devices."""
+"""`remat = "auto"`: the policy that recomputes least and fits the devices' memory.
+
+Even where all activations fit, it is not "none": by the TPU compiler's estimates, what is elementwise is computed again
+in less time than written and read. Llama-2 7B on v5p:2x2x2 takes 1.36 s with `minimal_with_context`, 1.41 s with none.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -19,12 +23,10 @@ def usable(capacities: Iterable[int | None], margin: float) -> int | None:
     return int(min(known) * (1 - margin)) if known else None
 
 
-def fitting_remats(
-    task: Task, devices: Sequence[jax.Device], capacity: int | None, preset: Preset
-) -> Iterator[bool | str]:
+def fitting_remats(task: Task, devices: Sequence[jax.Device], capacity: int | None, preset: Preset) -> Iterator[str]:
     """Yields the remat policies but `full` whose traced step fits `capacity` bytes, those that recompute least first.
     None does if the capacity is unknown, or the step cannot be traced. A trace takes about a second."""
-    for remat in (False, *reversed(POLICIES)) if capacity is not None else ():
+    for remat in reversed(POLICIES) if capacity is not None else ():
         tried = Task(task.config.with_remat(remat), task.platform)
         with suppress(UserError):
             if traced_cost(tried, preset, len(devices), None, devices).peak_bytes <= (capacity or 0):

@@ -95,7 +95,7 @@ class Compiler:
         devices: Sequence[jax.Device],
         presets_folder: Path,
         keep_bytes: int = KEEP_PROGRAMS,
-        remats: Callable[[Preset], Iterable[bool | str]] | None = None,
+        remats: Callable[[Preset], Iterable[str]] | None = None,
         capacity: int | None = None,
     ) -> None:
         """`presets_folder` is for presets created during the run, `keep_bytes` is host memory for kept programs.

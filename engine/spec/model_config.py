@@ -94,7 +94,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     remat: bool | RematPolicy | Literal["auto"] = False
     """Recompute each block's activations in the backward pass instead of keeping them: `true` is `full`, all but the
     block's input. The other policies, by MaxText's names, also keep results of matmuls. `auto`: in training, for each
-    preset the least recomputation whose memory fits the devices; elsewhere `full`."""
+    preset the policy that recomputes least and fits the devices' memory; elsewhere `full`."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """The dtype of the computation; parameters are float32. `auto`: bfloat16 on accelerators, float32 on CPU."""
     attention: Literal["auto", "plain", "splash", "cudnn", "ring"] = "auto"

@@ -28,7 +28,7 @@ def _settings(config: RunConfig, chosen: bool | str | None) -> Iterator[str]:
         yield f"z-loss {training.z_loss:g}"
     if isinstance(config.model, ModelConfig) and config.model.remat:
         is_chosen = config.has_automatic_remat and chosen is not None
-        yield remat_words(config.model.remat) + (f": {chosen or 'none'}" if is_chosen else "")
+        yield remat_words(config.model.remat) + (f": {chosen}" if is_chosen else "")
     if training.accumulate_steps > 1:
         yield f"{training.accumulate_steps} micro-batches"
 

@@ -19,14 +19,16 @@ from ..conftest import tiny_config
 GPT_2 = config("remat=auto", "batch_size=64", name="gpt2")
 
 
-def tried(capacity: int | None) -> list[bool | str]:
+def tried(capacity: int | None) -> list[str]:
     return list(fitting_remats(Task(GPT_2, "tpu"), jax.devices(), capacity, load_preset("fsdp")))
 
 
 @pytest.mark.slow
 def test_the_policies_that_fit_are_tried_by_how_little_they_recompute() -> None:
     fitting = tried(2_500_000_000)
-    assert fitting == [policy for policy in reversed(POLICIES) if policy in fitting] and 1 < len(fitting) < 7
+    assert fitting == [policy for policy in reversed(POLICIES) if policy in fitting] and 1 < len(fitting) < len(
+        POLICIES
+    )
     tasks = [Task(GPT_2.with_remat(remat), "tpu") for remat in (*fitting, "full")]
     flops = [traced_work(task, load_preset("fsdp"), jax.devices()).flops for task in tasks]
     assert flops == sorted(flops)
@@ -46,7 +48,7 @@ def test_what_the_compiler_says_does_not_fit_is_not_trained_with(tmp_path: Path)
     task = Task(tiny_config().with_remat("auto"), "cpu")
     chosen = {}
     for capacity in (None, 10**9, 1):
-        compiler = Compiler(task, {}, jax.devices(), tmp_path, remats=lambda _: [False], capacity=capacity)
+        compiler = Compiler(task, {}, jax.devices(), tmp_path, remats=lambda _: ["minimal"], capacity=capacity)
         try:
             program = compiler.compiled("dp")
         finally:
@@ -55,11 +57,9 @@ def test_what_the_compiler_says_does_not_fit_is_not_trained_with(tmp_path: Path)
         assert isinstance(model, ModelConfig)
         assert program.description.remat == model.remat
         chosen[capacity] = model.remat
-    assert chosen == {None: False, 10**9: False, 1: "full"}
+    assert chosen == {None: "minimal", 10**9: "minimal", 1: "full"}
 
 
-@pytest.mark.parametrize(
-    ("chosen", "words"), [(None, "remat auto"), (False, "remat auto: none"), ("minimal", "remat auto: minimal")]
-)
-def test_the_choice_is_said(chosen: bool | str | None, words: str) -> None:
+@pytest.mark.parametrize(("chosen", "words"), [(None, "remat auto"), ("minimal", "remat auto: minimal")])
+def test_the_choice_is_said(chosen: str | None, words: str) -> None:
     assert training_words(GPT_2, chosen) == words
