@@ -102,9 +102,9 @@ def _of_engine(examination: Examination) -> Iterator[Check]:
     ):
         assert process.stdout
         while True:
-            timer = Timer(LONGEST_SECONDS, process.kill)
+            began, timer = time.monotonic(), Timer(LONGEST_SECONDS, process.kill)
             timer.start()
-            began, line = time.monotonic(), process.stdout.readline()
+            line = process.stdout.readline()
             timer.cancel()
             if not line:
                 break
