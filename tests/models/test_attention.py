@@ -13,6 +13,7 @@ from jax import Array
 from jax.sharding import AxisType
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.hlo.traffic import Flow, flows
+from shardtui.engine.models.attention import rotated
 from shardtui.engine.models.attention_kernels import ORDINARY, Scores, attend
 from shardtui.engine.models.flops import flops
 from shardtui.engine.models.sizes import AttentionKernels, attention_kernels
@@ -23,7 +24,7 @@ from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state, compile_program
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
-from shardtui.engine.spec.model_config import AttentionKernel
+from shardtui.engine.spec.model_config import AttentionKernel, Rope
 from shardtui.engine.spec.preset import Axes, Preset
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 
@@ -67,6 +68,19 @@ def values_and_gradients(kernel: AttentionKernel, inputs: list[Array], scores: S
 def random_inputs(seq: int, heads: int, kv_heads: int, width: int, dtype: type) -> list[Array]:
     shapes = (2, seq, heads, width), (2, seq, 2, kv_heads, width), (2, seq, heads, width)
     return [jax.random.normal(jax.random.key(number), shape, dtype) for number, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_halves_of_heads_are_swapped_on_tpu_as_elsewhere(dtype: str) -> None:
+    x, other = jax.random.normal(jax.random.key(0), (2, 2, 16, 4, 64)).astype(dtype)
+
+    @partial(jax.jit, static_argnums=1)
+    def turned(x: Array, is_on_tpu: bool) -> tuple[Array, Array]:
+        end, back = jax.vjp(lambda x: rotated(x, Rope(), is_on_tpu), x)
+        return end, *back(other)
+
+    for found, expected in zip(turned(x, True), turned(x, False), strict=True):
+        np.testing.assert_allclose(np.float32(found), np.float32(expected), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
