@@ -52,8 +52,8 @@ TINY = [*SETTINGS, f"--topology={SLICE}", "--search"]
 EACH_SETTING = ("batch_size", "remat", "accumulate_steps")
 
 
-def found_by(task: Task, topology: str, *kept: str, goal: Goal = "tokens-per-second") -> list[Row]:
-    return Search(task, load_topology(topology), SearchRequest(goal=goal, kept=list(kept), minutes=2)).rows([])
+def found_by(task: Task, topology: str, *kept: str, goal: Goal = "tokens-per-second", minutes: float = 2) -> list[Row]:
+    return Search(task, load_topology(topology), SearchRequest(goal=goal, kept=list(kept), minutes=minutes)).rows([])
 
 
 def test_every_mesh_of_up_to_three_axes_is_tried_once_and_chatty_axes_stay_inside_a_slice() -> None:
@@ -113,7 +113,7 @@ def test_settings_that_are_free_are_chosen_and_a_kept_batch_that_does_not_fit_is
     settings = [row.settings for row in found_by(task, "v5e:2x2")]
     assert len({each.get("batch_size") for each in settings}) > 2
     assert not any("accumulate_steps" in each for each in settings), "the batch is as large as fits"
-    large = found_by(built_in_task("gpt2", "batch_size=512"), "v5e:2x2", "batch_size")
+    large = found_by(built_in_task("gpt2", "batch_size=512"), "v5e:2x2", "batch_size", minutes=10)
     assert {True, "save_out_proj"} <= {row.settings.get("remat") for row in large}
     task = built_in_task("gpt2", "batch_size=1024")
     found = found_by(task, "v5e:2x2", "batch_size", "remat")
