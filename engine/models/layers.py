@@ -1,7 +1,7 @@
 """The linear maps of a block, and its norms: LayerNorm and RMSNorm, over the width, or over queries and keys.
 
-What is elementwise between two products runs once, as an operation of its own, where a barrier separates it from them.
-The TPU compiler would fuse it into each product that reads it, and there compute it again for each of its tiles.
+Barriers keep elementwise operations out of the products beside them. The TPU compiler would fuse them into each product
+that reads them, and compute them again for each of its tiles.
 """
 
 import jax
@@ -17,12 +17,12 @@ INIT_STDDEV = 0.02
 
 
 @jax.custom_vjp
-def with_gradient_apart(x: jax.Array) -> jax.Array:
-    """Returns `x`; a barrier separates the product that yields its gradient from what reads it."""
+def gradient_barrier(x: jax.Array) -> jax.Array:
+    """Returns `x`, with an optimization barrier on its gradient."""
     return x
 
 
-with_gradient_apart.defvjp(lambda x: (x, None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),))
+gradient_barrier.defvjp(lambda x: (x, None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),))
 
 
 def projection(
@@ -96,7 +96,7 @@ def heads_norm(config: ModelConfig, heads: int, axis: str, dtype: DTypeLike) -> 
 
 def apply_norm(norm: Norm, x: jax.Array, name: str, is_split: bool = False) -> jax.Array:
     """Applies `norm` to [B, T, D]. `is_split`: each device computes its part of the width, which is then gathered."""
-    x = with_gradient_apart(norm(x))
+    x = gradient_barrier(norm(x))
     if is_split:
         x = hinted(x, "batch", "seq", "saved_embed")
     return shard(x, "batch", "seq", "activation_embed", name=name)

@@ -26,9 +26,7 @@ def tried(capacity: int | None) -> list[str]:
 @pytest.mark.slow
 def test_the_policies_that_fit_are_tried_by_how_little_they_recompute() -> None:
     fitting = tried(2_500_000_000)
-    assert fitting == [policy for policy in reversed(POLICIES) if policy in fitting] and 1 < len(fitting) < len(
-        POLICIES
-    )
+    assert fitting == [policy for policy in reversed(POLICIES) if policy in fitting] and 1 < len(fitting) < 7
     tasks = [Task(GPT_2.with_remat(remat), "tpu") for remat in (*fitting, "full")]
     flops = [traced_work(task, load_preset("fsdp"), jax.devices()).flops for task in tasks]
     assert flops == sorted(flops)

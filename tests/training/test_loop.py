@@ -337,7 +337,7 @@ def machine() -> Iterator[type[LoopMachine]]:
 
 @pytest.mark.core
 def test_the_loop_agrees_with_the_model_under_random_commands_and_failures(machine: type[LoopMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=8, stateful_step_count=12, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=12, stateful_step_count=12, deadline=None))
 
 
 @pytest.mark.slow
