@@ -65,6 +65,7 @@ SETTINGS = [f"--set={setting}" for setting in TINY]
 LEAST_MODEL = f"{Path(__file__).with_name('least_model.py')}:LeastModel"
 LEAST = [f"--model={LEAST_MODEL}", "--seq-len=16", "--batch-size=8", f"--data={__file__}"]
 """The same for a model that is traced and compiled in a fraction of the time."""
+PACED_FILE = Path(__file__).with_name("paced_model.py")
 WITH_DROPOUT = "--set=dropout=0.1"
 
 
@@ -201,6 +202,12 @@ def tiny_config(**changes: object) -> RunConfig:
 def least_config(**changes: object) -> RunConfig:
     """Returns the same for the model of `LEAST`."""
     return tiny_config(model_name="least", model=user_model(LEAST_MODEL)[0], **changes)
+
+
+def paced_config(**changes: object) -> RunConfig:
+    """Returns the same for a model that takes 20 ms a step."""
+    model = user_model(f"{PACED_FILE}:LeastModel")[0]
+    return tiny_config(model_name="paced", model=model, data=None, **changes)
 
 
 def built_in_task(name: str, *settings: str, platform: str = "tpu") -> Task:

@@ -110,6 +110,7 @@ def test_a_killed_process_is_reported_and_the_run_resumes_on_one(
     assert named(resumed, "Restored")[0]["step"] == kept
 
 
+@pytest.mark.core
 def test_differences_between_hosts_are_reported(home: Path, engines: Engines, coordinator: str) -> None:
     (home / "one.txt").write_text("one text " * 1000)
     (home / "other.txt").write_text("the other " * 1000)

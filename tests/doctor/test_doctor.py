@@ -36,7 +36,9 @@ def one_percent_more(function: Callable[..., jax.Array]) -> Callable[..., jax.Ar
     return lambda *arguments, **options: function(*arguments, **options) * 1.01
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.core), "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param("float32", marks=pytest.mark.core), pytest.param("bfloat16", marks=pytest.mark.slow)]
+)
 def test_an_experts_kernel_that_is_one_percent_off_is_named(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """Also in bfloat16, whose rounding alone is as large."""
     monkeypatch.setattr(kernels, "DTYPES", (dtype,))

@@ -16,7 +16,7 @@ from ..conftest import WIDE, tiny_config
 from ..program.test_inspection import ACTIVATIONS
 
 Explained = Callable[[str], Explanation]
-PRESETS = (pytest.param("dp", marks=pytest.mark.core), "fsdp-tp2", "pitfall-same-axis")
+PRESETS = (*(pytest.param(name, marks=pytest.mark.core) for name in ("dp", "pitfall-same-axis")), "fsdp-tp2")
 SPLIT_SEQUENCE, *OTHERS = (pytest.param(name, marks=pytest.mark.slow) for name in ("dp-sp2", "tp", "fsdp", "fsdp-1d"))
 
 

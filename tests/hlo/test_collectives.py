@@ -90,7 +90,8 @@ def test_data_parallelism_and_fsdp_send_the_bytes_of_the_formulas(programs: dict
 
 
 @pytest.mark.parametrize(
-    "preset", ["dp", "fsdp", "fsdp-tp2", "dp-tp2-pp2", pytest.param("hsdp", marks=pytest.mark.core)]
+    "preset",
+    ["dp", "fsdp", "fsdp-tp2", *(pytest.param(name, marks=pytest.mark.core) for name in ("dp-tp2-pp2", "hsdp"))],
 )
 def test_the_gradient_that_a_reduction_sums_is_named(programs: dict[str, CompiledPreset], preset: str) -> None:
     program = programs[preset].description

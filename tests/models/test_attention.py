@@ -136,6 +136,7 @@ def test_the_ring_has_the_values_and_gradients_of_plain_attention(
         np.testing.assert_allclose(one, other, atol=tolerance * max(1, np.abs(other).max()))
 
 
+@pytest.mark.core
 def test_plain_attention_of_a_long_sequence_leaves_out_blocks_above_the_diagonal() -> None:
     """In values and gradients it is attention of all queries at once, with three eighths of the products left out."""
     seq, width = 2048, 8

@@ -169,10 +169,11 @@ def guides_losses(model: str, task: Task, count: int) -> list[float]:
             ("dp-tp4", "tp"),
             {"dot1.kernel": [[], ["model"]], "nu.w2": [["model"], []], "batch.x": [["data"], []]},
         ),
-        (
+        pytest.param(
             "dot_relu_dot.py:LogicalDotReluDot",
             ("fsdp-tp2", "dp"),
             {"dot1.kernel": [["fsdp"], ["model"]], "mu.w2": [["model"], ["fsdp"]], "batch.y": [["fsdp"], []]},
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             "transformer.py:language_model",

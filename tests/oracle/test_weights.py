@@ -130,6 +130,7 @@ def test_an_index_that_names_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert "index.json: cannot be read: Object missing required field `weight_map`" in problem
 
 
+@pytest.mark.core
 def test_a_run_starts_from_the_weights(tmp_path: Path) -> None:
     tensors = written("LlamaForCausalLM", tmp_path)
     choice = choose_model(f"hf:{tmp_path}")

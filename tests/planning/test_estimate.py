@@ -148,6 +148,7 @@ def work(task: Task, name: str) -> float:
     return 8 * traced_work(task, load_preset(name), jax.devices()).flops
 
 
+@pytest.mark.core
 def test_flops_are_those_of_the_model_where_no_device_repeats_anothers(task: Task) -> None:
     assert work(task, "dp-tp2") == pytest.approx(task.flops_per_step, rel=0.02)
     assert work(task, "data4-model2-whole.heads") > 1.3 * task.flops_per_step, "attention is repeated"

@@ -190,6 +190,7 @@ def test_without_the_compiler_one_line_says_how_to_install_it(home: Path, compil
     assert "traced" in result.stdout
 
 
+@pytest.mark.core
 def test_progress_and_failures_are_reported(home: Path, compilers: Compilers) -> None:
     compilers.install(KILLED)
     result = run(*TINY, "--preset=dp", "--preset=fsdp")

@@ -323,6 +323,7 @@ def fitted(config: RunConfig) -> list[Row]:
     return planner.board.rows
 
 
+@pytest.mark.core
 def test_the_largest_batch_and_each_change_that_may_help_are_compiled(home: Path, compilers: Compilers) -> None:
     compilers.install(FAILS)
     keep_all()

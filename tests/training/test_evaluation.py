@@ -36,7 +36,11 @@ def held_out_loss(task: Task, preset: str, batch: Batch) -> float:
 
 
 @pytest.mark.parametrize(
-    "preset", ["fsdp-tp2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pp2", "sp2"))]
+    "preset",
+    [
+        pytest.param("fsdp-tp2", marks=pytest.mark.core),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("pp2", "sp2")),
+    ],
 )
 def test_the_held_out_loss_is_that_of_a_plain_forward_pass_under_every_kind_of_preset(preset: str) -> None:
     task = Task(tiny_config(model=tiny_model(dropout=0.5), evaluation=SHARE), "cpu")

@@ -35,6 +35,7 @@ def sampler(task: Task, preset: str) -> Callable[..., bytes]:
     return partial(compile_sampler(task, placement).sample, state)
 
 
+@pytest.mark.core
 def test_bytes_are_the_most_probable_ones_of_a_window_that_moves() -> None:
     task, prompt, count = Task(tiny_config(), "cpu"), b"def f(x):", 20
     params = jax.jit(task.initial_state)().params

@@ -22,7 +22,7 @@ from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.widgets.preset_list import FOLDED, PresetList, group_of
 from textual.pilot import Pilot
 
-from ..conftest import least_config, tiny_config
+from ..conftest import least_config, paced_config, tiny_config
 from ..schemas import checked_lines
 from .recordings import recorded
 
@@ -97,7 +97,7 @@ async def stop(app: ShardtuiApp) -> None:
 
 
 async def test_start_switch_pause_step_detach_attach_stop(home: Path) -> None:
-    directory = run_directory.create(least_config())
+    directory = run_directory.create(paced_config())
     async with shown(directory, True, (140, 40)) as (app, pilot):
         await until(lambda: app.state.step >= 5, "steps")
         assert "● training" in status(app) and "data 8 × model 1" in status(app)
@@ -157,7 +157,7 @@ async def test_the_ui_exits_with_the_reason_if_the_run_is_refused(home: Path) ->
 
 @pytest.mark.slow
 async def test_a_new_engine_resumes_from_a_checkpoint(home: Path) -> None:
-    directory = run_directory.create(least_config())
+    directory = run_directory.create(paced_config())
     async with shown(directory, True, (140, 40)) as (app, pilot):
         await until(lambda: app.state.step >= 3, "steps")
         await pilot.press("w")
@@ -215,7 +215,7 @@ async def test_a_loss_that_is_not_finite_pauses_the_run(home: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_second_switch_replaces_a_pending_one(home: Path) -> None:
-    directory = run_directory.create(least_config())
+    directory = run_directory.create(paced_config())
     async with shown(directory, True) as (app, pilot):
         await until(lambda: app.state.step >= 1, "steps")
         await choose(app, pilot, "dp-tp2")
@@ -233,7 +233,7 @@ async def test_a_second_switch_replaces_a_pending_one(home: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Path) -> None:
-    directory = run_directory.create(least_config())
+    directory = run_directory.create(paced_config())
     async with shown(directory, True) as (app, pilot):
         await until(lambda: app.state.step >= 1, "steps")
         holder = directory.holder()
@@ -289,7 +289,7 @@ async def test_after_an_invalid_preset_training_continues_until_the_engine_is_ki
     presets = home / "config/shardtui/presets/parallelism"
     presets.mkdir(parents=True)
     (presets / "wide.toml").write_text('[mesh]\ndata = 16\n[rules]\nbatch = "data"\n')
-    directory = run_directory.create(least_config(preset="fsdp"))
+    directory = run_directory.create(paced_config(preset="fsdp"))
     async with shown(directory, True, (140, 40)) as (app, pilot):
         await until(lambda: app.state.step >= 1, "steps")
         rows = await listed_presets(app)

@@ -204,6 +204,7 @@ def inspect(*arguments: str) -> dict[str, Any]:
     return checked("inspect-diff" if any("--diff" in text for text in arguments) else "inspect", result.stdout)
 
 
+@pytest.mark.core
 def test_inspect_describes_a_preset_as_json(home: Path) -> None:
     report = inspect("--preset=fsdp-tp2")
     assert report["schema"] == 2

@@ -106,6 +106,7 @@ async def test_the_last_trace_is_shown_to_who_is_busy_when_it_ends(home: Path) -
     assert planner.board and [bool(row.estimate) for row in planner.board.rows] == [True]
 
 
+@pytest.mark.core
 async def test_after_a_cancelled_compilation_the_next_one_follows(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
     planner = Planner(tiny_config(), SLICE, ("dp", "fsdp"), compiles=True)
@@ -162,6 +163,7 @@ async def test_a_cached_answer_is_used(home: Path, compilers: Compilers) -> None
     assert found.sent is None, "nothing is sent, so the error is undefined"
 
 
+@pytest.mark.slow
 async def test_a_slice_unknown_to_the_compiler_is_tried_once(home: Path, compilers: Compilers) -> None:
     compilers.install("print('shardtui: --topology v5e:2x4: no such slice', file=sys.stderr); sys.exit(2)")
     board, compiled = await planned("dp", "fsdp")

@@ -25,7 +25,7 @@ from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.widgets.status_bar import status_line
 
-from ..conftest import SHARDTUI, least_config
+from ..conftest import SHARDTUI, paced_config
 from ..recorded import recorded_run, steps, switched
 from .test_app import until
 from .test_engine_client import SECONDS
@@ -77,7 +77,7 @@ async def test_an_ended_run_is_read_as_on_its_host_below_what_a_shell_prints(
 
 
 async def test_a_lost_connection_is_a_state_after_which_only_what_was_missed_follows(home: object, ssh: Path) -> None:
-    directory = run_directory.create(least_config())
+    directory = run_directory.create(paced_config())
     own = EngineClient(directory)
     own.start_engine()
     watching = asyncio.ensure_future(all_events(own.events()))

@@ -20,7 +20,7 @@ from shardtui.tui.screens import restarting
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
 
-from ..conftest import SETTINGS, tiny_config
+from ..conftest import PACED_FILE, tiny_config
 from .test_app import answer, shown, status, stop, until
 from .test_cli import run, started
 
@@ -119,9 +119,10 @@ def test_io_counts_as_activity(home: Path) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of two steps, of a model whose step takes its time to compile: the others start meanwhile."""
+    """The folder of a run of two steps, of a model that takes its time to be traced: the others start meanwhile."""
     state = tmp_path_factory.mktemp("state")
-    begun = run("train", "--run=mine", "--steps=2", *SETTINGS, XDG_STATE_HOME=str(state))
+    model = f"--model={PACED_FILE}:SlowToTrace"
+    begun = run("train", model, "--batch-size=8", "--run=mine", "--steps=2", XDG_STATE_HOME=str(state))
     assert begun.returncode == 0, begun.stderr
     return state
 

@@ -70,6 +70,7 @@ def connected(path: str) -> socket.socket:
     return connection
 
 
+@pytest.mark.core
 def test_a_run_with_the_maximum_of_viewers_can_be_stopped(training: Run) -> None:
     with ExitStack() as idle:
         for _ in range(3 * MAX_VIEWERS):
