@@ -3,7 +3,8 @@
 import contextlib
 import ctypes
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import jax
 from jax.stages import Compiled
@@ -68,7 +69,7 @@ def limit(devices: Sequence[jax.Device], requested: int | None) -> int | None:
     That is the allocator's limit, or an equal share of this machine's memory for simulated devices; a smaller
     `requested` limit takes precedence.
     """
-    limits = [stats["bytes_limit"] for stats in _allocator_stats(devices) if "bytes_limit" in stats]
+    limits = [stats["bytes_limit"] for stats in _allocator_stats(devices).values() if "bytes_limit" in stats]
     if devices[0].platform == "cpu":
         limits = [machine_memory() // len(devices)]
     return min([*limits, *([requested] if requested else [])], default=None)
@@ -87,42 +88,43 @@ def shortage(program: PresetCompiled, limit: int | None) -> str | None:
 
 
 def measure(devices: Sequence[jax.Device]) -> MemoryMeasured:
-    """Measures this process's fullest device.
+    """Measures this process's devices.
 
-    If its allocator reports nothing (CPU), the shards of live arrays are counted; only the thread that creates arrays
+    If their allocator reports nothing (CPU), the shards of live arrays are counted; only the thread that creates arrays
     may do that.
     """
-    return allocated(devices) or MemoryMeasured(
-        source="live arrays", bytes_in_use=_live_bytes(devices), peak_bytes=None, limit_bytes=None
-    )
+    return allocated(devices) or _of_fullest("live arrays", _live_bytes(devices))
 
 
 def allocated(devices: Sequence[jax.Device]) -> MemoryMeasured | None:
-    """Returns what the allocator of this process's fullest device reports; None if it reports nothing. Any thread."""
-    stats_of_devices = _allocator_stats(devices)
-    if not stats_of_devices:
-        return None
-    fullest = max(stats_of_devices, key=lambda stats: stats["bytes_in_use"])
+    """Returns what the allocators of this process's devices report; None if they report nothing. Any thread."""
+    stats = _allocator_stats(devices)
+    return _of_fullest("allocator", stats) if stats else None
+
+
+def _of_fullest(source: Literal["allocator", "live arrays"], stats: Mapping[int, Mapping[str, int]]) -> MemoryMeasured:
+    fullest = max(stats.values(), key=lambda each: each["bytes_in_use"])
     return MemoryMeasured(
-        source="allocator",
+        source=source,
         bytes_in_use=fullest["bytes_in_use"],
         peak_bytes=fullest.get("peak_bytes_in_use"),
         limit_bytes=fullest.get("bytes_limit"),
+        bytes_by_device={device: each["bytes_in_use"] for device, each in stats.items()},
     )
 
 
-def _allocator_stats(devices: Sequence[jax.Device]) -> list[dict[str, int]]:
-    return [stats for device in _local(devices) if (stats := device.memory_stats())]
+def _allocator_stats(devices: Sequence[jax.Device]) -> dict[int, dict[str, int]]:
+    return {device.id: stats for device in _local(devices) if (stats := device.memory_stats())}
 
 
 def _local(devices: Sequence[jax.Device]) -> list[jax.Device]:
     return [device for device in devices if device.process_index == jax.process_index()]
 
 
-def _live_bytes(devices: Sequence[jax.Device]) -> int:
-    device = _local(devices)[0]
-    return sum(
-        array.dtype.itemsize * math.prod(array.sharding.shard_shape(array.shape))
-        for array in jax.live_arrays()
-        if device in array.sharding.device_set
-    )
+def _live_bytes(devices: Sequence[jax.Device]) -> dict[int, dict[str, int]]:
+    held = dict.fromkeys(_local(devices), 0)
+    for array in jax.live_arrays():
+        shard = array.dtype.itemsize * math.prod(array.sharding.shard_shape(array.shape))
+        for device in array.sharding.addressable_devices & held.keys():
+            held[device] += shard
+    return {device.id: {"bytes_in_use": size} for device, size in held.items()}

@@ -46,7 +46,7 @@ class StepReports:
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._publish, self._measure, self._cluster = publish, measure, cluster
         self._hosts_reported = -HOSTS_SECONDS
-        self._bytes_in_use = 0
+        self._in_use: dict[int, int] = {}
         self._in_flight: Mapping[str, jax.Array] | None = None
         self._losses: list[float | None] = []
         self._has_nonfinite = False
@@ -178,8 +178,9 @@ class StepReports:
         measured = self._measure()
         if measured is None:
             return
-        if abs(measured.bytes_in_use - self._bytes_in_use) > MEMORY_CHANGE * self._bytes_in_use:
-            self._bytes_in_use = measured.bytes_in_use
+        old, now = self._in_use, measured.bytes_by_device
+        if not all(math.isclose(size, old.get(device, 0), rel_tol=MEMORY_CHANGE) for device, size in now.items()):
+            self._in_use = now
             self._publish(measured)
         self._cluster.report(self.done, measured.bytes_in_use)
         if self._clock - self._hosts_reported >= HOSTS_SECONDS and (hosts := self._cluster.statuses()):

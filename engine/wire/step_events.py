@@ -118,7 +118,7 @@ class Evaluated(Event, frozen=True):
 
 
 class MemoryMeasured(Event, frozen=True):
-    """Bytes in use on the fullest device; reported when they change."""
+    """Bytes in use on the devices of process 0; reported when they change."""
 
     LEVEL = Level.UNLOGGED
 
@@ -126,11 +126,13 @@ class MemoryMeasured(Event, frozen=True):
     """`allocator`: the figure of the device's allocator; `live arrays`: the sum of live arrays, without temporaries, if
     the allocator reports none."""
     bytes_in_use: int
-    """Accurate to 5 %: smaller changes are not reported."""
+    """On the fullest device; accurate to 5 %: smaller changes are not reported."""
     peak_bytes: int | None
-    """Allocator's peak since the engine started, possibly without temporaries of programs; null if not reported."""
+    """Its allocator's peak since the engine started, possibly without temporaries of programs; null if not reported."""
     limit_bytes: int | None
-    """Bytes that the device has for the run; null if unknown."""
+    """Bytes that it has for the run; null if unknown."""
+    bytes_by_device: dict[int, int]
+    """Bytes in use by device id, as accurate."""
 
 
 class Sampled(Event, frozen=True):

@@ -147,10 +147,19 @@ def test_measured_memory_follows_live_arrays(task: Task, programs: dict[str, Pro
     jax.block_until_ready(state)
     memory = programs["fsdp"].description.memory
     assert memory
-    held = measure(devices).bytes_in_use - before.bytes_in_use
-    assert held == memory.parameters + memory.moments + memory.scalars
-    del state
-    assert measure(devices).bytes_in_use == before.bytes_in_use
+    held, more = (
+        memory.parameters + memory.moments + memory.scalars,
+        jax.device_put(np.zeros(1000, np.int8), devices[3]),
+    )
+
+    def grown() -> dict[int, int]:
+        after = measure(devices)
+        assert after.bytes_in_use == max(after.bytes_by_device.values())
+        return {id: size - before.bytes_by_device[id] for id, size in after.bytes_by_device.items()}
+
+    assert grown() == {device.id: held + 1000 * (device is devices[3]) for device in devices}
+    del state, more
+    assert set(grown().values()) == {0}
 
 
 def test_a_layout_that_no_spec_can_express_is_reported(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,9 @@ def test_the_end_of_the_engine_ends_the_comparison(event: AnyEvent, why: str) ->
 def test_memory_is_recorded_for_its_preset() -> None:
     """Memory is reported when it changes, at the latest after the steps that end a measurement."""
     at_first, under_tp, under_dp = (
-        wire.MemoryMeasured(source="live arrays", bytes_in_use=count, peak_bytes=None, limit_bytes=None)
+        wire.MemoryMeasured(
+            source="live arrays", bytes_in_use=count, peak_bytes=None, limit_bytes=None, bytes_by_device={}
+        )
         for count in (100, 10, 99)
     )
     run = Run("tp", "fsdp", "dp").happens(at_first).switches("tp").steps(WARM_UP_STEPS + STEPS).happens(under_tp)

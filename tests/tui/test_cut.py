@@ -24,7 +24,9 @@ async def figures(size: tuple[int, int]) -> dict[str, set[str]]:
     events = (
         COMPILED,
         ProgramsKept(presets=["dp"], bytes=23_400_000, limit_bytes=2_150_000_000),
-        MemoryMeasured(source="live arrays", bytes_in_use=11_300_000, peak_bytes=None, limit_bytes=None),
+        MemoryMeasured(
+            source="live arrays", bytes_in_use=11_300_000, peak_bytes=None, limit_bytes=None, bytes_by_device={}
+        ),
         EngineStopped(step=4, reason="stopped"),
     )
     found: dict[str, set[str]] = {}

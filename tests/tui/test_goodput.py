@@ -54,7 +54,7 @@ def done(last: int, count: int = 10) -> wire.StepsDone:
 
 BEGUN = ((0, STARTED), (3, COMPILING), (7, COMPILED), (8, TRAINING))
 TEN = (*BEGUN, (9, done(10)))
-MEMORY = wire.MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None)
+MEMORY = wire.MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None, bytes_by_device={})
 STOPPED = wire.EngineStopped(step=10, reason="stopped")
 SWITCHING = wire.Switching(to_preset="tp", step=10)
 FAILED = wire.SwitchFailed(to_preset="tp", step=10, problems=["no memory"], preset="dp")

@@ -128,7 +128,7 @@ def test_every_scalar_is_a_curve(home: Path) -> None:
     directory = recorded(
         msgspec.structs.replace(READY, devices=[DeviceInfo(0, "tpu", "TPU v4", 0)], flops_per_step=2.75e12),
         steps(2, 5.25, 5.125, seconds=0.25, metrics={"grad_norm": [0.1, None], "accuracy/top,5": [0.5, 0.25]}),
-        wire.MemoryMeasured(source="allocator", bytes_in_use=5, peak_bytes=7, limit_bytes=None),
+        wire.MemoryMeasured(source="allocator", bytes_in_use=5, peak_bytes=7, limit_bytes=None, bytes_by_device={}),
         evaluated(2, 5.0625),
         wire.PartsMeasured(step=2, preset="dp", step_seconds=0.1, parts=[part], pause_seconds=0.1),
         STOPPED,

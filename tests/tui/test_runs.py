@@ -51,7 +51,9 @@ EVENTS = st.one_of(
     st.just(started()),
     st.sampled_from(["dp", "tp"]).map(lambda preset: wire.TrainingStarted(preset=preset)),
     st.integers(1, 9).map(lambda step: steps(step, 2.0)),
-    st.just(wire.MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None)),
+    st.just(
+        wire.MemoryMeasured(source="allocator", bytes_in_use=1, peak_bytes=None, limit_bytes=None, bytes_by_device={})
+    ),
     st.just(wire.Paused(step=1)),
     st.just(wire.Resumed(step=1)),
     st.just(switched("dp", "fsdp")),

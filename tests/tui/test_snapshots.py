@@ -24,7 +24,7 @@ LINES = {
     "mesh": [
         "│ data               index 0 of 4; group: devices 0, 2, 4, 6 ",
         "│ peak, predicted     ━─────────────────────────────────────────────── 45.1 MB ",
-        "│ in use, fullest     ━─────────────────────────────────────────────── 5.18 MB ",
+        "│ in use              ━─────────────────────────────────────────────── 5.18 MB ",
         "─ data 4 × model 2 ─╯",
     ],
     "lint": ["│ no findings so far, from parameters, moments and collectives "],

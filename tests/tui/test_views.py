@@ -7,7 +7,15 @@ import pytest
 from shardtui.engine.base import formatting
 from shardtui.engine.hlo.layout import bytes_per_device
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.events import DevicesDiffer, EngineStopped, Event, Inspection, TrainingStarted, WrongDevice
+from shardtui.engine.wire.events import (
+    DevicesDiffer,
+    EngineStopped,
+    Event,
+    Inspection,
+    MemoryMeasured,
+    TrainingStarted,
+    WrongDevice,
+)
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.messages import EventsArrived
@@ -173,6 +181,12 @@ async def test_mesh_describes_and_follows_the_device_under_the_cursor(home: Path
         app.post_message(EventsArrived([DevicesDiffer(step=7, devices=[WrongDevice(5, "cpu", 0, "here")], **about)]))
         await until(lambda: any("✗CPU 5" in line.plain for line in app.screen.query_one("MeshPane").lines), "the mark")
         assert "✗ differed from its replicas after step 7, in 2 arrays" in details()
+        in_use = {4: 3_000_000, 5: 9_250_000}
+        most = {"source": "allocator", "bytes_in_use": 9_250_000, "peak_bytes": None, "limit_bytes": None}
+        app.post_message(EventsArrived([MemoryMeasured(**most, bytes_by_device=in_use)]))
+        await until(lambda: "9.25 MB" in details(), "the bytes in use on device 5")
+        await press(pilot, "left")
+        await until(lambda: "3 MB" in details(), "those on device 4")
 
 
 async def test_no_findings_is_provisional_until_activations_are_known(home: Path, described: list[Inspection]) -> None:

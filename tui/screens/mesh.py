@@ -100,7 +100,7 @@ class DeviceDetails(StateLines):
             *_difference(info, state.differing),
             *_identity(info, state, width),
             *_mesh_position(info.id, state.layout.mesh, width),
-            *_memory(state, width),
+            *_memory(info, state, width),
             *_step(info.id, state, width),
         ]
         return lines if len(lines) <= self.size.height else [line for line in lines if line.plain]
@@ -153,9 +153,10 @@ def _mesh_position(device: int, mesh: MeshInfo, width: int) -> Iterator[Content]
     yield Content()
 
 
-def _memory(state: RunState, width: int) -> Iterator[Content]:
-    """Yields the peak and the bytes in use, as parts of the limit; then the bytes held, by kind, as parts of the peak.
-    All devices hold the same, except for dims that do not divide."""
+def _memory(info: DeviceInfo, state: RunState, width: int) -> Iterator[Content]:
+    """Yields the peak and the device's bytes in use, as parts of the limit; then the bytes held, by kind, as parts of
+    the peak. All devices hold the same, except for dims that do not divide. A device of another process has the bytes
+    in use that its process reported: those of its fullest device."""
     assert state.layout and state.ready
     memory, limit = state.layout.memory, state.ready.memory_limit
     held = {
@@ -167,8 +168,10 @@ def _memory(state: RunState, width: int) -> Iterator[Content]:
     if memory:
         parts["temporaries"] = memory.temporaries
         whole["peak, predicted"] = memory.peak
-    if state.memory:
-        whole["in use, fullest"] = state.memory.bytes_in_use
+    if state.memory and info.id in state.memory.bytes_by_device:
+        whole["in use"] = state.memory.bytes_by_device[info.id]
+    elif info.process in state.hosts:
+        whole["in use, fullest"] = state.hosts[info.process].bytes_in_use
     for sizes, most in ((whole, limit), (parts, memory.peak if memory else sum(parts.values()))):
         for label, size in sizes.items():
             yield bar(label, LABEL_WIDTH, size, most or size, formatting.size(size), width)
