@@ -30,10 +30,12 @@ from .weights import with_weights
 
 MIN_PROGRAMS = 2
 """Programs that are kept regardless of size, so that switching back and forth compiles nothing."""
+MAX_PROGRAMS = 50
+"""Programs that are kept at most: one on CPU has some 800 memory mappings, of the 65,530 that Linux gives a process."""
 
 
 class KeptPrograms:
-    """An LRU cache of programs by preset name, bounded by their estimated host memory."""
+    """An LRU cache of programs by preset name, bounded by their estimated host memory and their number."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -54,7 +56,9 @@ class KeptPrograms:
         has_evicted = False
         with self._lock:
             self._programs[program.name] = program
-            while len(self._programs) > MIN_PROGRAMS and self.bytes > self.limit_bytes:
+            while (count := len(self._programs)) > MIN_PROGRAMS and (
+                count > MAX_PROGRAMS or self.bytes > self.limit_bytes
+            ):
                 del self._programs[next(iter(self._programs))]
                 has_evicted = True
         return has_evicted

@@ -1,5 +1,6 @@
 """How programs are compiled: in which order, in another process, and which are kept, in memory and on disk."""
 
+import gc
 import os
 import re
 import signal
@@ -21,15 +22,19 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 from shardtui.engine.base.processes import children
 from shardtui.engine.hlo.lint import lint
+from shardtui.engine.models.task import Task
 from shardtui.engine.program import compiler_process
 from shardtui.engine.program.compilation_cache import cache_hits, digest_of_code
 from shardtui.engine.program.compile_queue import CompileQueue, Urgency
-from shardtui.engine.program.compiler import MIN_PROGRAMS, KeptPrograms
+from shardtui.engine.program.compiler import MAX_PROGRAMS, MIN_PROGRAMS, KeptPrograms
 from shardtui.engine.program.compiler_process import Asked, CompilerEnded, CompilerProcess, compiled_apart
+from shardtui.engine.program.placement import place
+from shardtui.engine.program.program import compile_program
 from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.wire.events import Inspection
 
-from ..conftest import tiny_config
+from ..conftest import least_config, tiny_config
 from ..models.test_user_model import config_of, written
 
 
@@ -100,16 +105,31 @@ def keep(limit: int, *sizes: int) -> Any:
     return kept
 
 
-def test_the_least_recently_used_programs_are_evicted_by_size_but_the_latest() -> None:
+def test_the_least_recently_used_programs_are_evicted_by_size_and_number_but_the_latest() -> None:
     kept = keep(300, 100, 100, 100)
     assert kept.get("0").name == "0"
     assert kept.add(Sized("3", 100))
     assert (kept.presets, kept.bytes, "1" in kept) == (["2", "0", "3"], 300, False)
     assert kept.get("1") is None
-    assert keep(1000, *[10] * 100).presets == [str(number) for number in range(100)]
+    assert keep(1000, *[10] * 100).presets == [str(number) for number in range(100 - MAX_PROGRAMS, 100)]
     assert keep(1000, 300, 300, 300, 900).presets == ["2", "3"]
     assert keep(0, 10, 10, 10).presets == ["1", "2"]
     assert MIN_PROGRAMS == 2
+
+
+@pytest.mark.parametrize("presets", [("dp",), ("fsdp", "dp-tp2")])
+def test_programs_that_are_dropped_leave_memory(presets: tuple[str, ...]) -> None:
+    task = Task(least_config(), "cpu")
+
+    def alive() -> int:
+        gc.collect()
+        return len(jax.devices()[0].client.live_executables())
+
+    before = alive()
+    kept = [compile_program(task, place(task, load_preset(name), jax.devices())) for name in presets]
+    assert alive() >= before + len(presets)
+    kept.clear()
+    assert alive() == before
 
 
 UNKNOWN = time.time_ns()
