@@ -204,10 +204,9 @@ def least_config(**changes: object) -> RunConfig:
     return tiny_config(model_name="least", model=user_model(LEAST_MODEL)[0], **changes)
 
 
-def paced_config(**changes: object) -> RunConfig:
-    """Returns the same for a model that takes 20 ms a step."""
-    model = user_model(f"{PACED_FILE}:LeastModel")[0]
-    return tiny_config(model_name="paced", model=model, data=None, **changes)
+def paced_config(model: str = "LeastModel", **changes: object) -> RunConfig:
+    """Returns the same for a model of `paced_model`, with 20 ms a step."""
+    return tiny_config(model_name="paced", model=user_model(f"{PACED_FILE}:{model}")[0], data=None, **changes)
 
 
 def built_in_task(name: str, *settings: str, platform: str = "tpu") -> Task:

@@ -49,7 +49,6 @@ SLICE = "v5e:2x4"
 V5E = f"--topology={SLICE}"
 TINY = [*SETTINGS, V5E]
 TRACED = f"{Path(__file__).parents[2]}/docs/examples/dot_relu_dot.py:DotReluDot"
-SIZES = ("80 × 24", "140 × 40")
 FSDP = parse((Path(__file__).parents[1] / "hlo/tpu-fsdp.hlo").read_text())
 Shown = tuple[ShardtuiApp, Pilot[None]]
 
@@ -284,13 +283,11 @@ def column(app: ShardtuiApp, name: str) -> list[str]:
     return [str(cells[at]) for cells in table.found_rows.values()]
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param((80, 24), marks=pytest.mark.slow), pytest.param((140, 40), marks=pytest.mark.core)], ids=SIZES
-)
-async def test_the_view_plans_without_a_compiler(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
+@pytest.mark.core
+async def test_the_view_plans_without_a_compiler(home: Path, compilers: Compilers) -> None:
     compilers.remove()
     add_preset_for_sixteen(home)
-    async with plan_view(size) as (app, pilot):
+    async with plan_view((140, 40)) as (app, pilot):
 
         def details() -> str:
             return "\n".join(line.plain for line in app.screen.query_one(RowDetails).lines)
@@ -355,10 +352,9 @@ async def test_compiling_continues_in_other_views_and_ends_with_the_ui(home: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=SIZES)
-async def test_a_search_in_the_view_keeps_the_batch(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
+async def test_a_search_in_the_view_keeps_the_batch(home: Path, compilers: Compilers) -> None:
     compilers.install(HANGS)
-    async with plan_view(size) as (app, pilot):
+    async with plan_view((80, 24)) as (app, pilot):
         await pilot.press("n")
         await until(lambda: compilers.started, "the first compilation")
         await until(lambda: "left" in screen_text(app), "the time left")
@@ -416,8 +412,7 @@ async def test_enter_predicts_where_the_time_of_a_compiled_step_goes(home: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [(80, 24), (140, 40)], ids=SIZES)
-async def test_enter_compiles_what_makes_a_preset_fit(home: Path, compilers: Compilers, size: tuple[int, int]) -> None:
+async def test_enter_compiles_what_makes_a_preset_fit(home: Path, compilers: Compilers) -> None:
     """All presets are too large as asked, and half the batch fits; more micro-batches hang, until `K` cancels them."""
     compilers.install(HANGS)
     target = load_topology(SLICE)
@@ -429,7 +424,7 @@ async def test_enter_compiles_what_makes_a_preset_fit(home: Path, compilers: Com
     fits = msgspec.structs.replace(large, peak_bytes=5_000_000, tokens_per_second=1e6, at_peak=peak.memory)
     half = msgspec.structs.replace(tiny_config().training, batch_size=4)
     plan_cache.store_cost(tiny_config(training=half), load_preset("tp"), target, fits)
-    async with plan_view(size) as (app, pilot):
+    async with plan_view((80, 24)) as (app, pilot):
         await compiled(app, pilot, "tp")
         await until(lambda: len(compilers.started) == 1, "the first compilation that no cache answers")
         await until(lambda: "tp fits with batch_size=4, not with 8" in words(app), "its limit")

@@ -215,7 +215,7 @@ async def test_a_loss_that_is_not_finite_pauses_the_run(home: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_second_switch_replaces_a_pending_one(home: Path) -> None:
-    directory = run_directory.create(paced_config())
+    directory = run_directory.create(paced_config("SlowToTrace"))
     async with shown(directory, True) as (app, pilot):
         await until(lambda: app.state.step >= 1, "steps")
         await choose(app, pilot, "dp-tp2")
