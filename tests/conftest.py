@@ -69,8 +69,6 @@ PACED_FILE = Path(__file__).with_name("paced_model.py")
 WITH_DROPOUT = "--set=dropout=0.1"
 
 
-DEFAULT = "not slow and not core"
-"""The tests of the README's command, by their marks."""
 KEPT_PROGRAMS = ".pytest_cache/jax"
 MAX_KEPT_BYTES = 1_000_000_000
 LONGEST = ("programs", "test_cli.py", "test_app.py", "test_views.py", "test_server.py", "test_watch.py")
@@ -146,10 +144,9 @@ def interrupts() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def warm_processes(own_directories: None, interrupts: None, pytestconfig: pytest.Config) -> None:
-    """Starts processes by forks, unless slow tests run: those start interpreters, as users do."""
-    if pytestconfig.option.markexpr in (DEFAULT, "core"):
-        fork_server.start()
+def warm_processes(own_directories: None, interrupts: None) -> None:
+    """Starts processes by forks; `tests/faults` starts interpreters, as users do."""
+    fork_server.start()
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def plain() -> list[float]:
 NARROW: dict[str, Axes] = {"batch": ("data",), "keys": ("keys",), "head_dim": ("width",)}  # a kernel needs them whole
 PRESETS = {
     "splash": [
-        *map(load_preset, ("dp-tp2-pp2", "fsdp", "tp", "fsdp-tp2-explicit", "pp2", "sp2", "hsdp")),
+        *map(load_preset, ("dp-tp2-pp2", "fsdp-tp2-explicit", "sp2")),
         *(preset_of({"data": 2, "keys": 2, "width": 2}, axis_types, NARROW) for axis_types in ("auto", "explicit")),
     ],
     "ring": [

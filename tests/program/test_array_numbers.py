@@ -20,10 +20,9 @@ from shardtui.engine.wire.number_events import ArrayNumbers, NonfiniteOrigin
 from .. import nonfinite_model
 from ..conftest import tiny_config, tiny_model
 from ..oracle.arrays import Whole, error, tokens
-from ..programs import KINDS
 
 CORE = {("gpt2", "dp-tp2-pp2"), ("llama", "hsdp"), ("moe", "ep2-tp2")}
-OTHERS = {("local", "dp-tp2"), ("dropless", "dp-ep4"), *(("gpt2", preset) for preset in KINDS)} - CORE
+OTHERS = {("local", "dp-tp2"), ("dropless", "dp-ep4"), ("gpt2", "dp-sp2"), ("gpt2", "fsdp-tp2-explicit")}
 
 
 @pytest.mark.parametrize(

@@ -207,9 +207,9 @@ def test_compiler_warnings_are_mapped_to_source_lines() -> None:
     assert third.source == "/home/me/f.py:7"
 
 
-COMPILED = (11, 12, 13, 15, 131, 113, 653)
-"""A mixture of experts, explicit axis types with overrides, a pipeline with remat, odd sizes, a pipeline whose blocks
-with remat save their input split, and interleaved stages: like that, and with a replicated state."""
+COMPILED = (11, 12, 15, 131, 653)
+"""A mixture of experts, explicit axis types with overrides, odd sizes, a pipeline whose blocks with remat save their
+input split, and interleaved stages with a replicated state."""
 
 
 @pytest.mark.parametrize(
