@@ -212,7 +212,7 @@ def test_what_comes_closest_is_said(home: Path) -> None:
     assert result.returncode == 1
     words = " ".join(result.stdout.split())
     assert "none fits on v5e:2x4: " in words
-    assert "comes closest" in words and "GB too large: use more chips, or a smaller batch" in words
+    assert "comes closest" in words and "B too large: use more chips, or a smaller batch" in words
     assert "train with it" not in words
 
 
