@@ -32,7 +32,7 @@ from ..terminal import Terminal, training
 from . import plain
 from .figure import Figure, at_least, at_most, ratios
 
-REPEATS = 7
+REPEATS = 15
 WINDOW = 8.0
 """Seconds over which steps of nano are counted; `SMALL_WINDOW` is for the small model."""
 SMALL_WINDOW = 3.0
