@@ -38,29 +38,40 @@ def use_compilation_cache() -> None:
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     _patch_cache()
+    free_dropped_programs()
 
 
 @functools.cache
 def _patch_cache() -> None:
-    """Deletes entries that cannot be read, writes entries whole, lets each process write what it compiles, lets
-    another process compile, and lets programs leave memory.
+    """Deletes entries that cannot be read, writes entries whole, lets each process write what it compiles, and lets
+    another process compile.
 
     jax never overwrites an entry, so one truncated by a full disk or a kill would stay, and its program would be
     compiled at every start. jax writes in process 0 only, although on CPU the keys differ by process, and hosts may
-    have no directory in common. In jax 0.12 the cache of pruned jaxprs has each that nothing was pruned from as its own
-    value, so neither it nor its executable was ever freed. There is no public option for any of these; if the private
-    functions are missing, nothing is changed.
+    have no directory in common. jax 0.10 and 0.12 have no public option for either; if the private functions are
+    missing, nothing is changed.
     """
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import compilation_cache as entries
         from jax._src import compiler
-        from jax._src.interpreters import pxla
 
         compiler.backend_compile_and_load = compiled_here_or_apart(compiler.backend_compile_and_load)
         entries.get_executable_and_time = _deleting_on_failure(entries.get_executable_and_time)
         entries.put_executable_and_time = _written_whole(entries.put_executable_and_time)
         if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
             compiler._cache_write = _written_by_any_process(compiler._cache_write, entries.put_executable_and_time)
+
+
+@functools.cache
+def free_dropped_programs() -> None:
+    """Lets programs that nothing refers to leave memory, lowered or compiled.
+
+    In jax 0.12 the cache of pruned jaxprs refers to its keys weakly, but has each jaxpr that nothing was pruned from as
+    its own value, which is never freed, nor what was made of it. No public function clears that cache alone.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from jax._src.interpreters import pxla
+
         pxla._dce_jaxpr = _forgetting(pxla._dce_jaxpr)
 
 
@@ -68,9 +79,9 @@ def _forgetting(cached: Any) -> Callable[..., Any]:
     """Wraps a cached function of jax to keep no result."""
 
     @functools.wraps(cached)
-    def forgetting(*arguments: Any) -> Any:
+    def forgetting(*arguments: Any, **options: Any) -> Any:
         try:
-            return cached(*arguments)
+            return cached(*arguments, **options)
         finally:
             cached.cache_clear()
 

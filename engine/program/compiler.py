@@ -56,15 +56,17 @@ class KeptPrograms:
         has_evicted = False
         with self._lock:
             self._programs[program.name] = program
-            while (count := len(self._programs)) > MIN_PROGRAMS and (
-                count > MAX_PROGRAMS or self.bytes > self.limit_bytes
-            ):
+            while len(self._programs) > MIN_PROGRAMS and self._is_too_large:
                 del self._programs[next(iter(self._programs))]
                 has_evicted = True
         return has_evicted
 
     def __contains__(self, preset: str) -> bool:
         return preset in self._programs
+
+    @property
+    def _is_too_large(self) -> bool:
+        return len(self._programs) > MAX_PROGRAMS or self.bytes > self.limit_bytes
 
     @property
     def presets(self) -> list[str]:

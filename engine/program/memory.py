@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -122,9 +123,11 @@ def _local(devices: Sequence[jax.Device]) -> list[jax.Device]:
 
 
 def _live_bytes(devices: Sequence[jax.Device]) -> dict[int, dict[str, int]]:
-    held = dict.fromkeys(_local(devices), 0)
+    shards = Counter[jax.sharding.Sharding]()
     for array in jax.live_arrays():
-        shard = array.dtype.itemsize * math.prod(array.sharding.shard_shape(array.shape))
-        for device in array.sharding.addressable_devices & held.keys():
+        shards[array.sharding] += array.dtype.itemsize * math.prod(array.sharding.shard_shape(array.shape))
+    held = dict.fromkeys(_local(devices), 0)
+    for sharding, shard in shards.items():
+        for device in sharding.addressable_devices & held.keys():
             held[device] += shard
     return {device.id: {"bytes_in_use": size} for device, size in held.items()}

@@ -7,7 +7,7 @@ from ..models.task import Task
 from ..parallel.mesh import find_devices
 from ..spec.attempt import Attempt
 from ..spec.config import SIMULATED_DEVICES, RunConfig
-from .compilation_cache import use_compilation_cache
+from .compilation_cache import free_dropped_programs, use_compilation_cache
 
 
 def devices_and_task(
@@ -35,6 +35,7 @@ def simulated_task(config: RunConfig, platform: str = "", devices: int = SIMULAT
     """Returns the task of a platform, by default the config's, in a process with this many simulated devices."""
     jax.config.update("jax_num_cpu_devices", devices)
     jax.config.update("jax_platforms", "cpu")
+    free_dropped_programs()
     return Task(config, platform or config.platform or "cpu")
 
 
