@@ -13,6 +13,7 @@ HEAVY = ("jax", "flax", "optax", "orbax", "grain", "numpy")
 VIEWS = (
     *("statistics", "shardtui.engine.hlo.lint", "shardtui.engine.explain.explanation"),
     *("shardtui.engine.spec.hf_config", "shardtui.tui.widgets.loss_plot", "shardtui.tui.state.run_summary"),
+    "shardtui.tui.palette",
 )
 """What is imported when it is shown or used."""
 

@@ -32,7 +32,6 @@ from .messages import (
     WatchRequested,
 )
 from .notices import Notices, Window
-from .palette import OF_TEXTUAL, palette_commands
 from .screens.run_screen import RunScreen
 from .screens.watch import WatchScreen
 from .state.availability import why_not
@@ -48,8 +47,7 @@ class ShardtuiApp(BaseApp[None]):
     """The Textual app. Long because Textual looks for all actions and message handlers here; each delegates."""
 
     TITLE = "shardtui"
-    CSS_PATH = "app.tcss"
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[None]]]] = {"watch": WatchScreen, **VIEWS}
+    MODES = VIEWS
     DEFAULT_MODE = "watch"
     BINDINGS: ClassVar[list[BindingType]] = KEYS
 
@@ -77,7 +75,12 @@ class ShardtuiApp(BaseApp[None]):
         self.lifecycle = Lifecycle(self, client, state, starts, restart, new_run)
         self.window = Window()
 
+    def get_default_screen(self) -> WatchScreen:
+        """Returns the first view, which is a mode only later: Textual would parse all styles once more for it."""
+        return WatchScreen()
+
     def on_mount(self) -> None:
+        self.add_mode(self.DEFAULT_MODE, WatchScreen)  # pyright: ignore[reportUnknownMemberType]
         self.call_after_refresh(self.lifecycle.begin)  # once the first frame is drawn
 
     async def on_unmount(self) -> None:
@@ -267,6 +270,8 @@ class ShardtuiApp(BaseApp[None]):
         save_view(self, f"{self.client.directory.name}-{self.current_mode}-{self.state.step}")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        from .palette import OF_TEXTUAL, palette_commands
+
         for command in super().get_system_commands(screen):  # pyright: ignore[reportUnknownMemberType]
             if command.title in OF_TEXTUAL:
                 yield command

@@ -53,5 +53,5 @@ def view(name: str) -> Screen[None]:
     return screen()
 
 
-VIEWS: dict[str, Callable[[], Screen[None]]] = {name: partial(view, name) for name in NAMES}
+VIEWS: dict[str, str | Callable[[], Screen[None]]] = {name: partial(view, name) for name in NAMES}
 """Makes the screen of each view, by name."""

@@ -12,7 +12,7 @@ from textual.widget import AwaitMount, MountError
 from textual.worker import WorkerFailed
 
 from .bindings import identified
-from .screens.dialog import Dialog
+from .screens.dialog import STYLES, Dialog
 from .terminal.axis_style import AXIS_STYLES
 from .terminal.contrast import readable
 from .terminal.driver import Driver
@@ -103,7 +103,7 @@ class BaseApp(App[T], Generic[T]):
 class SingleViewApp(BaseApp[T], Generic[T]):
     """An app of one view, its default screen, without a run."""
 
-    CSS_PATH = "views.tcss"  # Textual loads no styles of a default screen
+    CSS_PATH = STYLES  # Textual loads no styles of a default screen
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = identified(
         "", [("question_mark", "help", "Help"), Binding("q,ctrl+q,ctrl+c", "quit", "Quit")]

@@ -1,9 +1,9 @@
 """Runs a comparison in a live run: passes it each event, and sends its next command to the engine."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from textual.app import App
 
 from ..engine.wire.commands import AnyCommand
@@ -20,8 +20,7 @@ if TYPE_CHECKING:  # the first frame does not wait for it
     from .state.comparison import Comparison
 
 
-@dataclass(eq=False)
-class ComparisonRunner:
+class ComparisonRunner(Struct, eq=False):
     _app: App[None]
     _client: EngineClient
     _state: RunState

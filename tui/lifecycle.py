@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 from textual.app import App
 
 from ..engine.base.user_error import UserError
@@ -24,8 +24,7 @@ from .terminal import FAILED, FINE, REFUSED
 T = TypeVar("T")
 
 
-@dataclass(eq=False)
-class Lifecycle:
+class Lifecycle(Struct, eq=False):
     _app: App[None]
     _client: EngineClient
     _state: RunState
@@ -33,6 +32,8 @@ class Lifecycle:
     """Whether the first engine is started from here. The UI exits if that engine refuses the run."""
     _restart: Restart | None
     _new_run: Callable[[], RunDirectory] | None
+    is_choosing: bool = False
+    """Whether the user is asked which run to open."""
 
     def __post_init__(self) -> None:
         self.is_choosing = self._new_run is not None

@@ -1,10 +1,10 @@
 """Requests what takes the engine or this machine time to compute, when a view first shows it."""
 
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 from textual.app import App
 from textual.worker import Worker, WorkerError
 
@@ -24,14 +24,13 @@ if TYPE_CHECKING:  # the first frame does not wait for them
     from .client.explainer import Explain, Explainer
 
 
-@dataclass(eq=False)
-class Lookups:
+class Lookups(Struct, eq=False):
     _app: App[None]
     _client: EngineClient
     _state: RunState
     _notices: Notices
     _redraws: Redraws
-    _inspected: set[str] = field(default_factory=set[str])
+    _inspected: set[str] = set()
     _explainer: "Explainer | None" = None
     """Keeps the explanations of steps; None before the first."""
     _estimating: Worker[None] | None = None

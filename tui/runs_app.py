@@ -191,7 +191,7 @@ class RunsApp(SingleViewApp[Chosen]):
 
     def draw(self) -> None:
         self.board.show_board(board(self.origins))
-        if self.chosen and (key := ":".join(self.chosen)) in self.board.table.keys:
+        if self.chosen and (key := ":".join(self.chosen)) in self.board.table.rows.keys:
             self.board.table.select(key)
             self.chosen = None
 

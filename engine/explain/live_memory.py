@@ -91,7 +91,7 @@ class LiveMemory:
         with program.module.context:
             arguments = [Buffer(0, 0, 0, False, value, None) for value in program.main.arguments]
             self._read(self._run(program.main, [frozenset([each]) for each in arguments], 1))
-        self._share()
+        _share(self._reusable)
 
     def resized(self, program: Partitioned) -> "LiveMemory":
         """Returns the memory of the same program for other sizes, with the same values in memory."""
@@ -198,25 +198,13 @@ class LiveMemory:
         readers = list(value.uses)
         is_shared = len(readers) > 1 and sum(each.bytes for each in sources) >= MANY * self.padded(value)
         is_dear = len(readers) > 1 and value.owner.operation.name in EXPENSIVE
-        if not is_shared and not (self._is_cpu and (is_dear or self._feeds_product(value))):
+        if not is_shared and not (self._is_cpu and (is_dear or _feeds_product(value))):
             return sources
         self.now += 1
         self._read([sources])
         buffer = self._new(value, times)
         self._reuse(sources, buffer)
         return frozenset([buffer])
-
-    def _feeds_product(self, value: Any) -> bool:
-        """Whether a computed value is an operand of a product, perhaps in another order."""
-        if value.owner.operation.name in ORDERS:
-            return False
-        waiting = [value]
-        while waiting:
-            for op in (use.owner.operation for use in waiting.pop().uses):
-                if op.name == PRODUCT:
-                    return True
-                waiting += list(op.results) if op.name in ORDERS else []
-        return False
 
     def _loop(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
         """State that the body returns unchanged stays where it is; the rest has memory of its own."""
@@ -276,15 +264,29 @@ class LiveMemory:
         """Lets a value take the memory of one that it is computed from, if nothing reads that later."""
         self._reusable += [(old, new) for old in sorted(sources, key=lambda each: each.begin)]
 
-    def _share(self) -> None:
-        """Decides, once all readers are known, which memory is reused."""
-        given, taken = set[Buffer](), set[Buffer]()
-        for old, new in self._reusable:
-            if old.bytes == new.bytes and old.begin < new.begin == old.end and old not in given and new not in taken:
-                given.add(old)
-                taken.add(new)
-                old.end -= 1
-                new.is_backward = old.is_backward
+
+def _share(reusable: Iterable[tuple[Buffer, Buffer]]) -> None:
+    """Decides, once all readers are known, which memory is reused."""
+    given, taken = set[Buffer](), set[Buffer]()
+    for old, new in reusable:
+        if old.bytes == new.bytes and old.begin < new.begin == old.end and old not in given and new not in taken:
+            given.add(old)
+            taken.add(new)
+            old.end -= 1
+            new.is_backward = old.is_backward
+
+
+def _feeds_product(value: Any) -> bool:
+    """Whether a computed value is an operand of a product, perhaps in another order."""
+    if value.owner.operation.name in ORDERS:
+        return False
+    waiting = [value]
+    while waiting:
+        for op in (use.owner.operation for use in waiting.pop().uses):
+            if op.name == PRODUCT:
+                return True
+            waiting += list(op.results) if op.name in ORDERS else []
+    return False
 
 
 def _width(value: Any) -> int:

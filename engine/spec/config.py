@@ -18,7 +18,6 @@ STOP_SECONDS = 60.0
 MOST_PROFILED = 1000
 """Steps in one trace at most: a trace is kept in memory until it is written."""
 
-
 Setting = bool | int | float | str | list[bool | int | float | str]
 
 

@@ -7,9 +7,10 @@ another container or on another host. So the text also has the boot id, the pid 
 import fcntl
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
+
+from msgspec import Struct
 
 from ..base.processes import status
 from ..base.regular_file import append_regular, open_regular
@@ -22,8 +23,7 @@ WRITE_SECONDS = 0.02
 MAX_TEXT_BYTES = 256
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """The process that holds the lock of a run."""
 
     pid: int

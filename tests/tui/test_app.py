@@ -253,7 +253,7 @@ async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Pat
 
 async def test_events_may_arrive_while_a_view_is_mounted(home: Path) -> None:
     async with finished(recorded()) as (app, pilot):
-        for mode in app.MODES:
+        for mode in ("watch", *app.MODES):
             mounting = app.switch_mode(mode)
             while not app.screen.is_mounted:
                 app.show_state()

@@ -90,10 +90,10 @@ async def test_rows_are_sorted_by_value_or_else_by_text_with_what_is_unknown_las
     async with TableApp().run_test() as pilot:
         table = pilot.app.query_one(Table)
         table.show_columns(columns, rows)
-        found = [table.keys]
+        found = [table.rows.keys]
         for action in (table.action_reverse, table.action_sort, table.action_sort, table.action_reverse):
             action()
-            found.append(table.keys)
+            found.append(table.rows.keys)
     assert found == [list("abcd"), list("bacd"), list("abcd"), list("badc"), list("dabc")]
 
 

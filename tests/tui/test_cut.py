@@ -36,7 +36,7 @@ async def figures(size: tuple[int, int]) -> dict[str, set[str]]:
             await pilot.press(view)
             await pilot.pause()
             lines = "\n".join(screen_text(app).splitlines()[:-1])  # the last one has only keys
-            numbers = {match[0].strip(".,") for match in NUMBER.finditer(lines)}
+            numbers = {match[0].strip(".,") for match in re.finditer(NUMBER, lines)}
             found[view] = {text for text in numbers if "." in text or re.search(r"[a-zA-Zµ%]", text)}
     return found
 

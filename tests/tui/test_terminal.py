@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from shardtui.engine.wire import run_directory
@@ -25,6 +25,7 @@ from textual.content import Content
 from textual.events import Key, Paste
 from textual.geometry import Region
 from textual.message import Message
+from textual.strip import Strip
 
 from ..conftest import tiny_config
 from ..processes import awaited
@@ -235,6 +236,32 @@ async def test_only_what_has_changed_is_redrawn(
             widget.redrawn = []
             change(widget)
             assert widget.redrawn == regions
+
+
+class Sized(Lines):
+    rendered: ClassVar[list[str]] = []
+
+    def draw(self) -> None:
+        self.show([Content(f"{self.size.width} cells")])
+
+    def render_line(self, y: int) -> Strip:
+        strip = super().render_line(y)
+        self.rendered.append(strip.text.strip())
+        return strip
+
+
+class OneSized(App[None]):
+    def compose(self) -> ComposeResult:
+        yield Sized()
+
+
+async def test_lines_are_in_the_first_frame_of_each_size() -> None:
+    """Textual tells a widget its size after that frame."""
+    app = OneSized()
+    async with app.run_test(size=(60, 5)) as pilot:
+        await pilot.resize_terminal(50, 5)
+        await pilot.pause()
+    assert set(Sized.rendered) == {"60 cells", "50 cells"}
 
 
 async def test_keys_are_drawn_again_only_where_they_change(home: Path) -> None:

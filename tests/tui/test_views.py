@@ -75,7 +75,7 @@ async def test_arrays_are_sorted_filtered_and_folded(home: Path, described: list
 
         def per_device() -> list[int]:
             mesh, found = app.state.layout.mesh, arrays.found
-            return [bytes_per_device(found[key].arrays[0], mesh) for key in arrays.keys]
+            return [bytes_per_device(found[key].arrays[0], mesh) for key in arrays.rows.keys]
 
         await press(pilot, "2")
         arrays = app.screen.query_one("ArrayTable")

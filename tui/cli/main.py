@@ -161,7 +161,7 @@ def _text(arguments: list[str]) -> list[str]:
 
 
 def _parser(*wanted: str) -> argparse.ArgumentParser:
-    """Returns the parser; only the `wanted` commands get their options, so that the UI starts sooner."""
+    """Returns the parser of the `wanted` commands, so that the UI starts sooner, or of the names of all commands."""
     parser = Parser(
         prog="shardtui",
         description="Train a sharded transformer, see how every array is laid out, and switch parallelism live.",
@@ -169,7 +169,10 @@ def _parser(*wanted: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=Version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    names = COMMANDS.keys() & wanted
     for name, (summary, example, _) in COMMANDS.items():
+        if names and name not in names and COMPLETING not in os.environ:
+            continue
         options = commands.add_parser(
             name,
             help=summary,

@@ -3,16 +3,22 @@
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 
+from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire import framing
 from ...engine.wire.commands import AnyCommand, Hello
-from ...engine.wire.events import AnyEvent
-from ...engine.wire.framing import BadFrame, UnknownMessage
+from ...engine.wire.event import VERSION
+from ...engine.wire.events import AnyEvent, CommandRefused, Disconnected, EngineStopped, Failed
+from ...engine.wire.framing import BadFrame, UnknownMessage, mismatch
 from ...engine.wire.run_directory import RunDirectory
-from .started_engine import StartedEngine
-from .stopping import CONNECT_SECONDS
+from .started_engine import StartedEngine, lost
+from .stopping import CONNECT_SECONDS, unreachable_problem
 
+EXIT_SECONDS = 5.0
+"""Time for an engine's processes to exit after it has reported its end."""
+POLL_SECONDS = 0.02
 WATCH_SECONDS = 1.0
 """Time between two looks at whether the engine lives."""
 
@@ -88,3 +94,37 @@ class Connection:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    async def final_event(self, last: AnyEvent | None, protocol: int) -> AnyEvent | None:
+        """Returns an event that says how the engine ended, if the `last` that was read does not. `protocol`: of the
+        history."""
+        engine = self.engine
+        if self.is_unreachable:
+            return Disconnected(reason=printable(unreachable_problem(self._directory)))
+        if isinstance(last, EngineStopped | Failed) and not (engine and engine.is_old(last)):
+            return None
+        if self.is_engine_alive and (why := self._why_disconnected(last, protocol)):
+            return Disconnected(reason=printable(f"its engine is alive, but this viewer cannot follow it: {why}"))
+        if not await holds_in_time(lambda: not self.is_engine_alive):
+            return Disconnected(reason="its process is alive, but the connection was lost: attach again")
+        if protocol > VERSION:
+            known = f"it speaks protocol {protocol}, this viewer protocol {VERSION}"
+            return Disconnected(reason=f"its engine has ended, but {known}: update shardtui to see how")
+        return engine.end() if engine else lost(self._directory.log)
+
+    def _why_disconnected(self, last: AnyEvent | None, protocol: int) -> str:
+        if protocol != VERSION:
+            return mismatch(VERSION, protocol)
+        if isinstance(last, CommandRefused):
+            return mismatch(VERSION, last.protocol) if last.protocol else last.problem
+        return self.problem
+
+
+async def holds_in_time(condition: Callable[[], bool]) -> bool:
+    """Waits until the condition holds; returns False if that takes longer than `EXIT_SECONDS`."""
+    until = time.monotonic() + EXIT_SECONDS
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        await asyncio.sleep(POLL_SECONDS)
+    return True

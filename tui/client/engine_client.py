@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from tempfile import TemporaryFile
@@ -20,29 +19,16 @@ from ...engine.wire.commands import AnyCommand, Stop
 from ...engine.wire.engine_command import engine_command
 from ...engine.wire.event import VERSION
 from ...engine.wire.event_log import LogReader
-from ...engine.wire.events import (
-    AnyEvent,
-    CommandRefused,
-    Disconnected,
-    EngineStarted,
-    EngineStopped,
-    Failed,
-    MetricsFailed,
-    Welcome,
-)
-from ...engine.wire.framing import mismatch
+from ...engine.wire.events import AnyEvent, Disconnected, EngineStarted, EngineStopped, Failed, MetricsFailed, Welcome
 from ...engine.wire.run_directory import RunDirectory
 from ..state.playback import Playback
 from ..terminal import FAILED, REFUSED
 from ..terminal.clean import clean_events
-from .connection import Connection
+from .connection import Connection, holds_in_time
 from .engine_process import Answer
 from .started_engine import StartedEngine, lost
-from .stopping import unreachable_problem
 
 T = TypeVar("T")
-EXIT_SECONDS = 5.0
-"""Time for an engine's processes to exit after it has reported its end."""
 POLL_SECONDS = 0.02
 RESUMED_SECONDS = 1.0
 """Time between two looks at whether an ended run is trained again."""
@@ -122,7 +108,7 @@ class EngineClient:
 
     async def wait_for_exit(self) -> bool:
         engine = self._engine
-        return engine is None or await _holds_in_time(lambda: engine.has_ended)
+        return engine is None or await holds_in_time(lambda: engine.has_ended)
 
     async def wait_for_metrics(self, is_enough: Callable[[], bool]) -> list[str]:
         """Waits until the curves are written elsewhere, if they are to be. Returns why some are not, or not yet."""
@@ -197,7 +183,7 @@ class EngineClient:
                 yield [*failures]
             yield clean_events(events) if cleaned else events
         connection.close()  # not in a `finally`: a viewer that stops reading may still send a command
-        if end := await self._final_event(connection, last):
+        if end := await connection.final_event(last, self._protocol):
             yield [end]
 
     async def resumed_elsewhere(self, ended: int | None) -> None:
@@ -264,36 +250,3 @@ class EngineClient:
                 yield events
         except (FileNotFoundError, UserError):  # it ended before it wrote an event, or the file is no log
             return
-
-    async def _final_event(self, connection: Connection, last: AnyEvent | None) -> AnyEvent | None:
-        """Returns an event that says how the engine ended, if `last` does not."""
-        engine = connection.engine
-        if connection.is_unreachable:
-            return Disconnected(reason=printable(unreachable_problem(self.directory)))
-        if isinstance(last, EngineStopped | Failed) and not (engine and engine.is_old(last)):
-            return None
-        if connection.is_engine_alive and (why := self._why_disconnected(connection, last)):
-            return Disconnected(reason=printable(f"its engine is alive, but this viewer cannot follow it: {why}"))
-        if not await _holds_in_time(lambda: not connection.is_engine_alive):
-            return Disconnected(reason="its process is alive, but the connection was lost: attach again")
-        if self._protocol > VERSION:
-            known = f"it speaks protocol {self._protocol}, this viewer protocol {VERSION}"
-            return Disconnected(reason=f"its engine has ended, but {known}: update shardtui to see how")
-        return engine.end() if engine else lost(self.directory.log)
-
-    def _why_disconnected(self, connection: Connection, last: AnyEvent | None) -> str:
-        if self._protocol != VERSION:
-            return mismatch(VERSION, self._protocol)
-        if isinstance(last, CommandRefused):
-            return mismatch(VERSION, last.protocol) if last.protocol else last.problem
-        return connection.problem
-
-
-async def _holds_in_time(condition: Callable[[], bool]) -> bool:
-    """Waits until the condition holds; returns False if that takes longer than `EXIT_SECONDS`."""
-    until = time.monotonic() + EXIT_SECONDS
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        await asyncio.sleep(POLL_SECONDS)
-    return True

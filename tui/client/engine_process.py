@@ -5,7 +5,6 @@ import contextlib
 import os
 from asyncio.subprocess import Process, create_subprocess_exec
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
@@ -33,8 +32,7 @@ class NoAnswer(UserError):
     """The engine process failed, whatever the request was."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     status: int
     """Exit status; negative for a signal."""
     output: bytes

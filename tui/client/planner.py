@@ -158,32 +158,15 @@ class Planner:
             async for board in self._asked("plan", *self._presets):
                 yield board
             return
-        found = await self._last("search", msgspec.json.encode(self.search).decode())
-        known = (await self._last("plan", *self._presets)).rows if self._presets else []
+        found = [board async for board in self._asked("search", msgspec.json.encode(self.search).decode())][-1]
+        known = [board async for board in self._asked("plan", *self._presets)][-1].rows if self._presets else []
         titles = {row.title for row in known}
         rows = [row for row in found.rows if row.title not in titles]
         self._presets += [row.preset for row in rows]
         yield msgspec.structs.replace(found, rows=[*known, *rows])
 
-    async def _last(self, question: str, *about: str) -> Board:
-        return [board async for board in self._asked(question, *about)][-1]
-
-    async def _asked(self, question: str, *about: str) -> AsyncIterator[Board]:
-        """Yields the engine's answers, the last one in any case."""
-        process, seen = EngineProcess(self._nice), b""
-        task = asyncio.create_task(process.ask(question, self.config, self._topology, *about))
-        try:
-            is_done = False
-            while not is_done:
-                await asyncio.wait([task], timeout=TRACED_SECONDS)
-                is_done = task.done()  # also while the board before was shown
-                line = task.result().checked().last_line if is_done else process.last_line
-                if line.startswith(b"{") and line != seen:
-                    seen = line
-                    yield msgspec.json.decode(line, type=Board)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    def _asked(self, question: str, *about: str) -> AsyncIterator[Board]:
+        return _boards(EngineProcess(self._nice), question, self.config, self._topology, *about)
 
     async def breakdown(self, title: str) -> StepBreakdown:
         """Returns where the time of a step goes. Raises UserError if that is unknown, NoAnswer if the engine fails."""
@@ -269,6 +252,23 @@ class Planner:
         if self.search and (best := pick([row for row in rows if row.compiled], self.search.goal)):
             point = point_of(best, self.search.goal, time.monotonic() - self.began)
             self.curve += [point] if not self.curve or point.title != self.curve[-1].title else []
+
+
+async def _boards(process: EngineProcess, question: str, config: RunConfig, *about: str) -> AsyncIterator[Board]:
+    """Yields the engine's answers, the last one in any case."""
+    task, seen = asyncio.create_task(process.ask(question, config, *about)), b""
+    try:
+        is_done = False
+        while not is_done:
+            await asyncio.wait([task], timeout=TRACED_SECONDS)
+            is_done = task.done()  # also while the board before was shown
+            line = task.result().checked().last_line if is_done else process.last_line
+            if line.startswith(b"{") and line != seen:
+                seen = line
+                yield msgspec.json.decode(line, type=Board)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:

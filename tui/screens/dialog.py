@@ -1,6 +1,6 @@
 """Screens that are safe from two races of Textual, and dialogs: modal screens on top of a view until answered."""
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 
 from textual import on
@@ -13,7 +13,7 @@ from textual.widget import Widget
 from ...engine.base.output import printable
 
 T = TypeVar("T")
-STYLES = Path(__file__).parents[1] / "views.tcss"
+STYLES: list[str | PurePath] = [Path(__file__).parents[1] / name for name in ("watch.tcss", "views.tcss")]
 
 
 class BaseScreen(Screen[T], Generic[T]):

@@ -138,10 +138,7 @@ again.
 
     @work(exclusive=True)
     async def follow(self, planner: Planner) -> None:
-        """Shows each board as it arrives, also while another view is active.
-
-        If it is cancelled, by a key or because the UI ends, the planner kills the processes that it has started.
-        """
+        """Shows each board as it arrives, also in another view. If it is cancelled, the planner kills its processes."""
         try:
             async for _ in planner.boards():
                 self.show_plan()
@@ -159,25 +156,16 @@ again.
         if row is None or planner is None or planner.board is None:
             return
         if row.verdict == "too large":
-            self.make_fit(row.title, planner)
+            try:
+                self.start(fitting(planner, row.title))
+            except UserError as error:
+                self.notify(str(error), markup=False)
         elif row.compiled:
             self.app.push_screen(PredictedScreen(row.title, row.compiled, partial(planner.breakdown, row.title)))  # pyright: ignore[reportUnknownMemberType]
         elif (cost := row.estimate) and cost.at_peak:
             self.app.push_screen(MemoryScreen(row.title, cost.at_peak, cost.peak_buffers, None))  # pyright: ignore[reportUnknownMemberType]
         else:
             self.notify("compile a preset first: t, then enter", markup=False)
-
-    def make_fit(self, title: str, planner: Planner) -> None:
-        """Searches what makes a preset fit that is too large, unless other programs are being compiled."""
-        config, topology, preset = planner.subject(title)
-        problem = compilers.missing(load_topology(topology))
-        if planner.compiling:
-            problem = "the plan is still being compiled: wait, or cancel it with K"
-        if problem:
-            self.notify(problem, markup=False)
-            return
-        search = SearchRequest(is_mesh_fixed=True)
-        self.start(Planner(config, topology, (preset,), compiles=True, nice=NICENESS, search=search))
 
     def show_plan(self) -> None:
         """Shows the ranked presets and the recommendation, once there are estimates."""
@@ -208,9 +196,7 @@ again.
         """Disables the cancel keys while nothing compiles, and planning in a watched run, whose model is not known."""
         if action in ("skip", "skip_all"):
             return bool(self.planner and self.planner.compiling)
-        if action in ("slice", "find"):
-            return not (self.is_mounted and self.state.watched)
-        return True
+        return action not in ("slice", "find") or not (self.is_mounted and self.state.watched)
 
     def action_slice(self) -> None:
         self.request.focus_slice()
@@ -245,6 +231,17 @@ again.
             self.status = "cancelled"
         self.show_rows()
         self.show_progress()
+
+
+def fitting(planner: Planner, title: str) -> Planner:
+    """Returns the search for what makes a preset of a plan fit. Raises UserError if nothing can be compiled now."""
+    config, topology, preset = planner.subject(title)
+    if planner.compiling:
+        raise UserError("the plan is still being compiled: wait, or cancel it with K")
+    if problem := compilers.missing(load_topology(topology)):
+        raise UserError(problem)
+    search = SearchRequest(is_mesh_fixed=True)
+    return Planner(config, topology, (preset,), compiles=True, nice=NICENESS, search=search)
 
 
 def hints(rows: Sequence[Row], slice_name: str, goal: Goal | None) -> list[StyledText]:

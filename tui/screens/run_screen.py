@@ -7,6 +7,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingsMap, BindingType
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.geometry import Size
 from textual.widget import Widget
 from textual.widgets import Footer
 
@@ -52,6 +53,14 @@ class TooSmall(Lines):
 
 class RunScreen(BaseScreen[None]):
     """A view: the status bar, a body and the footer. It shows the run's state when it opens and as events arrive."""
+
+    DEFAULT_CSS = """
+    RunScreen {
+        layers: default notice; overflow: hidden;
+
+        &.-tiny TooSmall, &.-low TooSmall { display: block; }
+    }
+    """
 
     needs_inspection = False
     """Whether the view shows what only `InspectPreset` reports: gradients and activations."""
@@ -187,10 +196,15 @@ class WholeKeys(Footer):
 class Always(Lines):
     """The keys that work in every view. A click does what they do."""
 
-    def on_mount(self) -> None:
-        line = Content("").join(_key(key_of(self, action), name, action) for action, name in ALWAYS.items())
-        self.styles.width = line.cell_length
-        self.show([line])
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        return self.line.cell_length
+
+    def draw(self) -> None:
+        self.show([self.line])
+
+    @property
+    def line(self) -> Content:
+        return Content("").join(_key(key_of(self, action), name, action) for action, name in ALWAYS.items())
 
 
 def _key(key: str, name: str, action: str) -> Content:

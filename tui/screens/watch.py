@@ -50,9 +50,8 @@ class WatchScreen(RunScreen):
         if not self.is_attached:
             return
         styles = self.app.stylesheet  # pyright: ignore[reportUnknownMemberType]
-        if not styles.has_source(str(STYLES), ""):
-            styles.read(STYLES)
-            styles.reparse()
+        if not styles.has_source(str(STYLES[0]), ""):
+            styles.read(STYLES[0])  # parsed with the styles of the panels
         panels = WatchPanels()
         await self.mount(panels)
         panels.query_one("PresetList").focus()

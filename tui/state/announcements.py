@@ -1,7 +1,8 @@
 """Announcements of events over every view: above all of failures."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from ...engine.spec.attempt import Attempt, LostProcess
 from ...engine.wire.events import (
@@ -24,8 +25,7 @@ if TYPE_CHECKING:  # the first frame does not wait for it
     from .comparison import Comparison
 
 
-@dataclass(frozen=True)
-class Announcement:
+class Announcement(Struct, frozen=True):
     """A notice about an event, or about the end of a comparison."""
 
     text: str

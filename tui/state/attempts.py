@@ -1,14 +1,13 @@
 """The cost of a supervised run's attempts: the time without steps, and the steps that were made again."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from ...engine.base import formatting
 from ...engine.spec.attempt import Attempt
 from ...engine.wire.events import StepsDone
 
 
-@dataclass
-class Recovery:
+class Recovery(Struct):
     """The start of an attempt after the first."""
 
     attempt: Attempt
@@ -31,11 +30,10 @@ class Recovery:
         return f"attempt {attempt.number}{left} after step {self.step:,}: {cost}; {why}"
 
 
-@dataclass
-class Attempts:
+class Attempts(Struct):
     """All recoveries of a run, oldest first."""
 
-    recoveries: list[Recovery] = field(default_factory=list[Recovery])
+    recoveries: list[Recovery] = []
     """One for each attempt after the first."""
     _step: int = 0
     _reported: float = 0.0

@@ -5,7 +5,6 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import cast, overload
 
 BLOCK = 64
@@ -66,12 +65,12 @@ class Losses(Sequence[float]):
         return edges + sum(self._sums[first:last])
 
 
-@dataclass
 class Evaluations:
     """Losses by the number of steps done; NaN if one was not finite."""
 
-    _steps: list[int] = field(default_factory=list[int])
-    _losses: list[float] = field(default_factory=list[float])
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._losses: list[float] = []
 
     def __len__(self) -> int:
         """Returns the step of the last evaluation: where its curve ends."""

@@ -3,7 +3,8 @@
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from ...engine.wire.number_events import STANDS_OUT, UPDATE, ArrayNumbers, NumbersMeasured
 
@@ -14,12 +15,11 @@ Course = deque[tuple[int, float]]
 """Steps, and the root mean square of the whole array at each."""
 
 
-@dataclass
-class Numbers:
+class Numbers(Struct):
     """What a viewer knows of the numbers in a run's arrays."""
 
     newest: NumbersMeasured | None = None
-    courses: dict[str, Course] = field(default_factory=dict[str, Course])
+    courses: dict[str, Course] = {}
     """By name of the array."""
     is_requested: bool = False
     """Whether the user has requested a measurement that is not there yet."""
@@ -46,8 +46,7 @@ class Numbers:
                 course.pop()
 
 
-@dataclass(frozen=True)
-class NumbersRow:
+class NumbersRow(Struct, frozen=True):
     """The numbers of one array, as a table shows them."""
 
     array: ArrayNumbers

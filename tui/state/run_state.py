@@ -3,9 +3,10 @@
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ...engine.spec.attempt import Attempt
 from ...engine.spec.config import ModelConfig, RunConfig, WatchedRun
@@ -67,8 +68,7 @@ OVER = (Phase.STOPPED, Phase.FAILED, Phase.LOST)
 """Phases of a run without an engine."""
 
 
-@dataclass
-class RunState:
+class RunState(Struct, eq=False):
     """A viewer's model of one run. Long because each field stands here with its meaning, and what follows from them."""
 
     name: str = ""
@@ -86,7 +86,7 @@ class RunState:
     preset: str = ""
     step: int = 0
     losses: Losses = field(default_factory=Losses)
-    curves: dict[str, Losses] = field(default_factory=dict[str, Losses])
+    curves: dict[str, Losses] = {}
     """Other scalars of the steps, by name."""
     evaluations: Evaluations = field(default_factory=Evaluations)
     numbers: Numbers = field(default_factory=Numbers)
@@ -97,9 +97,9 @@ class RunState:
     """The time since the run's first event, divided into parts."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     """Seconds of each of the last steps under the active preset."""
-    timed: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
+    timed: dict[str, deque[float]] = {}
     """Seconds of the last steps under each preset, preferably without a compilation in the background."""
-    timed_on: list[str] = field(default_factory=list[str])
+    timed_on: list[str] = []
     """Kinds of the devices on which they ran: after a resume on the same, the times still hold."""
     input_wait: float | None = None
     """Fraction of the last report's time spent waiting for batches; None if the engine cannot measure it."""
@@ -107,15 +107,15 @@ class RunState:
     """The preset that this viewer has requested, until the engine answers: under load that takes seconds."""
     compiling: PresetCompiling | None = None
     """The preset that is being compiled, while training continues; None for none."""
-    compiled: dict[str, PresetCompiled] = field(default_factory=dict[str, PresetCompiled])
-    inspected: dict[str, PresetInspected] = field(default_factory=dict[str, PresetInspected])
+    compiled: dict[str, PresetCompiled] = {}
+    inspected: dict[str, PresetInspected] = {}
     kept: ProgramsKept | None = None
     stalled: Stalled | None = None
     """Where training is stalled; None again from the next event on."""
     memory: MemoryMeasured | None = None
-    hosts: dict[int, HostStatus] = field(default_factory=dict[int, HostStatus])
+    hosts: dict[int, HostStatus] = {}
     """By process, as last reported; empty for a run of one process."""
-    hosts_lost: dict[int, str] = field(default_factory=dict[int, str])
+    hosts_lost: dict[int, str] = {}
     """Why processes were lost, by process."""
     differing: DevicesDiffer | None = None
     """The devices that were last found to differ from their replicas; None if none were."""
@@ -127,17 +127,17 @@ class RunState:
     """Id of the device whose shards are marked in every array; None for none. The user chooses it."""
     comparison: "Comparison | None" = None
     """The comparison that this viewer runs, or ran last; None before the first."""
-    estimates: "dict[str, Row]" = field(default_factory=dict[str, "Row"])
+    estimates: "dict[str, Row]" = {}
     """Estimates by preset, once a view has requested them: not from events."""
     previewed: PresetPreviewed | None = None
-    switches: list[Switched] = field(default_factory=list[Switched])
-    marks: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    switches: list[Switched] = []
+    marks: list[tuple[int, str]] = []
     """Step and preset of each switch and of each restored checkpoint; step and words of each anomaly."""
-    checkpoints: list[CheckpointInfo] = field(default_factory=list[CheckpointInfo])
+    checkpoints: list[CheckpointInfo] = []
     saving: int | None = None
     profiling: Profiling | ProfileWriting | None = None
     profiled: Profiled | None = None
-    measured: list[PartsMeasured] = field(default_factory=list[PartsMeasured])
+    measured: list[PartsMeasured] = []
     attempt: Attempt | None = None
     """The start of the engine by a supervisor; None without one."""
     attempts: Attempts = field(default_factory=Attempts)
@@ -147,8 +147,8 @@ class RunState:
     paused_by: str | None = None
     """Why the engine paused by itself; None if the user paused it."""
     failed_switch: SwitchFailed | None = None
-    problems: list[str] = field(default_factory=list[str])
-    events: list[AnyEvent] = field(default_factory=list[AnyEvent])
+    problems: list[str] = []
+    events: list[AnyEvent] = []
     """All events for the log: without steps, memory, numbers, hosts' progress and previews."""
 
     @property

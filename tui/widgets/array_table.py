@@ -70,7 +70,7 @@ class ArrayTable(Table):
     def show_titles(self, status: str) -> None:
         """Shows how many arrays match the filter, and `status` in the lower border."""
         self.status = status
-        shown, count = sum(key in self.all_rows for key in self.keys), len(self.all_rows)
+        shown, count = sum(key in self.all_rows for key in self.rows.keys), len(self.all_rows)
         set_titles(
             self.rows, f"{count} arrays" if shown == count or self.is_tree else f"{shown} of {count} arrays", status
         )

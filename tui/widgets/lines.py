@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from rich.segment import Segment
 from textual.content import Content
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -17,14 +17,14 @@ from ..terminal.axis_style import axis_style, whole_word
 
 UNIT = r"(?:[kMGTP]?B|[kMGTP]?FLOP(?:/s)?|µs|ms|s|min|h|%|[kMGBTP]|ops?)(?!\w)"
 DIGITS = r"\d[\d.,:]*(?:e-?\d+)?"
-NUMBER = re.compile(rf"(?<![\w.])[+−-]?{DIGITS}(?: ?(?:×|÷|…|of) ?{DIGITS})*(?: {UNIT})?(?:/s)?(?: \d+ {UNIT})*")
+NUMBER = rf"(?<![\w.])[+−-]?{DIGITS}(?: ?(?:×|÷|…|of) ?{DIGITS})*(?: {UNIT})?(?:/s)?(?: \d+ {UNIT})*"
 """Matches a number with its unit: `1,204`, `4.72 MB`, `3 min 20 s`, `4 × 128`, `12 of 64`, `205…230 ms`, `3.2e-4`."""
 ELLIPSIS = "…"
 
 
 def cut_point(text: str, end: int) -> int:
     """Returns where to cut so that at most `end` characters remain and no number is cut."""
-    for number in NUMBER.finditer(text):
+    for number in re.finditer(NUMBER, text):
         if number.start() < end < number.end():
             return number.start()
     return end
@@ -106,9 +106,13 @@ class Lines(Widget):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.lines: Sequence[Content] = ()
+        self.drawn_size: Size | None = None
+        """The size for which they were drawn; None before the first time."""
 
     def show(self, lines: Sequence[Content]) -> None:
         previous, self.lines = self.lines, lines
+        if self.drawn_size != self.size:  # all of it will be rendered
+            return
         pairs = enumerate(zip_longest(previous[: self.size.height], lines[: self.size.height], fillvalue=EMPTY))
         changed = [Region(0, y, self.size.width, 1) for y, (old, new) in pairs if not old.is_same(new)]
         if changed:
@@ -119,7 +123,16 @@ class Lines(Widget):
 
     def on_resize(self) -> None:
         refit_titles(self)
-        self.draw()
+        self.fit()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self.fit()  # the event of a resize comes after the first frame
+        return super().render_lines(crop)
+
+    def fit(self) -> None:
+        if self.drawn_size != self.size:
+            self.draw()
+            self.drawn_size = self.size
 
     def render_line(self, y: int) -> Strip:
         line = cut(self.lines[y], self.size.width) if y < len(self.lines) else EMPTY

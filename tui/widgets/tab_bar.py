@@ -1,14 +1,13 @@
 """The views as tabs: the top line of every view."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from textual.content import Content
 
 from .lines import Lines
 
 
-@dataclass(frozen=True)
-class Tab:
+class Tab(NamedTuple):
     """A view as the tab bar shows it."""
 
     key: str

@@ -11,7 +11,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.coordinate import Coordinate
 from textual.message import Message
 from textual.widgets import DataTable, Input
 
@@ -92,11 +91,11 @@ one that sorts it, and cuts long texts, never figures.
 
     @property
     def selected(self) -> str | None:
-        return self.keys[self.rows.cursor_row] if 0 <= self.rows.cursor_row < self.rows.row_count else None
+        return self.rows.selected
 
     @property
-    def keys(self) -> list[str]:
-        return [row.key.value or "" for row in self.rows.ordered_rows]
+    def selected_cells(self) -> Cells:
+        return self.found_rows.get(self.selected or "", ())
 
     def show_columns(self, columns: Sequence[Column[R]], rows: Mapping[str, R]) -> None:
         """Shows the rows, by key. Cells that stay the same are not redrawn."""
@@ -123,10 +122,11 @@ one that sorts it, and cuts long texts, never figures.
         }
         is_whole = all(GAP + self.shown_widths.get(at, -GAP) >= needed for at, needed in enumerate(self.needed))
         self.full_text.display = self.has_full_text and not is_whole
-        if [column.label for column in self.rows.ordered_columns] == labels and self.keys == list(shown):
-            self.update_cells(shown)
+        if [column.label for column in self.rows.ordered_columns] == labels and self.rows.keys == list(shown):
+            self.rows.update_cells(shown.values())
         else:
-            self.fill(labels, shown)
+            self.rows.fill(labels, shown)
+            self.post_message(self.Refilled())
         self.show_full_text()
 
     def widths(self) -> Mapping[int, int]:
@@ -147,10 +147,10 @@ one that sorts it, and cuts long texts, never figures.
         """Shows the cells that the table cuts or leaves out, of the row under the cursor."""
         if not self.full_text.display:
             return
-        cells, widths = self.found_rows.get(self.selected or "", ()), self.shown_widths
+        widths = self.shown_widths
         hidden = [
             f"{self.columns[at].name}: {cell.plain.strip()}"
-            for at, cell in enumerate(cells)
+            for at, cell in enumerate(self.selected_cells)
             if cell.plain.strip() and (at not in widths or cell.cell_len > widths[at])
         ]
         self.full_text.show_texts([(" · ".join(hidden), "")])
@@ -172,41 +172,20 @@ one that sorts it, and cuts long texts, never figures.
             key: value(self.given[key]) if value else cells[at].plain.strip(MARKS).casefold() or None
             for key, cells in found.items()
         }
-        known = {key: each for key, each in values.items() if each is not None and each == each}  # not NaN
-        ordered = sorted(known, key=known.__getitem__, reverse=is_falling)
-        return {key: found[key] for key in [*ordered, *(key for key in found if key not in known)]}
+        return {key: found[key] for key in ordered(values, is_falling)}
 
     def label(self, column: Column[Any]) -> Text:
         """Returns the heading of a column, aligned like its cells, and marked if the rows are sorted by it."""
         mark = (" ▴" if self.is_reversed else " ▾") if column.name == self.sorted_by else ""
         return Text(column.name + mark, justify="right" if column.is_figure else None)
 
-    def update_cells(self, shown: Mapping[str, Cells]) -> None:
-        for at, cells in enumerate(shown.values()):
-            for column, (old, new) in enumerate(zip(self.rows.get_row_at(at), cells, strict=True)):
-                if old != new:
-                    self.rows.update_cell_at(Coordinate(at, column), new, update_width=True)
-
-    def fill(self, labels: Sequence[Text], shown: Mapping[str, Cells]) -> None:
-        """Draws the whole table. The cursor stays on its row; if that was the first, it stays at the top."""
-        selected = self.selected if self.rows.cursor_row else None
-        self.rows.clear(columns=True)
-        for label in labels:
-            self.rows.add_column(label)
-        for key, cells in shown.items():
-            self.rows.add_row(*cells, key=key)
-        names = list(shown)
-        if selected in names:
-            self.rows.move_cursor(row=names.index(selected))
-        self.post_message(self.Refilled())
-
     def select(self, key: str) -> None:
         """Moves the cursor to a row; ends the filter if that hides it."""
-        if key not in self.keys:
+        if key not in self.rows.keys:
             self.query_one(Filter).close()
             self.refresh_rows()
-        if key in self.keys:
-            self.rows.move_cursor(row=self.keys.index(key))
+        if key in self.rows.keys:
+            self.rows.move_cursor(row=self.rows.keys.index(key))
 
     @on(Input.Changed)
     def apply_filter(self, event: Input.Changed) -> None:
@@ -239,11 +218,10 @@ one that sorts it, and cuts long texts, never figures.
         self.refresh_rows()
 
     def action_copy_row(self) -> None:
-        self.copy("\t".join(cell.plain.strip() for cell in self.found_rows.get(self.selected or "", ())))
+        self.copy("\t".join(cell.plain.strip() for cell in self.selected_cells))
 
     def action_copy_cell(self) -> None:
-        cells = self.found_rows.get(self.selected or "", ())
-        self.copy(cells[0].plain.strip(MARKS) if cells else "")
+        self.copy("".join(cell.plain.strip(MARKS) for cell in self.selected_cells[:1]))
 
     def copy(self, text: str) -> None:
         if text:
@@ -253,6 +231,12 @@ one that sorts it, and cuts long texts, never figures.
 
 def cells_of(columns: Sequence[Column[R]], row: R) -> Cells:
     return [column.text(row) for column in columns]
+
+
+def ordered(values: Mapping[str, Any], is_falling: bool) -> list[str]:
+    """Returns the keys in the order of their values; those of None and NaN last."""
+    known = {key: each for key, each in values.items() if each is not None and each == each}
+    return [*sorted(known, key=known.__getitem__, reverse=is_falling), *(key for key in values if key not in known)]
 
 
 def shortened(cell: Text, width: int, column: Column[Any]) -> Text:
