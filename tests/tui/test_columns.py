@@ -61,7 +61,8 @@ def test_columns_leave_in_their_order_and_texts_share_what_is_left() -> None:
     assert fit(columns, [60, 10, 60, 10], 140) == {0: 60, 1: 10, 2: 60, 3: 10}
     assert fit(columns, [60, 10, 60, 10], 130) == {0: 55, 1: 10, 2: 55, 3: 10}
     assert fit(columns, [60, 10, 60, 10], 95) == {0: 42, 1: 10, 2: 42}
-    assert fit(columns, [60, 10, 60, 10], 80) == {0: 60, 1: 10}
+    assert fit(columns, [60, 10, 60, 10], 80) == {0: 60, 1: 10, 3: 10}, "one that has left has room again"
+    assert fit(columns, [60, 10, 60, 10], 79) == {0: 60, 1: 10}
     assert fit(columns, [60, 10, 60, 10], 80, kept="d") == {0: 60, 1: 10, 3: 10}
     assert fit(columns, [60, 10, 60, 10], 15) == {0: 8, 1: 10}
 

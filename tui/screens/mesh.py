@@ -188,11 +188,10 @@ def _step(device: int, state: RunState, width: int) -> Iterator[Content]:
         return
     yield from _row("step, profiled", formatting.seconds(breakdown.step_seconds), width)
     parts = zip(mine.seconds, (part.name for part in breakdown.parts), strict=True)
-    for seconds, name in sorted(parts, reverse=True):
-        if seconds:
-            yield bar(
-                name, max(LABEL_WIDTH, width // 2), seconds, breakdown.step_seconds, formatting.seconds(seconds), width
-            )
+    shown = [(seconds, name) for seconds, name in sorted(parts, reverse=True) if seconds]
+    label = max([LABEL_WIDTH, *(len(name) + 1 for _, name in shown)])
+    for seconds, name in shown:
+        yield bar(name, label, seconds, breakdown.step_seconds, formatting.seconds(seconds), width)
     if caused := next((wait.seconds for wait in breakdown.waits if wait.device == device), 0):
         yield from _row("others wait for it", formatting.seconds(caused), width)
 

@@ -93,7 +93,7 @@ def columns(
             formatting.three_digits,
             3,
         ),
-        figure("in use", lambda row: row.measured.bytes_in_use if row.measured else None, formatting.size),
+        figure("in use", lambda row: row.measured.bytes_in_use if row.measured else None, formatting.size, 4),
         predicted("state + batch", lambda cost: cost.argument_bytes, 1),
         predicted("peak", lambda cost: cost.peak_bytes),
         predicted("sent", lambda cost: cost.bytes_sent),

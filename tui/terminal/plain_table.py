@@ -86,7 +86,8 @@ def fit(columns: Sequence[Column[Any]], needed: Sequence[int], room: int, kept: 
     """Returns the widths of the columns for which there is room, by index.
 
     Figures are whole. Texts share what is left of `room`; where that is too little, columns leave in their order,
-    except the one with the name `kept`. `needed`: cells of each column in full, `room`: of all, both with the gaps.
+    except the one with the name `kept`. One that has room once others have left returns. `needed`: cells of each column
+    in full, `room`: of all, both with the gaps.
     """
     shown = list(range(len(columns)))
     while (longest := _longest_text(columns, needed, shown, room)) < LEAST_TEXT:
@@ -95,7 +96,11 @@ def fit(columns: Sequence[Column[Any]], needed: Sequence[int], room: int, kept: 
             break
         shown.remove(min(leaving, key=lambda at: columns[at].leaves))
     longest = max(longest, NARROWEST)
-    return {at: needed[at] if columns[at].is_figure else min(needed[at], longest) for at in shown}
+    widths = {at: needed[at] if columns[at].is_figure else min(needed[at], longest) for at in shown}
+    for at in sorted(set(range(len(columns))).difference(shown), key=lambda at: -columns[at].leaves):
+        if sum(widths.values()) + needed[at] <= room:
+            widths[at] = needed[at]
+    return dict(sorted(widths.items()))
 
 
 def _longest_text(columns: Sequence[Column[Any]], needed: Sequence[int], shown: Sequence[int], room: int) -> int:

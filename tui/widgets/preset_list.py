@@ -109,7 +109,7 @@ dropped first.
         width = self.scrollable_content_region.width - 1
         rows = self.rows(state.ready.presets, width)
         self.show_rows(rows, partial(self.fill, rows))
-        set_titles(self, "presets", programs_kept(state.kept) if state.kept else "")
+        set_titles(self, "presets", programs_kept(state.kept, width) if state.kept else "")
         self.follow(state.preset)
 
     def rows(self, presets: Sequence[PresetInfo], width: int) -> dict[str, Content]:
@@ -168,9 +168,11 @@ def heading(group: str, count: int, is_folded: bool) -> Content:
     return Content.styled(f"{mark} {count} {group}" if group in FOLDED else group, "$text-muted")
 
 
-def programs_kept(kept: ProgramsKept) -> str:
-    """Returns how many programs are kept in memory, and their bytes: `3 compiled ≈ 98 MB of 2 GB`."""
-    return f"{len(kept.presets)} compiled ≈ {formatting.size(kept.bytes)} of {formatting.size(kept.limit_bytes)}"
+def programs_kept(kept: ProgramsKept, width: int) -> str:
+    """Returns how many programs are kept in memory, and their bytes: `3 compiled ≈ 98 MB of 2 GB`, or less of it."""
+    words = f"{len(kept.presets)} compiled ≈ {formatting.size(kept.bytes)}"
+    whole = f"{words} of {formatting.size(kept.limit_bytes)}"
+    return whole if len(whole) < width else words
 
 
 def preset_row(info: PresetInfo, state: RunState, seconds: float | None, width: int) -> Content:
