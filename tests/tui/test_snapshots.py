@@ -30,8 +30,8 @@ LINES = {
     "lint": ["│ no findings so far, from parameters, moments and collectives "],
     "compare": [
         "╭─ presets on 8 × cpu ─",
-        "│ preset               mesh   step time  in use     peak     sent ",
-        "│ ● dp-tp2             4×2       834 ms          45.1 MB  7.31 MB ",
+        "│ preset               mesh   step time  state + batch     peak     sent ",
+        "│ ● dp-tp2             4×2       834 ms        5.18 MB  45.1 MB  7.31 MB ",
         "│ memory         46.9 MB of 3.16 GB, of which state + batch 10.1 MB, compiled  │",
     ],
     "plan": [" slice v5e:4x4          batch 16        press t to choose a slice, e.g. v5e:4x4"],
