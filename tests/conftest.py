@@ -66,12 +66,17 @@ LEAST_MODEL = f"{Path(__file__).with_name('least_model.py')}:LeastModel"
 LEAST = [f"--model={LEAST_MODEL}", "--seq-len=16", "--batch-size=8", f"--data={__file__}"]
 """The same for a model that is traced and compiled in a fraction of the time."""
 PACED_FILE = Path(__file__).with_name("paced_model.py")
+PACED = [f"--model={PACED_FILE}:LeastModel", "--batch-size=8"]
+"""The same with 20 ms a step, for runs that train on while a test waits for something else."""
 WITH_DROPOUT = "--set=dropout=0.1"
 
 
 KEPT_PROGRAMS = ".pytest_cache/jax"
 MAX_KEPT_BYTES = 1_000_000_000
-LONGEST = ("programs", "test_cli.py", "test_app.py", "test_views.py", "test_server.py", "test_watch.py")
+LONGEST = (
+    *("programs", "test_cli.py", "test_app.py", "test_views.py", "test_server.py", "test_watch.py"),
+    *("test_tutorial.py", "test_search.py", "test_comparing.py", "test_host_supervision.py", "test_stuck.py"),
+)
 """Groups of tests that start first, so that all workers finish at about the same time."""
 
 

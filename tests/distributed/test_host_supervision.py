@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from shardtui.engine.supervision.rendezvous import DECISION
 
-from ..conftest import LEAST, SETTINGS
+from ..conftest import LEAST, PACED
 from ..processes import awaited
 from ..simulated_hosts import Hosts, losses_by_step
 from .test_hosts import named, train
 from .test_supervision import losses
+
+SHRINKING = ("--min-processes=1", "--preset=data2-model4")
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def attempts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_hosts_go_on_without_the_host_of_process_0(hosts: Callable[..., Hosts]) -> None:
     """The next host serves the run, with its history, and the mesh of eight devices shrinks to four."""
-    run = hosts(2, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=10", "--steps=300")
+    run = hosts(2, *SHRINKING, "--checkpoint-every=10", "--steps=300", settings=PACED)
     awaited(lambda: named(run.history(0), "CheckpointSaved"))
     run.kill(0)
     assert run.supervisors[1].wait(timeout=240) == 0, run.said(1)
@@ -49,13 +51,13 @@ def test_hosts_go_on_without_the_host_of_process_0(hosts: Callable[..., Hosts]) 
     assert [(attempt["processes"], attempt["of"]) for attempt in attempts(events)] == [(2, 2), (1, 2)]
     assert attempts(events)[1]["lost"]["process"] == 0
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1)), "the history goes on"
-    assert losses_by_step(events) == pytest.approx(losses(train(*SETTINGS, "--steps=300")), rel=1e-5)
+    assert losses_by_step(events) == pytest.approx(losses(train(*PACED, "--steps=300")), rel=1e-5)
 
 
 @pytest.mark.slow
 def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callable[..., Hosts]) -> None:
     """An engine that is killed is started again with all hosts; a host that is gone is left out until it returns."""
-    run = hosts(2, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=20", "--steps=1000000")
+    run = hosts(2, *SHRINKING, "--checkpoint-every=20", "--steps=1000000", settings=PACED)
     awaited(lambda: named(run.history(0), "CheckpointSaved"))
     ready = named(run.history(0), "EngineReady")[-1]
     os.kill(ready["hosts"][1]["pid"], signal.SIGKILL)
@@ -75,7 +77,7 @@ def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callab
     stopped = [event["step"] for event in named(events, "EngineStopped")]
     assert taken == stopped[0], "no step was made again to take the host in"
     found = losses_by_step(events)
-    alone = losses(train(*SETTINGS, "--steps=60"))
+    alone = losses(train(*PACED, "--steps=60"))
     assert list(alone) == [*range(1, 61)]
     assert {step: found[step] for step in alone} == pytest.approx(alone, rel=1e-5)
 
@@ -102,7 +104,7 @@ def test_two_supervisors_of_one_host_number_are_refused(hosts: Callable[..., Hos
 @pytest.mark.slow
 def test_two_of_three_hosts_go_on_where_no_preset_fits_all(hosts: Callable[..., Hosts]) -> None:
     """The batch of 8 does not divide by the six devices of three hosts: after that attempt is refused, two go on."""
-    run = hosts(4, "--min-processes=1", "--preset=data2-model4", "--checkpoint-every=10", "--steps=1000000")
+    run = hosts(4, *SHRINKING, "--checkpoint-every=10", "--steps=1000000", settings=PACED)
     awaited(lambda: named(run.history(0), "CheckpointSaved"))
     run.kill(3)
     awaited(lambda: attempt_with(run, number=3, processes=2))

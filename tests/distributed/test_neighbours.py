@@ -11,7 +11,7 @@ from shardtui.engine.spec.config import RunConfig, UserModel
 from shardtui.engine.wire.hosts import HostStatus
 
 from ..attacker import Attacker
-from ..conftest import SETTINGS, SHARDTUI, tiny_config
+from ..conftest import PACED, SHARDTUI, tiny_config
 from ..processes import awaited
 from .test_hosts import Engines, coordinator, engines, history, named, pair, train
 
@@ -121,7 +121,7 @@ def test_a_coordinator_that_other_hosts_reach_is_refused_without_a_secret(home: 
 
 @pytest.mark.slow
 def test_processes_of_one_machine_listen_only_on_loopback_and_a_private_socket(home: Path) -> None:
-    train_two = [*SHARDTUI, "train", *SETTINGS, "--run=hosts", "--processes=2", "--steps=1000000"]
+    train_two = [*SHARDTUI, "train", *PACED, "--run=hosts", "--processes=2", "--steps=1000000"]
     with subprocess.Popen(train_two, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as command:
         awaited(lambda: named(history(home, "hosts"), "StepsDone"))
         hosts = named(history(home, "hosts"), "EngineReady")[0]["hosts"]

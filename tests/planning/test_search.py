@@ -114,7 +114,7 @@ def test_settings_that_are_free_are_chosen_and_a_kept_batch_that_does_not_fit_is
     settings = [row.settings for row in found_by(task, "v5e:2x2")]
     assert len({each.get("batch_size") for each in settings}) > 2
     assert not any("accumulate_steps" in each for each in settings), "the batch is as large as fits"
-    large = found_by(built_in_task("gpt2", "batch_size=512"), "v5e:2x2", "batch_size", minutes=10)
+    large = found_by(built_in_task("gpt2", "batch_size=448"), "v5e:2x2", "batch_size", minutes=30)
     assert {True, "save_out_proj"} <= {row.settings.get("remat") for row in large}
     task = built_in_task("gpt2", "batch_size=1024")
     found = found_by(task, "v5e:2x2", "batch_size", "remat")
@@ -136,8 +136,8 @@ def test_the_largest_batch_fits_and_least_traffic_sends_fewest_bytes() -> None:
     preset = load_preset(best.preset.partition("-microbatches")[0])
     more = estimate_row(built_in_task("gpt2", f"batch_size={size * 5 // 4}"), preset, 8, topology)
     assert more.verdict == "too large"
-    task, kept = built_in_task("gpt2", "batch_size=64"), ("batch_size", "accumulate_steps")
-    least, fastest = (found_by(task, "v5e:2x2", *kept, goal=goal) for goal in ("least-traffic", "tokens-per-second"))
+    task, goals = built_in_task("gpt2", "batch_size=64"), ("least-traffic", "tokens-per-second")
+    least, fastest = (found_by(task, "v5e:2x2", *EACH_SETTING, goal=goal) for goal in goals)
     sent = figure(least[0], "least-traffic")
     assert sent == least[0].estimate.bytes_sent / (64 * 1024)  # type: ignore[union-attr]
     assert all(sent <= (figure(row, "least-traffic") or 0) for row in fastest)
@@ -183,7 +183,7 @@ def test_the_most_promising_candidate_is_compiled_next_and_the_pick_fits() -> No
 
 @pytest.mark.slow
 def test_the_preset_that_a_search_chose_is_saved_by_name_and_train_takes_it(home: Path) -> None:
-    board = planned(*TINY, "--estimate", "--save=mine", "--minutes=1")
+    board = planned(*TINY, "--estimate", "--save=mine", "--minutes=3")
     (search,) = board["searches"]
     assert (search["topology"], search["goal"], search["ended"]) == (SLICE, "tokens-per-second", "estimates only")
     assert search["estimated"] > search["finalists"] == len(board["rows"]) > 10

@@ -10,10 +10,10 @@ from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.run_directory import find
 from shardtui.tui.cli import headless
 
-from ..conftest import LEAST, SHARDTUI, killed_after
+from ..conftest import PACED, SHARDTUI, killed_after
 from .test_cli import run, started
 
-ENDLESS = ("train", "--run=mine", "--steps=10000000", *LEAST)
+ENDLESS = ("train", "--run=mine", "--steps=10000000", *PACED)
 SAYS = "any more: saving after this step, then stopping\n"
 
 
@@ -57,7 +57,7 @@ def test_a_full_disk_for_stdout_ends_the_run(home: Path) -> None:
 
 @pytest.mark.core
 def test_a_comparison_that_nobody_reads_ends(home: Path) -> None:
-    process = started("compare", "dp", "tp", "--steps=1000000", *LEAST)
+    process = started("compare", "dp", "tp", "--steps=1000000", *PACED)
     next(line for line in process.stderr if "training under" in line)
     process.stdout.close()
     assert "nobody reads stdout any more: stopping after this step" in process.stderr.read()

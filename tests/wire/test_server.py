@@ -33,7 +33,7 @@ from shardtui.tui.client import stopping
 from shardtui.tui.client.engine_client import EngineClient
 from shardtui.tui.state.run_state import Phase
 
-from ..conftest import LEAST, tiny_config
+from ..conftest import PACED, tiny_config
 from ..recorded import record, started
 from ..tui.test_app import shown, status, until
 from ..tui.test_cli import run
@@ -44,7 +44,7 @@ Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 class Run:
     def __init__(self) -> None:
-        self.process = started_process("train", "--json", "--run=mine", "--steps=10000000", *LEAST)
+        self.process = started_process("train", "--json", "--run=mine", "--steps=10000000", *PACED)
         self._lines = iter(self.process.stdout)
         self.until("StepDone")
         self.socket = str(find("mine").socket)
