@@ -31,7 +31,7 @@ Bare().run()
 """
 BARE, FIRST, WATCH = b"loss", b"loading jax", b"loss"
 """Words in the frames: the bare app's, this app's first one, and that of Watch with all its panels."""
-REPEATS = 7
+REPEATS = 21
 STARTS = 5
 SOURCES = Path(__file__).parents[2]
 SCRIPT = Path(sys.executable).with_name("shardtui")
