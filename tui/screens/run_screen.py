@@ -196,15 +196,11 @@ class WholeKeys(Footer):
 class Always(Lines):
     """The keys that work in every view. A click does what they do."""
 
+    def on_mount(self) -> None:
+        self.show([Content("").join(_key(key_of(self, action), name, action) for action, name in ALWAYS.items())])
+
     def get_content_width(self, container: Size, viewport: Size) -> int:
-        return self.line.cell_length
-
-    def draw(self) -> None:
-        self.show([self.line])
-
-    @property
-    def line(self) -> Content:
-        return Content("").join(_key(key_of(self, action), name, action) for action, name in ALWAYS.items())
+        return sum(line.cell_length for line in self.lines)
 
 
 def _key(key: str, name: str, action: str) -> Content:

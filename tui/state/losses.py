@@ -7,6 +7,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import cast, overload
 
+from msgspec import Struct
+
 BLOCK = 64
 """Losses in each sum that is kept."""
 
@@ -65,12 +67,11 @@ class Losses(Sequence[float]):
         return edges + sum(self._sums[first:last])
 
 
-class Evaluations:
+class Evaluations(Struct):
     """Losses by the number of steps done; NaN if one was not finite."""
 
-    def __init__(self) -> None:
-        self._steps: list[int] = []
-        self._losses: list[float] = []
+    _steps: list[int] = []
+    _losses: list[float] = []
 
     def __len__(self) -> int:
         """Returns the step of the last evaluation: where its curve ends."""

@@ -68,7 +68,7 @@ OVER = (Phase.STOPPED, Phase.FAILED, Phase.LOST)
 """Phases of a run without an engine."""
 
 
-class RunState(Struct, eq=False):
+class RunState(Struct):
     """A viewer's model of one run. Long because each field stands here with its meaning, and what follows from them."""
 
     name: str = ""
