@@ -76,7 +76,7 @@ class LastSwitch(Panel):
             return wrapped([("external loop: it decides its own layout", "$text-muted")], width)
         if not state.switches:
             how = "" if state.playback else ": press enter on a preset"
-            return [Content.styled(f"no switch yet{how}", "$text-muted")]
+            return wrapped([(f"no switch yet{how}", "$text-muted")], width)
         return _receipt(state.switches[-1], width)
 
 
