@@ -20,4 +20,4 @@ def batch(step: int, batch_size: int) -> dict[str, np.ndarray]:
 
 
 def loss(model: nnx.Module, batch: dict[str, jax.Array]) -> jax.Array:
-    return ((model(batch["tokens"]) - 1) ** 2).mean()
+    return model(batch["tokens"]).mean()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from shardtui.engine.supervision.rendezvous import DECISION
 
-from ..conftest import LEAST, PACED
+from ..conftest import LEAST, PACED, SETTINGS
 from ..processes import awaited
 from ..simulated_hosts import Hosts, losses_by_step
 from .test_hosts import named, train
@@ -43,7 +43,7 @@ def attempts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_hosts_go_on_without_the_host_of_process_0(hosts: Callable[..., Hosts]) -> None:
     """The next host serves the run, with its history, and the mesh of eight devices shrinks to four."""
-    run = hosts(2, *SHRINKING, "--checkpoint-every=10", "--steps=300", settings=PACED)
+    run = hosts(2, *SHRINKING, "--checkpoint-every=10", "--steps=300")
     awaited(lambda: named(run.history(0), "CheckpointSaved"))
     run.kill(0)
     assert run.supervisors[1].wait(timeout=240) == 0, run.said(1)
@@ -51,13 +51,13 @@ def test_hosts_go_on_without_the_host_of_process_0(hosts: Callable[..., Hosts]) 
     assert [(attempt["processes"], attempt["of"]) for attempt in attempts(events)] == [(2, 2), (1, 2)]
     assert attempts(events)[1]["lost"]["process"] == 0
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1)), "the history goes on"
-    assert losses_by_step(events) == pytest.approx(losses(train(*PACED, "--steps=300")), rel=1e-5)
+    assert losses_by_step(events) == pytest.approx(losses(train(*SETTINGS, "--steps=300")), rel=1e-5)
 
 
 @pytest.mark.slow
 def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callable[..., Hosts]) -> None:
     """An engine that is killed is started again with all hosts; a host that is gone is left out until it returns."""
-    run = hosts(2, *SHRINKING, "--checkpoint-every=20", "--steps=1000000", settings=PACED)
+    run = hosts(2, *SHRINKING, "--checkpoint-every=20", "--steps=1000000")
     awaited(lambda: named(run.history(0), "CheckpointSaved"))
     ready = named(run.history(0), "EngineReady")[-1]
     os.kill(ready["hosts"][1]["pid"], signal.SIGKILL)
@@ -77,7 +77,7 @@ def test_a_host_that_returns_is_taken_in_after_the_next_checkpoint(hosts: Callab
     stopped = [event["step"] for event in named(events, "EngineStopped")]
     assert taken == stopped[0], "no step was made again to take the host in"
     found = losses_by_step(events)
-    alone = losses(train(*PACED, "--steps=60"))
+    alone = losses(train(*SETTINGS, "--steps=60"))
     assert list(alone) == [*range(1, 61)]
     assert {step: found[step] for step in alone} == pytest.approx(alone, rel=1e-5)
 

@@ -158,8 +158,8 @@ class Planner:
             async for board in self._asked("plan", *self._presets):
                 yield board
             return
-        found = [board async for board in self._asked("search", msgspec.json.encode(self.search).decode())][-1]
-        known = [board async for board in self._asked("plan", *self._presets)][-1].rows if self._presets else []
+        found = await _last(self._asked("search", msgspec.json.encode(self.search).decode()))
+        known = (await _last(self._asked("plan", *self._presets))).rows if self._presets else []
         titles = {row.title for row in known}
         rows = [row for row in found.rows if row.title not in titles]
         self._presets += [row.preset for row in rows]
@@ -271,6 +271,10 @@ async def _boards(process: EngineProcess, question: str, config: RunConfig, *abo
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def _last(boards: AsyncIterator[Board]) -> Board:
+    return [board async for board in boards][-1]
+
+
 def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:
     if not answer.status:
         cost = msgspec.json.decode(answer.last_line, type=StepCost)
@@ -283,5 +287,5 @@ async def estimates(config: RunConfig, ready: EngineReady) -> dict[str, Row]:
     config = msgspec.structs.replace(config, platform=ready.devices[0].platform)
     names = [reference(info.name, info.source) for info in ready.presets]
     planner = Planner(config, str(len(ready.devices)), names, compiles=False, nice=NICENESS)
-    board = [board async for board in planner.boards()][-1]
+    board = await _last(planner.boards())
     return {row.preset: with_capacity(row, ready.memory_limit) for row in board.rows}

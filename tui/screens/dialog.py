@@ -13,7 +13,8 @@ from textual.widget import Widget
 from ...engine.base.output import printable
 
 T = TypeVar("T")
-STYLES: list[str | PurePath] = [Path(__file__).parents[1] / name for name in ("watch.tcss", "views.tcss")]
+WATCH_STYLES = Path(__file__).parents[1] / "watch.tcss"
+STYLES: list[str | PurePath] = [WATCH_STYLES, WATCH_STYLES.with_name("views.tcss")]
 
 
 class BaseScreen(Screen[T], Generic[T]):

@@ -11,7 +11,7 @@ from ...engine.wire.run_directory import RunDirectory, all_runs
 from ..bindings import identified
 from ..messages import ViewShown
 from ..state.run_state import RunState
-from .dialog import STYLES
+from .dialog import WATCH_STYLES
 from .run_screen import RunScreen
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class WatchScreen(RunScreen):
         if not self.is_attached:
             return
         styles = self.app.stylesheet  # pyright: ignore[reportUnknownMemberType]
-        if not styles.has_source(str(STYLES[0]), ""):
-            styles.read(STYLES[0])  # parsed with the styles of the panels
+        if not styles.has_source(str(WATCH_STYLES), ""):
+            styles.read(WATCH_STYLES)  # parsed with the styles of the panels
         panels = WatchPanels()
         await self.mount(panels)
         panels.query_one("PresetList").focus()
