@@ -163,7 +163,7 @@ class Saver:
             self._directory.prune(self._config.checkpoints.keep)
         seconds = time.perf_counter() - began
         saved = CheckpointSaved(step=manifest.step, bytes=manifest.bytes, arrays=len(manifest.digests), seconds=seconds)
-        return [saved, CheckpointsKept(checkpoints=self.kept())]
+        return [CheckpointsKept(checkpoints=self.kept()), saved]  # who hears of a checkpoint finds it among those kept
 
     def kept(self) -> list[CheckpointInfo]:
         """Returns the checkpoints that there are, or those last seen if they cannot be read now."""

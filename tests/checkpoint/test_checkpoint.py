@@ -99,8 +99,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory, task: Task, programs: Any, s
         bench.save(number)
     assert [type(event) for event in bench.published] == [
         wire.CheckpointSaving,
-        wire.CheckpointSaved,
         wire.CheckpointsKept,
+        wire.CheckpointSaved,
     ] * 2
     bench.saver.close()
     return bench.root

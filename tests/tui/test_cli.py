@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 from shardtui.engine.spec.config import CheckpointConfig
 from shardtui.engine.wire import lock, run_directory
+from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.cli.main import _parser, main
+from shardtui.tui.cli.train import _newest_checkpoint
+from shardtui.tui.state.interpreter import apply
+from shardtui.tui.state.run_state import RunState
 
 from ..command import answered
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
 from ..programs import OF_EXPERTS
+from ..recorded import started as started_event
 from ..schemas import checked, checked_lines
 
 
@@ -34,6 +39,16 @@ def train(*arguments: str, settings: list[str] = SETTINGS) -> list[dict[str, Any
 
 def losses(events: list[dict[str, Any]]) -> list[float]:
     return [event["loss"] for event in events if event["type"] == "StepDone"]
+
+
+def test_the_newest_checkpoint_is_found_if_the_engine_was_killed_before_it_told_of_it(tmp_path: Path) -> None:
+    for name in ("9", "10", "12.damaged", "11.unfinished-0"):
+        (tmp_path / "nano" / "checkpoints" / name).mkdir(parents=True)
+    run, state = RunDirectory(tmp_path / "nano"), RunState()
+    apply(state, started_event())
+    assert _newest_checkpoint(run, run.path.stat(), state) == 10
+    assert _newest_checkpoint(run, tmp_path.stat(), state) == 0
+    assert _newest_checkpoint(RunDirectory(tmp_path), tmp_path.stat(), state) == 0
 
 
 @pytest.mark.core

@@ -130,11 +130,13 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
 
 
 def _newest_checkpoint(directory: RunDirectory, place: os.stat_result, state: RunState) -> int:
-    """Returns its step; 0 if there is none, or if it is gone or the run's directory is no longer the one at `place`."""
+    """Returns its step, also if the engine was killed before it told of it; 0 if there is none, or if the directory of
+    the run is no longer the one at `place`."""
     with contextlib.suppress(OSError):
-        if state.config and state.checkpoints and os.path.samestat(place, directory.path.stat()):
-            checkpoints, step = directory.checkpoints(state.config), state.checkpoints[-1].step
-            return step if "://" in checkpoints or Path(checkpoints, str(step)).is_dir() else 0
+        if state.config and os.path.samestat(place, directory.path.stat()):
+            if "://" in (checkpoints := directory.checkpoints(state.config)):
+                return state.newest.step if state.newest else 0
+            return max((int(path.name) for path in Path(checkpoints).iterdir() if path.name.isdecimal()), default=0)
     return 0
 
 
