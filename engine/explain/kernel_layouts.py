@@ -9,8 +9,8 @@ from .graph import CUSTOM_CALL, SHARD_MAP
 from .partitioned import Partitioned, shape_of
 from .passes import CALLS
 
-LANES = 128
-"""Elements in a row of a TPU's tiles, to which one dim of an array is padded."""
+SUBLANES, LANES = 8, 128
+"""Rows of a TPU's tiles and elements in each, to which dims of an array are padded."""
 KEEPS = {
     f"stablehlo.{name}"
     for name in ("convert", "dynamic_slice", "dynamic_update_slice", "reshape", "slice", "transpose")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.partitioned import partition
 from shardtui.engine.explain.reductions import Reductions
@@ -124,3 +124,52 @@ def test_the_tpu_compiler_scatters_where_it_is_said_to(
     text = lowered(find_slice(slice_)).compile(compiler_options=COMPILER_OPTIONS["tpu"]).as_text()
     is_scattered = bool(re.search(r" reduce-scatter\(|calls=%all-reduce-scatter", text))
     assert (found == "reduce-scatter") == is_scattered
+
+
+RINGS, FLAT = (2048, 2048), (1280, 3, 20, 64)
+GATHERS = [
+    ("v5p:4x4x4", RINGS, "all-gather"),
+    ("2*v5p:4x4x4", RINGS, "all-reduce"),
+    ("4*v5p:4x4x8", RINGS, "all-reduce"),
+    ("2*v5p:2x4x4", RINGS, "all-gather"),
+    ("2*tpu7x:4x4x4", RINGS, "all-reduce"),
+    ("v5e:16x16", (2048, 4096), "all-reduce"),
+    ("v5e:16x16", (2048, 4224), "all-gather"),
+    ("v5e:8x8", FLAT, "all-gather"),  # 64 along the lanes and 20 rows are padded
+    ("v5e:8x8", (1280, 3, 16, 64), "all-reduce"),
+    ("v5e:4x8", RINGS, "all-gather"),
+    ("2*v6e:8x16", RINGS, "all-reduce"),
+    ("v6e:16x16", RINGS, "all-gather"),
+]
+
+
+def gathering(mesh: Mesh | AbstractMesh, shape: tuple[int, ...]) -> jax.stages.Traced:
+    """A product with weights that each slice splits along their first dim."""
+
+    def product(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tensordot(x, w, 1)
+
+    rows = NamedSharding(mesh, P(("slices", "devices")))
+    x = jax.ShapeDtypeStruct((512 * mesh.size, shape[0]), jnp.bfloat16, sharding=rows)
+    w = jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=NamedSharding(mesh, P("devices")))
+    return jax.jit(product, out_shardings=rows).trace(x, w)
+
+
+@pytest.mark.parametrize(("name", "shape", "kind"), GATHERS)
+def test_gathers_over_whole_slices_may_be_sums(name: str, shape: tuple[int, ...], kind: str) -> None:
+    slice_ = load_topology(name)
+    mesh = AbstractMesh((slice_.slices, slice_.devices // slice_.slices), ("slices", "devices"))
+    program = partition(gathering(mesh, shape).lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo"))
+    with program.module.context:
+        found = [(each.kind, each.axes) for each in read_transfers(program, Reductions(program, slice_))]
+    assert found == [(kind, ["devices"])]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+@pytest.mark.parametrize(("name", "shape", "kind"), GATHERS)
+def test_the_tpu_compiler_gathers_as_it_is_said_to(name: str, shape: tuple[int, ...], kind: str) -> None:
+    slice_ = load_topology(name)
+    mesh = Mesh(np.array(find_slice(slice_)).reshape(slice_.slices, -1), ("slices", "devices"))
+    text = gathering(mesh, shape).lower().compile(compiler_options=COMPILER_OPTIONS["tpu"]).as_text()
+    assert set(re.findall(r" (all-\w+|reduce-scatter)(?:-start)?\(", text)) == {kind}
