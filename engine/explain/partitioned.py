@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 
 from .attributes import axes_in, axes_of_argument, axes_of_dims, owner_of, shardings, walked
 from .graph import RETURN, SHARD_MAP, Axis, Graph, Rule, bytes_of
-from .passes import CALLS, insert_collectives, propagate
+from .passes import CALLS, finish_propagation, insert_collectives, propagate
 from .reader import TAG, given, read
 from .trip_counts import trip_count
 
@@ -153,6 +154,14 @@ class Partitioned:
         index = tag(op)
         return None if index is None else self.graph.operations[index].rule
 
+    def is_elementwise(self, op: Any) -> bool:
+        """Whether each element of the result is computed from those in the same place of two or more operands."""
+        rule = self.rule(op)
+        if rule is None or rule.summed or len(op.results) != 1:
+            return False
+        arrays = [factors for factors in rule.operands if factors]
+        return len(arrays) > 1 and all(factors == rule.results[0] for factors in arrays)
+
     def layout(self, value: Any) -> list[list[Axis]]:
         """Returns the mesh axes of each dim of a value, also if the passes changed what the operation computes."""
         if value not in self._layouts:
@@ -232,8 +241,22 @@ def partition(module: Any, records: bool = False) -> Partitioned:
         propagate(propagated, records)
         graph = read(propagated, asked)
         transformed = propagated.clone()
+        finish_propagation(transformed)
+        _align_operands(Partitioned(transformed, graph))
         insert_collectives(transformed)
         return Partitioned(transformed, graph)
+
+
+def _align_operands(program: Partitioned) -> None:
+    """Moves the operands of element-wise operations to the layout of the result, as XLA's partitioner does
+    (`SpmdPartitioningVisitor::HandleElementwise`). The passes would take the layout of most operands and move the
+    result."""
+    for op in list(walked(program.module)):
+        if not program.is_elementwise(op) or program.is_in_shard_map(op.block) or (to := shardings(op)[0]) is None:
+            continue
+        for index, value in enumerate(op.operands):
+            if shape_of(value) and program.layout(value) != program.layout(op.results[0]):
+                op.operands[index] = sdy.reshard(value, to, loc=op.location, ip=ir.InsertionPoint(op))
 
 
 def is_inserted(value: Any) -> bool:

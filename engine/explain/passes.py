@@ -61,18 +61,15 @@ def _recording(passes: list[str], has_manual: bool) -> list[str]:
     return passes
 
 
-def insert_collectives(module: Operation) -> None:
-    """Inserts the collectives that a module needs after `propagate`. Raises UserError."""
+def finish_propagation(module: Operation) -> None:
+    """Runs the passes between `propagate` and `insert_collectives`. Raises UserError."""
     _, after = _pipeline(module)
-    _run(
-        module,
-        [
-            "sdy-remove-propagation-debug-info",
-            *after,
-            f"func.func({INSERT}{{enable-full-version=true}})",
-            "func.func(sdy-reshard-to-collectives)",
-        ],
-    )
+    _run(module, ["sdy-remove-propagation-debug-info", *after])
+
+
+def insert_collectives(module: Operation) -> None:
+    """Inserts the collectives that a module needs. Raises UserError."""
+    _run(module, [f"func.func({INSERT}{{enable-full-version=true}})", "func.func(sdy-reshard-to-collectives)"])
 
 
 def _pipeline(module: Operation) -> tuple[list[str], list[str]]:

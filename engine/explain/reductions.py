@@ -8,13 +8,14 @@ import math
 from typing import Any
 
 from ..spec.topology import Topology
-from .attributes import axes_in, owner_of
+from .attributes import CONSTANTS, axes_in, owner_of
 from .graph import PRODUCT, Axis
 from .kernel_layouts import LANES, SUBLANES
-from .partitioned import Partitioned
+from .partitioned import Partitioned, shape_of
 from .reshards import Exchange, is_sum, maker_of
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
+BROADCAST = "stablehlo.broadcast_in_dim"
 ORDERS = ("stablehlo.convert", "stablehlo.transpose")
 CARRIES = {
     *(ADD, *ORDERS),
@@ -117,35 +118,34 @@ class Reductions:
         return value
 
     def _parts(self, value: Any, axes: set[Axis]) -> list[Any]:
-        """The parts that devices take of a value; none if one of them takes the whole."""
-        found, waiting, seen = list[Any](), [value], {value}
+        """The parts that devices take of a value; none if one of them takes the whole, or if the compiler does not see
+        that none does: but for tpu7x, it looks no further at a value with several takers than at their slices."""
+        found, waiting = list[Any](), [value]
         while waiting:
-            for op in self._program.takers(waiting.pop()):
-                result = op.results[0] if len(op.results) else None
-                if (
-                    op.name == SLICE
-                    and (cut := axes & self._axes(result))
-                    and (self._keeps_parts or not self._is_regathered(result, cut))
-                ):
-                    found.append(result)
-                elif op.name not in CARRIES:
+            value = waiting.pop()
+            takers = list(self._program.takers(value))
+            parts = [op.results[0] for op in takers if op.name == SLICE and axes & self._axes(op.results[0])]
+            if len(parts) < len(takers):
+                others = [op for op in takers if not len(op.results) or op.results[0] not in parts]
+                if (len(takers) > 1 and not self._keeps_parts) or not all(self._carries(op, value) for op in others):
                     return []
-                elif result not in seen:
-                    seen.add(result)
-                    waiting.append(result)
+                waiting += [op.results[0] for op in others]
+            found += parts
         return found
 
-    def _is_regathered(self, part: Any, axes: set[Axis]) -> bool:
-        """Whether what is added to a part is gathered and used whole: the compiler then adds whole values."""
-        waiting = [part]
-        while waiting:
-            for op in self._program.takers(waiting.pop()):
-                if op.name == GATHER and not self._axes(op.results[0]) & axes:
-                    if any(taker.name != SLICE for taker in self._program.takers(op.results[0])):
-                        return True
-                elif op.name == ADD:
-                    waiting.append(op.results[0])
-        return False
+    def _carries(self, op: Any, value: Any) -> bool:
+        """Whether the compiler computes a part of an operation from a part of a value: for GPUs only if no other
+        operand is an array, but for another sum, to which this one is added before."""
+        if op.name not in CARRIES:
+            return False
+        others = (owner_of(each) for each in op.operands if each != value)
+        return not (self._topology and self._topology.chip.target) or all(
+            other is not None and (other.name == REDUCE or self._is_uniform(other)) for other in others
+        )
+
+    def _is_uniform(self, op: Any) -> bool:
+        """Whether all elements of a result are the same."""
+        return op.name in CONSTANTS or (op.name == BROADCAST and not shape_of(op.operands[0]))
 
     def _axes(self, value: Any) -> set[Axis]:
         return {axis for axes in self._program.layout(value) for axis in axes}

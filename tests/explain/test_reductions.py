@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.partitioned import partition
 from shardtui.engine.explain.reductions import Reductions
 from shardtui.engine.explain.transfers import read_transfers
+from shardtui.engine.hlo.collectives import inventory
+from shardtui.engine.hlo.module import parse
 from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.program.program import COMPILER_OPTIONS
 from shardtui.engine.spec.topology import load_topology
@@ -30,10 +32,10 @@ SCATTERED, REDUCED = ("reduce-scatter", ("model",), SUM), ("all-reduce", ("model
 
 
 def collectives(
-    function: Callable[..., Any], layouts: list[Layout], out: P, name: str
+    function: Callable[..., Any], layouts: list[Layout], out: P | None, name: str
 ) -> list[tuple[str, tuple[str, ...], int | None]]:
     """The collectives of a function on a slice, each with its axes and bytes."""
-    out_sharding = NamedSharding(jax.sharding.get_mesh(), out)  # type: ignore[arg-type]
+    out_sharding = out and NamedSharding(jax.sharding.get_mesh(), out)  # type: ignore[arg-type]
     lowered = jax.jit(function, out_shardings=out_sharding).lower(*arguments(*layouts))
     program = partition(lowered.compiler_ir("stablehlo"))
     with program.module.context:
@@ -43,11 +45,6 @@ def collectives(
 
 def added(x: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
     return x @ a + x @ b
-
-
-def gathered_again(x: jax.Array, w: jax.Array, stream: jax.Array) -> jax.Array:
-    stream = jax.lax.with_sharding_constraint(stream + x @ w, PART)
-    return jnp.sin(jax.lax.with_sharding_constraint(stream, WHOLE))
 
 
 def gradient_of(x: jax.Array, g: jax.Array) -> jax.Array:
@@ -64,7 +61,6 @@ def gradient_of(x: jax.Array, g: jax.Array) -> jax.Array:
         (added, [X, W, W], PART, "v5e:2x4", [SCATTERED]),
         (added, [X, W, W], WHOLE, "v5e:2x4", [REDUCED]),
         (lambda x, a, b: x @ a + jnp.tanh(x @ b), [X, W, W], WHOLE, "v5e:2x4", [REDUCED, REDUCED]),
-        (gathered_again, [X, W, STREAM], WHOLE, "v5e:2x4", [("all-gather", ("model",), SUM), REDUCED]),
         (
             *(gradient_of, TOKENS_SPLIT, P("data"), "v5e:2x4"),
             [("all-reduce", ("model",), GRADIENT // 4), ("reduce-scatter", ("data",), GRADIENT)],
@@ -77,6 +73,60 @@ def test_sums_are_added_and_scattered_where_each_device_takes_a_part(
     function: Callable[..., Any], layouts: list[Layout], out: P, name: str, found: list[Any]
 ) -> None:
     assert collectives(function, layouts, out, name) == found
+
+
+def split(value: jax.Array) -> jax.Array:
+    return jax.lax.with_sharding_constraint(value, PART)
+
+
+def gathered(value: jax.Array) -> jax.Array:
+    return jax.lax.with_sharding_constraint(value, WHOLE)
+
+
+def added_in_parts(x: jax.Array, w: jax.Array, stream: jax.Array) -> jax.Array:
+    return gathered(split(stream + x @ w))
+
+
+def added_whole(x: jax.Array, w: jax.Array, stream: jax.Array) -> jax.Array:
+    return gathered(stream + x @ w)
+
+
+def added_whole_for_parts(x: jax.Array, w: jax.Array, stream: jax.Array) -> jax.Array:
+    return split(gathered(gathered(stream) + gathered(x @ w)))
+
+
+def added_for_both(x: jax.Array, w: jax.Array, stream: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """As a residual stream, whole for the next sum and in parts for its norm."""
+    stream = gathered(stream + x @ w)
+    return stream, split(jnp.tanh(split(stream)))
+
+
+IN_PARTS, SUMMED = {"all-gather", "reduce-scatter"}, {"all-gather", "all-reduce"}
+STREAMS = [
+    *((added_in_parts, name, IN_PARTS) for name in ("v5e:2x4", "h100:1x8")),
+    *((added_whole, name, SUMMED) for name in ("v5e:2x4", "h100:1x8")),
+    *((added_for_both, name, SUMMED) for name in ("v5e:2x4", "h100:1x8")),
+    (added_whole_for_parts, "v5e:2x4", IN_PARTS),
+    (added_whole_for_parts, "h100:1x8", SUMMED),
+]
+
+
+@pytest.mark.usefixtures("mesh")
+@pytest.mark.parametrize(("function", "name", "kinds"), STREAMS)
+def test_operands_move_to_the_layout_of_their_sum(function: Any, name: str, kinds: set[str]) -> None:
+    assert {kind for kind, *_ in collectives(function, [X, W, STREAM], None, name)} == kinds
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+@pytest.mark.parametrize(("function", "name", "kinds"), STREAMS)
+def test_compilers_move_operands_as_they_are_said_to(function: Any, name: str, kinds: set[str]) -> None:
+    slice_ = load_topology(name)
+    mesh = Mesh(np.array(find_slice(slice_)).reshape(4, 2), BOTH)
+    with jax.set_mesh(mesh):
+        lowered = jax.jit(function).lower(*arguments(X, W, STREAM))
+        text = lowered.compile(compiler_options=COMPILER_OPTIONS.get(slice_.platform)).as_text()
+    assert {info.kind for info in inventory(parse(text), dict(mesh.shape))} == kinds
 
 
 @pytest.mark.usefixtures("mesh")
