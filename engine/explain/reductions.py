@@ -118,19 +118,26 @@ class Reductions:
         return value
 
     def _parts(self, value: Any, axes: set[Axis]) -> list[Any]:
-        """The parts that devices take of a value; none if one of them takes the whole, or if the compiler does not see
-        that none does: but for tpu7x, it looks no further at a value with several takers than at their slices."""
-        found, waiting = list[Any](), [value]
+        """The parts that devices take of a value; none if one of them takes the whole, or the compiler does not see
+        that they do not: but for tpu7x, it follows a value with several takers no further than to their slices."""
+
+        def is_part(op: Any) -> bool:
+            return op.name == SLICE and bool(axes & self._axes(op.results[0]))
+
+        found, waiting, seen = list[Any](), [value], {value}
         while waiting:
             value = waiting.pop()
             takers = list(self._program.takers(value))
-            parts = [op.results[0] for op in takers if op.name == SLICE and axes & self._axes(op.results[0])]
-            if len(parts) < len(takers):
-                others = [op for op in takers if not len(op.results) or op.results[0] not in parts]
-                if (len(takers) > 1 and not self._keeps_parts) or not all(self._carries(op, value) for op in others):
-                    return []
-                waiting += [op.results[0] for op in others]
+            others = [op for op in takers if not is_part(op)]
+            if not all(self._carries(op, value) for op in others):
+                return []
+            parts = [op.results[0] for op in takers if is_part(op)]
+            carried = {op.results[0] for op in others} - seen
+            if carried and len(parts) + len(carried) > 1 and not self._keeps_parts:
+                return []
             found += parts
+            seen |= carried
+            waiting += carried
         return found
 
     def _carries(self, op: Any, value: Any) -> bool:
