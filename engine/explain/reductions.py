@@ -5,6 +5,7 @@ compiler does neither. Over whole slices of some shapes the TPU's gathers by an 
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from ..spec.topology import Topology
@@ -28,10 +29,11 @@ MANY, MOST_SUMMED = 64, 2**24
 
 
 class Reductions:
-    """`topology`: what the compiler is for; None for no compiler in particular, of which only `kept` is known."""
+    """`topology`: what the compiler is for; None for no compiler in particular, of which only `kept` is known. `spans`:
+    how many slices each mesh axis spans, if it is more than one."""
 
-    def __init__(self, program: Partitioned, topology: Topology | None) -> None:
-        self._program, self._topology = program, topology
+    def __init__(self, program: Partitioned, topology: Topology | None, spans: Mapping[str, int] | None = None) -> None:
+        self._program, self._topology, self._spans = program, topology, spans or {}
         self._keeps_parts = topology is not None and topology.chip.cores > 1
         """Whether these are tpu7x, whose compiler never gathers a value of which devices take only parts."""
 
@@ -91,15 +93,16 @@ class Reductions:
 
     def _scatters(self, op: Any, part: Any, axes: set[Axis]) -> bool:
         """Whether the compiler has a reduce-scatter that gives each device this part. For GPUs and tpu7x it always has
-        one. For other TPUs there is none over a whole slice, unless `scatters_whole`; none along the lanes, unless the
-        part has whole rows of 32 bits; and of more than two dims none along any, unless the part has whole rows. A
-        product may lie either way if another dim has whole rows. Found by compiling sums of many shapes on many slices
-        (libtpu 0.0.42 and 0.0.50)."""
+        one. For other TPUs there is none across slices and inside them at once; none over a whole slice, unless
+        `scatters_whole`; none along the lanes, unless the part has whole rows of 32 bits; and of more than two dims
+        none along any, unless the part has whole rows. A product may lie either way if another dim has whole rows.
+        Found by compiling sums of many shapes on many slices (libtpu 0.0.42 and 0.0.50)."""
         program, topology = self._program, self._topology
         assert topology is not None
         if self._keeps_parts or topology.chip.target:
             return True
-        if program.graph.parts(list(axes)) >= topology.devices // topology.slices and not scatters_whole(topology):
+        devices, slices = program.graph.parts(list(axes)), math.prod(self._spans.get(axis, 1) for axis in axes)
+        if 1 < slices < devices or (devices >= topology.devices // topology.slices and not scatters_whole(topology)):
             return False
         stored = self._stored(part)
         layout = program.layout(stored)

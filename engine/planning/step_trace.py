@@ -30,7 +30,7 @@ from ..program.placement import argument_parts, decide_all, place
 from ..program.program import trace_step
 from ..spec.config import UserModel
 from ..spec.preset import Preset
-from ..spec.topology import Topology
+from ..spec.topology import Topology, spans
 from ..wire.collective import CollectiveInfo
 from .networks import by_network
 from .ranking import StepCost, Work, timed
@@ -79,7 +79,8 @@ class StepTrace:
         program = resized(self._program, sizes, Batch(self._prime, growth))
         with program.module.context:
             live, flops = self._live.resized(program), self._products.flops(program)
-            reductions = Reductions(program, topology) if topology else None  # else as the CPU's compiler
+            across = spans(mesh, topology.slices) if topology else None
+            reductions = Reductions(program, topology, across) if topology else None  # else as the CPU's compiler
             found = read_transfers(program, reductions, self._moving)
             known = (each for each in found if each.kind != UNKNOWN and program.graph.parts(each.axes) > 1)
             sent = [_info(each, program.graph) for each in known]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -32,14 +33,14 @@ SCATTERED, REDUCED = ("reduce-scatter", ("model",), SUM), ("all-reduce", ("model
 
 
 def collectives(
-    function: Callable[..., Any], layouts: list[Layout], out: P | None, name: str
+    function: Callable[..., Any], layouts: list[Layout], out: P | None, name: str, **spans: int
 ) -> list[tuple[str, tuple[str, ...], int | None]]:
-    """The collectives of a function on a slice, each with its axes and bytes."""
+    """The collectives of a function on slices, each with its axes and bytes. `spans`: how many slices an axis spans."""
     out_sharding = out and NamedSharding(jax.sharding.get_mesh(), out)  # type: ignore[arg-type]
     lowered = jax.jit(function, out_shardings=out_sharding).lower(*arguments(*layouts))
     program = partition(lowered.compiler_ir("stablehlo"))
     with program.module.context:
-        found = read_transfers(program, Reductions(program, load_topology(name)))
+        found = read_transfers(program, Reductions(program, load_topology(name), spans))
         return sorted((each.kind, tuple(each.axes), each.bytes_each) for each in found)
 
 
@@ -73,6 +74,30 @@ def test_sums_are_added_and_scattered_where_each_device_takes_a_part(
     function: Callable[..., Any], layouts: list[Layout], out: P, name: str, found: list[Any]
 ) -> None:
     assert collectives(function, layouts, out, name) == found
+
+
+@pytest.mark.usefixtures("mesh")
+def test_sums_across_slices_and_inside_them_are_not_scattered() -> None:
+    alone = partial(collectives, gradient_of, TOKENS_SPLIT, P(BOTH), "2*v5e:2x2")
+    assert alone(data=2) == [("all-reduce", BOTH, GRADIENT)]
+    across = collectives(gradient_of, TOKENS_SPLIT, P("data"), "4*v5e:2x1", data=4)
+    assert across == [("all-reduce", ("model",), GRADIENT // 4), ("reduce-scatter", ("data",), GRADIENT)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+@pytest.mark.parametrize("name", ["2*v5e:2x2", "4*v5e:2x4", "2*v5p:2x2x2", "2*v6e:4x4"])
+def test_the_tpu_compiler_gathers_what_it_sums_across_slices(name: str) -> None:
+    """Inside the slices it scatters, across them it sums the parts, and inside them it gathers all again."""
+    slice_ = load_topology(name)
+    mesh = Mesh(np.array(find_slice(slice_)).reshape(2 * slice_.slices, -1), BOTH)
+    with jax.set_mesh(mesh):
+        shapes = arguments(*[(shape, P("data")) for shape, _ in TOKENS_SPLIT])
+        lowered = jax.jit(gradient_of, out_shardings=NamedSharding(mesh, P("data"))).lower(*shapes)
+        text = lowered.compile(compiler_options=COMPILER_OPTIONS["tpu"]).as_text()
+    found = {(info.kind, info.group_size) for info in inventory(parse(text), dict(mesh.shape))}
+    sums = {("reduce-scatter", 2), ("all-reduce", slice_.slices), ("all-gather", 2)}
+    assert found - {("collective-permute", 2)} == sums
 
 
 def split(value: jax.Array) -> jax.Array:
