@@ -150,12 +150,8 @@ class Reductions:
             return False
         others = (owner_of(each) for each in op.operands if each != value)
         return not (self._topology and self._topology.chip.target) or all(
-            other is not None and (other.name == REDUCE or self._is_uniform(other)) for other in others
+            other is not None and (other.name == REDUCE or _is_uniform(other)) for other in others
         )
-
-    def _is_uniform(self, op: Any) -> bool:
-        """Whether all elements of a result are the same."""
-        return op.name in CONSTANTS or (op.name == BROADCAST and not shape_of(op.operands[0]))
 
     def _axes(self, value: Any) -> set[Axis]:
         return {axis for axes in self._program.layout(value) for axis in axes}
@@ -171,6 +167,11 @@ def scatters_whole(topology: Topology) -> bool:
 def _is_product(op: Any) -> bool:
     maker = owner_of(op.operands[0])
     return maker is not None and maker.name == PRODUCT
+
+
+def _is_uniform(op: Any) -> bool:
+    """Whether all elements of a result are the same."""
+    return op.name in CONSTANTS or (op.name == BROADCAST and not shape_of(op.operands[0]))
 
 
 def _taker(value: Any) -> Any:

@@ -20,7 +20,7 @@ from ..spec.attempt import Attempt, Supervision
 from ..spec.config import Membership, Restart
 from ..wire.ending import Ending
 from ..wire.engine_command import engine_command
-from ..wire.run_directory import RunDirectory, checked_name, state_home
+from ..wire.run_directory import RunDirectory, checked_name, newest_checkpoint, state_home
 from .boundary import Boundary
 from .election import Election
 from .engine import SETTLE_SECONDS, Engine, SignalHandler
@@ -226,7 +226,7 @@ class _Watch:
 
     def _make_room(self, engine: Engine, waiting: list[int]) -> None:
         """Stops the engines once there is a new checkpoint: a host that comes and goes costs no step."""
-        newest = max((int(path.name) for path in self._checkpoints.iterdir() if path.name.isdecimal()), default=0)
+        newest = newest_checkpoint(self._checkpoints)
         if self._saved is None:
             self._saved = newest
         elif newest > self._saved:

@@ -49,6 +49,11 @@ def plan_cache() -> Path:
     return cache_directory() / "plan"
 
 
+def newest_checkpoint(directory: Path) -> int:
+    """Returns the step of the newest checkpoint in a directory, 0 without one. Raises OSError."""
+    return max((int(path.name) for path in directory.iterdir() if path.name.isdecimal()), default=0)
+
+
 class RunDirectory:
     """The directory of one run. It need not exist."""
 

@@ -26,7 +26,7 @@ from ...engine.wire.events import (
     Paused,
     StepsDone,
 )
-from ...engine.wire.run_directory import RunDirectory
+from ...engine.wire.run_directory import RunDirectory, newest_checkpoint
 from ..client import stopping
 from ..client.engine_client import EngineClient
 from ..client.started_engine import lost
@@ -136,7 +136,7 @@ def _newest_checkpoint(directory: RunDirectory, place: os.stat_result, state: Ru
         if state.config and os.path.samestat(place, directory.path.stat()):
             if "://" in (checkpoints := directory.checkpoints(state.config)):
                 return state.newest.step if state.newest else 0
-            return max((int(path.name) for path in Path(checkpoints).iterdir() if path.name.isdecimal()), default=0)
+            return newest_checkpoint(Path(checkpoints))
     return 0
 
 
