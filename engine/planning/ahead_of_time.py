@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ..base.advice import first_line
 from ..base.user_error import UserError
 from ..hlo.module import parse
+from ..hlo.step_cost import StepCost, Work, timed
 from ..hlo.traffic import flows
 from ..models.task import Task
 from ..parallel.mesh import canonical_order
@@ -22,7 +23,6 @@ from ..spec.topology import Topology, spans
 from ..wire.events import PresetCompiled
 from . import compilers
 from .networks import with_networks
-from .ranking import StepCost, Work, timed
 from .step_trace import traced_work
 
 NEEDED = re.compile(r"(?:Used |HLO temporaries \()(?P<needed>[\d.]+)(?P<unit>[KMGT])\b")

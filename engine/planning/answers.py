@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ..base.output import say
+from ..hlo.step_cost import StepCost
 from ..spec.config import RunConfig, UserModel
 from ..spec.preset_files import is_pitfall
 from ..spec.preset_reader import load_preset, load_presets
@@ -13,7 +14,7 @@ from ..spec.topology import load_topology
 from ..wire.engine_command import Turn
 from ..wire.stdout import print_answer
 from .compilers import load_cost, slot, store_cost
-from .ranking import Board, StepCost
+from .ranking import Board
 
 
 def plan(config: RunConfig, target: str, *names: str) -> Iterator[Board]:

@@ -22,11 +22,11 @@ from ..base.machine import COMPILATION_BYTES, available_memory, installed_versio
 from ..base.regular_file import append_regular
 from ..base.untrusted import read_struct
 from ..base.user_error import UserError
+from ..hlo.step_cost import StepCost
 from ..spec.config import RunConfig, UserModel
 from ..spec.preset import Preset
 from ..spec.topology import Topology
 from ..wire.run_directory import plan_cache
-from .ranking import StepCost
 
 NO_TPU_COMPILER = "the TPU compiler is not installed: run `pip install 'shardtui[tpu]'` (needs no TPU)"
 NO_GPU_COMPILER = "the GPU compiler is not installed: run `pip install 'shardtui[gpu-compiler]'` (needs no GPU)"

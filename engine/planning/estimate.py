@@ -11,6 +11,7 @@ from ..base.output import note_traceback
 from ..base.user_error import UserError
 from ..hlo.finding import Finding
 from ..hlo.operation_findings import over_dcn
+from ..hlo.step_cost import StepCost
 from ..models.task import Task
 from ..parallel.mesh import describe_mesh
 from ..program.placement import DoesNotDivide, argument_bytes, decide_all, place
@@ -20,7 +21,7 @@ from ..spec.topology import Topology, crossing, wiring
 from ..wire.commands import PreviewPreset
 from ..wire.descriptions import Preview
 from ..wire.events import PresetPreviewed
-from .ranking import Row, StepCost
+from .ranking import Row
 from .step_trace import traced_cost
 
 

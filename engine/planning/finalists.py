@@ -8,13 +8,14 @@ from statistics import median
 
 from msgspec.structs import replace
 
+from ..hlo.step_cost import StepCost
 from ..spec.checks import problems_of
 from ..spec.config import RunConfig
 from ..spec.model_config import KEPT, ModelConfig
 from ..spec.preset import Preset
 from ..spec.search import Goal
 from .goal import configured, gain, pick
-from .ranking import Choice, Row, StepCost
+from .ranking import Choice, Row
 
 SLACK: dict[Goal, float] = {"tokens-per-second": 2.0, "fits-largest-batch": 1.0, "least-traffic": 1.25}
 """A candidate is worth a compilation if it would be the best with an estimate that is so many times too low: step times

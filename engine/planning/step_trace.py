@@ -23,6 +23,7 @@ from ..explain.resized import Batch, resized
 from ..explain.step import platforms
 from ..explain.transfers import Transfer, moving, read_transfers
 from ..explain.work import Products
+from ..hlo.step_cost import StepCost, Work, timed
 from ..hlo.traffic import flows
 from ..models.flops import kernel_flops
 from ..models.task import Task
@@ -33,7 +34,6 @@ from ..spec.preset import Preset
 from ..spec.topology import Topology, spans
 from ..wire.collective import CollectiveInfo
 from .networks import by_network
-from .ranking import StepCost, Work, timed
 
 KEPT = 12
 """Traces that are kept: presets that differ in the sizes of their mesh axes alone share one."""

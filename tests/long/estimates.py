@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import msgspec
 from shardtui.engine.base.encoding import encode_json
-from shardtui.engine.planning.ranking import Board, StepCost
+from shardtui.engine.hlo.step_cost import StepCost
+from shardtui.engine.planning.ranking import Board
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import HF, choose_model
 

@@ -20,13 +20,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.base.machine import most_compilations
 from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.module import parse
+from shardtui.engine.hlo.step_cost import network_seconds
 from shardtui.engine.hlo.traffic import Flow
 from shardtui.engine.parallel.mesh import build_mesh
 from shardtui.engine.planning import compilers
 from shardtui.engine.planning.ahead_of_time import find_slice
 from shardtui.engine.planning.compilers import slot
 from shardtui.engine.planning.networks import with_networks
-from shardtui.engine.planning.ranking import network_seconds
 from shardtui.engine.spec.topology import Topology, load_topology
 from shardtui.engine.wire.run_directory import plan_cache
 

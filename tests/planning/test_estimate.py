@@ -12,6 +12,7 @@ import jax
 import msgspec
 import pytest
 from shardtui.engine.base.user_error import UserError
+from shardtui.engine.hlo.step_cost import StepCost, Work, network_seconds, timed
 from shardtui.engine.hlo.traffic import Flow, flows
 from shardtui.engine.models.flops import flops_by_scope
 from shardtui.engine.models.task import Task
@@ -20,7 +21,7 @@ from shardtui.engine.planning.ahead_of_time import needed_bytes
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.planning.goal import ranked
 from shardtui.engine.planning.networks import by_network
-from shardtui.engine.planning.ranking import Board, Row, StepCost, Work, network_seconds, timed
+from shardtui.engine.planning.ranking import Board, Row
 from shardtui.engine.planning.step_trace import StepTrace, arguments, traced_cost, traced_work
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program, trace_step

@@ -14,10 +14,11 @@ from shardtui.engine.base import formatting
 from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.peak_memory import peak_memory
+from shardtui.engine.hlo.step_cost import StepCost
 from shardtui.engine.hlo.traffic import Flow
 from shardtui.engine.planning import answers
 from shardtui.engine.planning import compilers as plan_cache
-from shardtui.engine.planning.ranking import Row, StepCost
+from shardtui.engine.planning.ranking import Row
 from shardtui.engine.profiling.predicted import predicted_breakdown
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset import Preset

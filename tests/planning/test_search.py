@@ -14,6 +14,7 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shardtui.engine.hlo.step_cost import StepCost
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.candidates import meshes, orders
@@ -28,7 +29,7 @@ from shardtui.engine.planning.finalists import (
     next_to_compile,
 )
 from shardtui.engine.planning.goal import figure, pick, ranked
-from shardtui.engine.planning.ranking import Choice, Row, StepCost
+from shardtui.engine.planning.ranking import Choice, Row
 from shardtui.engine.planning.search import Search
 from shardtui.engine.planning.step_trace import traced_cost
 from shardtui.engine.spec.config import RunConfig, TrainingConfig

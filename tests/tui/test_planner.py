@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from shardtui.engine.base.machine import most_compilations
 from shardtui.engine.base.user_error import UserError
+from shardtui.engine.hlo.step_cost import StepCost
 from shardtui.engine.hlo.traffic import Flow
 from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.compilers import slot
-from shardtui.engine.planning.ranking import Board, Measured, Row, StepCost
+from shardtui.engine.planning.ranking import Board, Measured, Row
 from shardtui.engine.spec.config import RunConfig
 from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset import Indivisible

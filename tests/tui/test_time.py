@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from shardtui.engine.base import formatting
+from shardtui.engine.hlo.step_cost import StepCost
 from shardtui.engine.hlo.traffic import flows
-from shardtui.engine.planning.ranking import Row, StepCost
+from shardtui.engine.planning.ranking import Row
 from shardtui.engine.profiling.timeline import MAX_SPANS, Activity, Rank, device_spans, encoded
 from shardtui.engine.wire.events import Event, PartsMeasured, Profiled, ProfileFailed
 from shardtui.engine.wire.run_directory import RunDirectory

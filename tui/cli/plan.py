@@ -19,10 +19,11 @@ from rich.text import Text
 from ...engine.base import formatting
 from ...engine.base.output import note, say, show
 from ...engine.base.user_error import refuse
+from ...engine.hlo.step_cost import StepCost
 from ...engine.planning import compilers
 from ...engine.planning.finalists import is_far_too_large
 from ...engine.planning.goal import figure, pick, ranked
-from ...engine.planning.ranking import Board, Row, StepCost, settings_of
+from ...engine.planning.ranking import Board, Row, settings_of
 from ...engine.spec.config import RunConfig, UserModel
 from ...engine.spec.preset import BUILT_IN, Preset, reference
 from ...engine.spec.preset_reader import load_preset

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from ...engine.base import formatting
 from ...engine.base.user_error import refuse
+from ...engine.hlo.step_cost import Basis, Bound
 from ...engine.planning.finalists import batch_limits, expected_figure
 from ...engine.planning.goal import CurvePoint, ranked
-from ...engine.planning.ranking import Basis, Board, Bound, Choice, Row
+from ...engine.planning.ranking import Board, Choice, Row
 from ...engine.spec.search import Goal
 from ...engine.spec.topology import Topology, load_topology
 from ..client.planner import Planner

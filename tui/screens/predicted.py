@@ -13,7 +13,7 @@ from textual.widgets import Label
 
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
-from ...engine.planning.ranking import StepCost
+from ...engine.hlo.step_cost import StepCost
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.step_words import coverage
 from ..widgets.memory_at_peak import MemoryAtPeak

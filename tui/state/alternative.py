@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from ...engine.base import formatting
-from ...engine.planning.ranking import Row, StepCost
+from ...engine.hlo.step_cost import StepCost
+from ...engine.planning.ranking import Row
 from .measured_rows import listed_presets, row_of
 from .run_state import RunState
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from ...engine.base import formatting
-from ...engine.planning.ranking import LEAST_TRUSTED, Row, StepCost
+from ...engine.hlo.step_cost import StepCost
+from ...engine.planning.ranking import LEAST_TRUSTED, Row
 from ...engine.spec.topology import Wiring
 from ..terminal.plain_table import Column, figure
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ...engine.base import formatting
+from ...engine.hlo.step_cost import StepCost
 from ...engine.hlo.traffic import flows
 from ...engine.planning.goal import ranked
-from ...engine.planning.ranking import Row, StepCost
+from ...engine.planning.ranking import Row
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady, PresetCompiled

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from ...engine.base import formatting
+from ...engine.hlo.step_cost import StepCost
 from ...engine.planning.finalists import batch_limits
 from ...engine.planning.goal import figure, pick, ranked
-from ...engine.planning.ranking import Row, StepCost, settings_of
+from ...engine.planning.ranking import Row, settings_of
 from ...engine.spec.search import Goal
 
 

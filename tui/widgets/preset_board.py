@@ -9,7 +9,8 @@ from textual.content import Content
 from textual.widgets import DataTable
 
 from ...engine.base import formatting
-from ...engine.planning.ranking import Measured, Row, StepCost
+from ...engine.hlo.step_cost import StepCost
+from ...engine.planning.ranking import Measured, Row
 from ..state import board_rows
 from ..state.measured_rows import span
 from ..state.step_words import overlap_words, pipeline_words
