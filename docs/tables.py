@@ -24,7 +24,7 @@ NUMBER = re.compile(r"((?<![\w.])[-+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?(?!\w))")
 PAIRED = 5
 """As many figures of one cell may differ before each package set gets a line of its own."""
 
-OF_COMPILERS = ("plan/", "long/estimates", "long/search", "bench/maxtext")
+OF_COMPILERS = ("plan/", "long/estimates", "long/program_costs", "long/search", "bench/maxtext")
 """Tables whose figures come from the TPU's compiler."""
 
 Cell = str | int | float | None

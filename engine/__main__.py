@@ -34,6 +34,7 @@ ANSWERS = (
         "inspect-origins": "explain.step.inspect_explained",
         "why": "explain.step.explain_step",
         "explain": "explain.programs.explain_program",
+        "explain-for": "planning.program_cost.explain_for",
         "explain-kept": "explain.programs.explain_kept",
         "plan": "planning.answers.plan",
         "search": "planning.answers.search",
@@ -52,7 +53,7 @@ ANSWERS = (
 """The functions that answer a question; their parameters are its arguments."""
 ON_CPU = (
     *("verify", "export", "checkpoints", "place-checkpoint", "plan", "search", "compile", "schedule"),
-    *("explain", "explain-kept", "profile", *PROGRAMS),
+    *("explain", "explain-for", "explain-kept", "profile", *PROGRAMS),
 )
 """Questions that use only the CPU, even if there are other devices."""
 

@@ -12,6 +12,8 @@ from .graph import ASKS, Axis
 
 MEMORY, FRONTEND, PLACED = "mhlo.memory_kind", "mhlo.frontend_attributes", "_xla_buffer_placement"
 """The kind of memory of an argument or a result, and the attribute of an operation that moves a value to another."""
+TAKES, DONATED = "tf.aliasing_output", "jax.buffer_donor"
+"""The number of the result that takes an argument's place, and the mark of another donated argument."""
 SHARDING, ORIGINS, EDGES = "sdy.sharding", "sdy.sharding_origins", "sdy.propagation_edges"
 ASKED = re.compile(r'(?:"([^"]+)"|([\w.]+)) = "([^"]*)"')
 AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
@@ -40,6 +42,16 @@ def has_memory_kinds(module: Any) -> bool:
     """Whether a program says in which memory its arguments and results are: jax only does if it uses several."""
     main = main_of(module)
     return any(MEMORY in each for each in each_of(main, main.regions[0].blocks[0].arguments, "arg_attrs"))
+
+
+def given_away(module: Any) -> tuple[set[int], list[Any]]:
+    """Returns the results that take the place of donated arguments, by number, and the other donated arguments, whose
+    memory results of the same size take."""
+    main = main_of(module)
+    arguments = main.regions[0].blocks[0].arguments
+    each = each_of(main, arguments, "arg_attrs")
+    taken = {ir.IntegerAttr(attributes[TAKES]).value for attributes in each if TAKES in attributes}
+    return taken, [value for value, attributes in zip(arguments, each, strict=True) if DONATED in attributes]
 
 
 def factors_of(mappings: Any) -> list[list[list[int]]]:

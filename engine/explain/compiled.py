@@ -7,7 +7,7 @@ line of the user's.
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from ..base.advice import first_line
 from ..base.user_error import UserError
 from ..hlo.device_groups import axes_of
 from ..hlo.program_text import read_collectives
+from ..hlo.step_cost import StepCost
 from ..parallel.rules import spec_of
 from ..program.inspection import compiler_output, rematerializations
 from ..wire.descriptions import RematerializationInfo
@@ -36,8 +37,13 @@ MOST_DIMS = 16
 Layout = list[list[str]]
 
 
-def with_compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> Explanation:
-    """Compiles the program for the devices that it was lowered for. Raises UserError if that fails."""
+def with_compiled(
+    lowered: jax.stages.Lowered,
+    explanation: Explanation,
+    cost: Callable[[jax.stages.Compiled, str], StepCost | None] = lambda *_: None,
+) -> Explanation:
+    """Compiles the program for the devices that it was lowered for. Raises UserError if that fails. `cost`: what the
+    compiled program costs, of its text."""
     try:
         with _uncached(), compiler_output() as output:
             program = lowered.compile()
@@ -56,6 +62,7 @@ def with_compiled(lowered: jax.stages.Lowered, explanation: Explanation) -> Expl
         argument_bytes=memory.argument_size_in_bytes if memory else 0,
         output_bytes=memory.output_size_in_bytes if memory else 0,
         temporary_bytes=memory.temp_size_in_bytes if memory else 0,
+        cost=cost(program, text),
     )
     return replace(explanation, values=values, compiled=compiled)
 

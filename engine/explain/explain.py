@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..base import formatting
+from ..spec.topology import Topology
 from .chains import Chains, Reasons
 from .collective_reasons import collective_reasons
 from .explanation import UNKNOWN, CollectiveOrigin, Explanation, Link, ValueOrigin, ValueRole
 from .graph import ASKS, RETURN, TRIVIAL, Axis, Graph, Operation, Seat, Tensor, bytes_of, layout, name_of, word
 from .memories import memory_transfers, moves_to_host, spread
 from .partitioned import partition
+from .reductions import reductions_on
 from .reshards import settle_results
 from .transfers import Transfer, read_transfers
 
@@ -34,14 +36,22 @@ class Conflict(NamedTuple):
 
 
 def explain(
-    module: Any, program: str, names: Sequence[str] = (), reasons: Reasons | None = None, with_results: bool = True
+    module: Any,
+    program: str,
+    names: Sequence[str] = (),
+    reasons: Reasons | None = None,
+    with_results: bool = True,
+    topology: Topology | None = None,
 ) -> Explanation:
     """Explains a module of StableHLO, which stays as it is. `names`: of its arguments; jax's by default. Without
-    results, unnamed ones are left out. Raises UserError if Shardy's passes are missing or fail."""
+    results, unnamed ones are left out. `topology`: what its collectives are estimated for; by default the CPU. Raises
+    UserError if Shardy's passes are missing or fail, or the mesh does not fill the topology."""
     with module.context:
         partitioned = partition(module, records=True)
         settle_results(partitioned)
-        graph, transfers = partitioned.graph, list(read_transfers(partitioned))
+        graph = partitioned.graph
+        reductions = reductions_on(topology, partitioned, graph.mesh) if topology else None
+        transfers = list(read_transfers(partitioned, reductions))
         spread(graph)
         memory = memory_transfers(partitioned)
     for tensor, name in zip(graph.arguments, names, strict=False):
@@ -51,6 +61,7 @@ def explain(
     return Explanation(
         program=program,
         mesh=graph.mesh,
+        topology=topology.title if topology else "",
         values=[_value(chains, transfers, index, name) for index, name in chosen],
         collectives=_collectives(chains, transfers),
         memory_transfers=memory,

@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from ..base import formatting
+from ..hlo.step_cost import StepCost
 from ..spec.config import RunConfig, UserModel
 from ..wire.collective import CollectiveInfo
 
@@ -25,6 +26,13 @@ class ProgramRequest(Struct, frozen=True, kw_only=True):
     mesh: dict[str, int]
     """Axis to size of the mesh in force while the function is called; empty for none."""
     compiles: bool = False
+    topology: str = ""
+    """TPUs or GPUs that it is for, such as `v5p:4x4x4`; empty for the simulated devices."""
+
+    @property
+    def question(self) -> str:
+        """The engine's question that explains it."""
+        return "explain-for" if self.topology else "explain"
 
 
 class StepRequest(Struct, frozen=True, kw_only=True):
@@ -172,6 +180,8 @@ class CompiledProgram(Struct, frozen=True, kw_only=True):
     """Bytes of the results on one device."""
     temporary_bytes: int
     """Bytes of temporaries on one device."""
+    cost: StepCost | None = None
+    """Its cost on the TPUs or GPUs of `topology`; null without one."""
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -190,6 +200,10 @@ class Explanation(Struct, frozen=True, kw_only=True):
     memory_transfers: list[MemoryTransfer] | None = []
     """Moves between the memory of the devices and the host's; null if they are unknown: the program has several kinds
     of memory, but was lowered for the CPU, which has one."""
+    topology: str = ""
+    """The TPUs or GPUs that it is explained for, such as `v5p:4x4x4`; empty for simulated devices."""
+    cost: StepCost | None = None
+    """Its cost on those, traced; null without them."""
     compiled: CompiledProgram | None = None
     """The compiled program; null unless it was asked for."""
 

@@ -6,7 +6,6 @@ state in place, and so does an update of a slice. All other results are written 
 last operation that reads them, in the order of the program.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -17,34 +16,18 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from .attributes import last_of
-from .graph import PRODUCT, Places, bytes_of
+from .attributes import given_away, last_of, owner_of
+from .fusion import EXPENSIVE, FUSED, adds_points, feeds_product
+from .graph import Places, bytes_of
 from .kernel_layouts import LANES, kernel_values
 from .partitioned import Partitioned
 from .passes import CALLS
 from .trip_counts import trip_count
 
-FUSED = re.compile(
-    r"stablehlo\.(abs|add|and|atan2|bitcast_convert|broadcast(_in_dim)?|cbrt|ceil|clamp|compare|complex|concatenate|"
-    r"constant|convert|cosine|divide|dynamic_slice|exponential(_minus_one)?|floor|imag|iota|is_finite|log(_plus_one)?|"
-    r"logistic|maximum|minimum|multiply|negate|not|or|pad|partition_id|popcnt|power|real|reduce_precision|remainder|"
-    r"reshape|reverse|round_nearest_(afz|even)|rsqrt|select|shift_(left|right_arithmetic|right_logical)|sign|sine|"
-    r"slice|sqrt|subtract|tanh?|transpose|xor)|sdy\.(all_slice|constant|propagation_barrier|sharding_constraint)"
-)
-"""Operations that are computed by those that read their results."""
-ORDERS = ("stablehlo.reshape", "stablehlo.transpose")
-EXPENSIVE = {
-    f"stablehlo.{name}"
-    for name in (
-        *("atan2", "cbrt", "cosine", "divide", "exponential", "exponential_minus_one", "log", "log_plus_one"),
-        *("logistic", "power", "remainder", "rsqrt", "sine", "sqrt", "tan", "tanh"),
-    )
-}
-"""Operations that the CPU's compiler does not compute twice (XLA, `InstructionFusion::IsExpensive`)."""
 MANY = 3
 """A value with several readers is written to memory if its sources take this many times its memory: fusion would keep
 those instead."""
-BACKWARD = "transpose("
+BACKWARD, LOOKUP = "transpose(", "stablehlo.gather"
 
 
 @dataclass(eq=False, slots=True)
@@ -90,7 +73,7 @@ class LiveMemory:
         self._is_backward = False
         with program.module.context:
             arguments = [Buffer(0, 0, 0, False, value, None) for value in program.main.arguments]
-            self._read(self._run(program.main, [frozenset([each]) for each in arguments], 1))
+            self._hold(self._run(program.main, [frozenset([each]) for each in arguments], 1))
         _share(self._reusable)
 
     def resized(self, program: Partitioned) -> "LiveMemory":
@@ -167,6 +150,23 @@ class LiveMemory:
                 self._sources.update(zip(op.results, self._results(op, read, times), strict=True))
         return read
 
+    def _hold(self, results: Sequence[Sources]) -> None:
+        """Keeps the results to the end. One that is computed where it is read gets memory of its own, unless it takes
+        the place of an argument that is given away."""
+        self.now += 1
+        self._read(results)
+        end = last_of(self.program.main)
+        taken, free = given_away(self.program.module)
+        sizes = Counter(map(self.padded, free))
+        for index, (value, sources) in enumerate(zip(end.operands, results, strict=True)):
+            size = self.padded(value)
+            is_taken = index in taken or sizes[size] > 0
+            sizes[size] -= index not in taken
+            if not is_taken and all(each.value != value or not each.bytes for each in sources):
+                new = Buffer(size, self.now, self.now, self._is_backward, value, end)
+                self.buffers.append(new)
+                self._reuse(sources, new)
+
     def _results(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
         outer = self._is_backward
         self._is_backward = outer or BACKWARD in self.places.of(op.location).op_name
@@ -180,6 +180,8 @@ class LiveMemory:
                 return self._loop(op, read, times)
             case "stablehlo.optimization_barrier":
                 return read
+            case "stablehlo.scatter" if self._is_tpu and adds_points(op):
+                found = [frozenset[Buffer]().union(*read)]
             case name if FUSED.fullmatch(name):
                 found = [read[0] if name == "stablehlo.dynamic_slice" else frozenset[Buffer]().union(*read)]
                 if name == "stablehlo.convert":
@@ -198,7 +200,7 @@ class LiveMemory:
         readers = list(value.uses)
         is_shared = len(readers) > 1 and sum(each.bytes for each in sources) >= MANY * self.padded(value)
         is_dear = len(readers) > 1 and value.owner.operation.name in EXPENSIVE
-        if not is_shared and not (self._is_cpu and (is_dear or _feeds_product(value))):
+        if not is_shared and not (self._is_cpu and (is_dear or feeds_product(value))):
             return sources
         self.now += 1
         self._read([sources])
@@ -247,6 +249,10 @@ class LiveMemory:
             return [read[0]]
         for value, sources in zip(op.operands, read, strict=True):
             self._moved[value] += times if sources else 0
+        if op.name == LOOKUP:
+            looked_up = self.program.source(op.operands[0])
+            if (maker := owner_of(looked_up)) is not None and maker.name == "stablehlo.convert":
+                self._new(looked_up, 0)  # in memory
         return [frozenset([self._new(value, times)]) for value in op.results]
 
     def _new(self, value: Any, times: int) -> Buffer:
@@ -274,19 +280,6 @@ def _share(reusable: Iterable[tuple[Buffer, Buffer]]) -> None:
             taken.add(new)
             old.end -= 1
             new.is_backward = old.is_backward
-
-
-def _feeds_product(value: Any) -> bool:
-    """Whether a computed value is an operand of a product, perhaps in another order."""
-    if value.owner.operation.name in ORDERS:
-        return False
-    waiting = [value]
-    while waiting:
-        for op in (use.owner.operation for use in waiting.pop().uses):
-            if op.name == PRODUCT:
-                return True
-            waiting += list(op.results) if op.name in ORDERS else []
-    return False
 
 
 def _width(value: Any) -> int:

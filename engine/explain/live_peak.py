@@ -37,7 +37,7 @@ def live_peak(live: LiveMemory, names: Sequence[str]) -> Peak:
 
 def _temporary(live: LiveMemory, buffer: Buffer) -> PeakBuffer:
     results = list(buffer.op.results)
-    typed = buffer.value if buffer.value in results else results[0]
+    typed = results[0] if results and buffer.value not in results else buffer.value
     place = live.places.of(buffer.op.location)
     about = {
         "op_name": place.op_name,
@@ -45,7 +45,8 @@ def _temporary(live: LiveMemory, buffer: Buffer) -> PeakBuffer:
         "begin": live.share(buffer.begin),
         "end": live.share(buffer.end),
     }
-    return _described(live, buffer.value, typed, buffer.bytes, name="", kind="temporary", **about)
+    kind = "temporary" if results else "output"
+    return _described(live, buffer.value, typed, buffer.bytes, name="", kind=kind, **about)
 
 
 def _described(live: LiveMemory, value: Any, typed: Any, size: int, **about: Any) -> PeakBuffer:

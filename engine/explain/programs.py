@@ -4,11 +4,12 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+from jax.export import DisabledSafetyCheck, Exported, export
 from jax.interpreters import mlir
-from jax.stages import Lowered
+from jax.stages import Lowered, Traced
 from jaxlib.mlir import ir
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,6 +29,8 @@ MAX_KEPT_BYTES = 1_000_000_000
 LARGEST_CONSTANT = 16
 """Elements; the values of larger constants are left out, which no layout depends on."""
 OPTION = "explain"
+KERNELS = [DisabledSafetyCheck.custom_call("tpu_custom_call")]
+"""What Pallas makes for TPUs, which jax promises to keep for no later version."""
 OTHER_MESH = "should match the aval mesh"
 """jax's words for an array on another mesh than the one that is set."""
 EXPECTED = "return what jax.jit(f).lower(…) or .trace(…) gives, or a pair of jax.jit(f) and a tuple of its arguments"
@@ -59,16 +62,15 @@ def explain_kept(file: KeptStepRequest) -> Explanation:
 
 
 def explain_program(program: ProgramRequest) -> Explanation:
-    lowered, with_moves = lower(program)
-    module = lowered.compiler_ir("stablehlo")
-    found = explain(with_moves or module, program.function.name)
-    if with_moves is None:
-        found = _as_lowered(found, module)
+    lowered = lower(program, math.prod(program.mesh.values()) if program.mesh else SIMULATED_DEVICES)
+    found = explain(lowered.module, program.function.name)
+    if not lowered.is_elsewhere:
+        found = _as_lowered(found, lowered.module)
     if not program.compiles:
         return found
     from .compiled import with_compiled  # it imports flax and optax, which `watch` does not need
 
-    return with_compiled(lowered, found)
+    return with_compiled(lowered.lowered, found)
 
 
 def _as_lowered(found: Explanation, module: Any) -> Explanation:
@@ -77,10 +79,32 @@ def _as_lowered(found: Explanation, module: Any) -> Explanation:
     return replace(found, memory_transfers=None) if is_unknown else found
 
 
-def lower(program: ProgramRequest) -> tuple[jax.stages.Lowered, Any]:
-    """Returns the `Lowered` of a program's function, and for one with several kinds of memory what `with_moves`
-    returns. Nothing may use jax's devices before. Raises UserError."""
-    jax.config.update("jax_num_cpu_devices", math.prod(program.mesh.values()) if program.mesh else SIMULATED_DEVICES)
+class LoweredProgram(NamedTuple):
+    """A program of the user's."""
+
+    lowered: Lowered
+    """For the devices of its mesh."""
+    module: Any
+    """For the platform that was asked for; for the CPU if it is lowered already, or has operations of the CPU."""
+    is_elsewhere: bool
+    """Whether the module is for another platform than the mesh."""
+    traced: Traced | None
+    """None if no other platform was asked for, or the function returned it lowered."""
+    exported: Exported | None
+    """For that platform, to compile for devices of it; None unless the program is to be compiled, and a pair."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The compiler's options that jax.jit was given; jax has no public way to read them."""
+        return dict(getattr(self.traced, "_params", {}).get("compiler_options_kvs", ()))
+
+
+def lower(program: ProgramRequest, count: int, platform: str = "") -> LoweredProgram:
+    """Lowers the program of a user's function. Nothing may use jax's devices before. Raises UserError.
+
+    `count`: simulated devices to create. `platform`: what the module is for, if not for those; by default it is for a
+    TPU if the program uses several kinds of memory: jax leaves moves between them out of what it lowers for a CPU."""
+    jax.config.update("jax_num_cpu_devices", count)
     model = program.function
     what = f"{OPTION} {model.name}"
     function = find_function(load_module(model, OPTION), model.function, model, OPTION)
@@ -92,7 +116,12 @@ def lower(program: ProgramRequest) -> tuple[jax.stages.Lowered, Any]:
         with errors_as_invalid(what, model.directory), mesh, kept_names():
             returned = function()
             found = lowered(returned, what)
-            return found, with_moves(returned) if has_memory_kinds(found.compiler_ir("stablehlo")) else None
+            module = found.compiler_ir("stablehlo")
+            wanted = platform or ("tpu" if has_memory_kinds(module) else "")
+            traced = traced_of(returned) if wanted else None
+            other = module_for(traced, wanted) if traced else None
+            exported = _export(returned, platform) if platform and program.compiles else None
+            return LoweredProgram(found, other or module, other is not None, traced, exported)
     except UserError as error:
         if program.mesh and OTHER_MESH in str(error):
             given = ",".join(f"{axis}={size}" for axis, size in program.mesh.items())
@@ -100,32 +129,43 @@ def lower(program: ProgramRequest) -> tuple[jax.stages.Lowered, Any]:
         raise
 
 
-def with_moves(returned: Any) -> Any:
-    """Returns the module of a user's program for a platform that has the host's memory apart: for the CPU, jax leaves
-    out what moves between them. None if the program is lowered already, or has operations of the CPU."""
+def traced_of(returned: Any) -> Traced | None:
+    """Returns what a user's function traced; None if it is lowered already."""
     match returned:
         case (jitted, tuple(arguments)) if hasattr(jitted, "trace"):
-            traced = jitted.trace(*arguments)
-        case jax.stages.Traced():
-            traced = returned
+            return jitted.trace(*arguments)
+        case Traced():
+            return returned
         case _:
             return None
+
+
+def _export(returned: Any, platform: str) -> Exported | None:
+    match returned:
+        case (jitted, tuple(arguments)) if hasattr(jitted, "trace"):
+            return export(jitted, platforms=(platform,), disabled_checks=KERNELS)(*arguments)
+        case _:
+            return None
+
+
+def module_for(traced: Traced, platform: str) -> Any:
+    """Returns the module for another platform; None if the program has operations of the CPU."""
     try:
-        return traced.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
+        return traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo")
     except (AttributeError, NotImplementedError, ValueError):
         return None
 
 
-def lowered(returned: Any, what: str) -> jax.stages.Lowered:
+def lowered(returned: Any, what: str) -> Lowered:
     """Returns the `Lowered` in the return value of a user's function. Raises UserError if there is none."""
     match returned:
         case (jitted, tuple(arguments)) if hasattr(jitted, "lower"):
             found = jitted.lower(*arguments)
-        case jax.stages.Traced():
+        case Traced():
             found = returned.lower()
         case _:
             found = returned
     found = getattr(found, "lowered", found)  # Equinox's and NNX's jit wrap jax's result
-    if not isinstance(found, jax.stages.Lowered):
+    if not isinstance(found, Lowered):
         raise UserError(f"{what}: it returns {type_name(returned)}: {EXPECTED}")
     return found

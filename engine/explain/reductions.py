@@ -8,12 +8,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ..spec.topology import Topology
+from jaxlib.mlir import ir
+
+from ..spec.topology import Topology, spans
 from .attributes import CONSTANTS, axes_in, owner_of
+from .explanation import UNKNOWN
 from .graph import PRODUCT, Axis
 from .kernel_layouts import LANES, SUBLANES
 from .partitioned import Partitioned, shape_of
-from .reshards import Exchange, is_sum, maker_of
+from .reshards import LOOKUPS, Exchange, gathers, is_sum, maker_of
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
 BROADCAST = "stablehlo.broadcast_in_dim"
@@ -23,6 +26,10 @@ CARRIES = {
     *(f"stablehlo.{name}" for name in ("divide", "multiply", "negate", "reshape", "select", "subtract")),
 }
 """Operations of which a part needs only that part of their operands."""
+UPDATES = 2
+"""The place of the updates among the operands of a scatter."""
+MOVES = {*LOOKUPS[:1], *(f"stablehlo.{name}" for name in ("reshape", "select", "transpose"))}
+"""Operations that only choose or order elements."""
 LANE_BYTES = 4
 MANY, MOST_SUMMED = 64, 2**24
 """Devices of a slice of two dims from which gathers of so many bytes at most are all-reduces."""
@@ -87,6 +94,54 @@ class Reductions:
         *outer, rows, lanes = 1, 1, *program.part(value, program.layout(value))
         padded = [*outer, -(-rows // SUBLANES) * SUBLANES, -(-lanes // LANES) * LANES, program.itemsize(value)]
         return devices >= MANY and math.prod(padded) <= MOST_SUMMED and topology.name != "v6e:16x16"
+
+    def moved(self, op: Any, found: Exchange) -> list[Exchange]:
+        """Returns what the compiler has in place of one of the collectives that the inserted `op` becomes."""
+        parts = self._looked_up(op, found) if found.kind == UNKNOWN else [found]
+        return [self._gathered(op.results[0], each) if each.kind == "all-gather" else each for each in parts]
+
+    def _gathered(self, value: Any, found: Exchange) -> Exchange:
+        size = found.bytes // 2 if self._narrows(value) else found.bytes
+        return found._replace(kind="all-reduce" if self.sums_to_gather(value, found.axes) else found.kind, bytes=size)
+
+    def _looked_up(self, op: Any, found: Exchange) -> list[Exchange]:
+        """The collectives of a lookup along a dim that the same axes split as its indices, for which the passes
+        insert `op`. The TPU's compiler gathers the table; of its gradient each device adds up its own part of the
+        updates, and these are summed. `found`: unknown traffic, which stays so elsewhere."""
+        program, topology = self._program, self._topology
+        taker, position = program.taker(op)
+        if topology is None or topology.chip.target or taker is None or taker.name not in LOOKUPS:
+            return [found]
+        if not set(found.axes) <= {axis for axes in program.layout(program.source(taker.operands[1])) for axis in axes}:
+            return [found]
+        if taker.name == LOOKUPS[0]:
+            value = op.operands[0]
+            return list(gathers(program, value, program.layout(value), program.layout(op.results[0])))
+        if position != UPDATES:
+            return []
+        result, axes = taker.results[0], set(found.axes)
+        is_split = axes <= self._axes(result)
+        parts = [result] if is_split else self._parts(result, axes)
+        is_scattered = bool(parts) and all(
+            axes <= self._axes(part) and self._scatters(taker, part, axes) for part in parts
+        )
+        size = program.bytes(result, program.layout(result)) * (program.graph.parts(found.axes) if is_split else 1)
+        return [Exchange("reduce-scatter" if is_scattered else "all-reduce", found.axes, size, "")]
+
+    def _narrows(self, value: Any) -> bool:
+        """Whether the compiler moves a float32 value as bfloat16, as which alone it is read: for TPUs."""
+        topology = self._topology
+        return topology is not None and not topology.chip.target and self._is_read_as_bfloat16(value)
+
+    def _is_read_as_bfloat16(self, value: Any) -> bool:
+        """Whether a float32 value is converted by all that read it, or multiplied in the TPU's default precision."""
+        takers = list(self._program.takers(value)) if isinstance(value.type.element_type, ir.F32Type) else []
+        return bool(takers) and all(
+            self._is_read_as_bfloat16(op.results[0])
+            if op.name in MOVES
+            else str(op.results[0].type.element_type) == "bf16" or _multiplies(op)
+            for op in takers
+        )
 
     def _cut(self, axes: list[Axis], parts: list[Any]) -> list[Axis]:
         return [axis for axis in axes if parts and all(axis in self._axes(part) for part in parts)]
@@ -157,11 +212,23 @@ class Reductions:
         return {axis for axes in self._program.layout(value) for axis in axes}
 
 
+def reductions_on(topology: Topology, program: Partitioned, mesh: Mapping[str, int]) -> Reductions:
+    """Returns those of a program on a topology, whose devices fill `mesh` in this order. Raises UserError if they do
+    not."""
+    topology.check_mesh(mesh)
+    return Reductions(program, topology, spans(mesh, topology.slices))
+
+
 def scatters_whole(topology: Topology) -> bool:
     """Whether the TPU compiler has a reduce-scatter over all devices of a slice: over a ring, over two dims that
     differ, and over 2 × 2 chips."""
     dims = [size for size in topology.shape if size > 1]
     return len(dims) < 2 or (len(dims) == 2 and (dims[0] != dims[1] or dims == [2, 2]))
+
+
+def _multiplies(op: Any) -> bool:
+    """Whether an operation is a product in the TPU's default precision, bfloat16."""
+    return op.name == PRODUCT and "HIGH" not in str(op.attributes.get("precision_config"))
 
 
 def _is_product(op: Any) -> bool:

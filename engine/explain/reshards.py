@@ -27,6 +27,8 @@ UNSPLIT = (FFT, "stablehlo.cholesky", "stablehlo.triangular_solve")
 PRODUCTS = ("dot_general", "convolution")
 COMBINERS = {f"stablehlo.{name}" for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
 """Reductions by other functions gather the result of each device."""
+LOOKUPS = ("stablehlo.gather", "stablehlo.scatter")
+"""A lookup and its gradient."""
 SMALL = 2
 """A dim of less than a part per this many devices is gathered by an all-reduce."""
 
@@ -185,7 +187,7 @@ def _made_whole(program: Partitioned, value: Any, axes: list[Axis]) -> bool:
 def _looks_up(program: Partitioned, taker: Any, position: int, axes: list[Axis]) -> bool:
     """Whether a gather or scatter takes an operand along these axes by indices."""
     rule = program.rule(taker)
-    if rule is None or taker.name not in ("stablehlo.gather", "stablehlo.scatter") or position >= len(rule.operands):
+    if rule is None or taker.name not in LOOKUPS or position >= len(rule.operands):
         return False
     dims = zip(program.layout(program.source(taker.operands[position])), rule.operands[position], strict=True)
     by = axes_of_layouts([program.layout(taker.operands[1])])

@@ -129,12 +129,10 @@ class _TransferReader:
             return
         exchange = Exchange(kind, axes, each, "")
         reductions = self._reductions if op.name == REDUCE else None
-        for part in reductions.of(op, exchange) if reductions else inserted(self._program, op, exchange):
-            if part.bytes or part.kind == UNKNOWN:
-                compiler, is_gather = self._reductions, part.kind == "all-gather"
-                is_summed = compiler and is_gather and compiler.sums_to_gather(op.results[0], part.axes)
-                kind = "all-reduce" if is_summed else part.kind
-                yield replace(found, kind=kind, axes=part.axes, bytes_each=part.bytes, why=part.why)
+        for each in reductions.of(op, exchange) if reductions else inserted(self._program, op, exchange):
+            for part in self._reductions.moved(op, each) if self._reductions else [each]:
+                if part.bytes or part.kind == UNKNOWN:
+                    yield replace(found, kind=part.kind, axes=part.axes, bytes_each=part.bytes, why=part.why)
 
     def _exchanged(self, op: Any, found: Exchange, times: int | None) -> Transfer:
         index = tag(op)

@@ -28,9 +28,10 @@ class Work(Struct, frozen=True, kw_only=True):
     memory_bytes: float
     """Bytes that one device reads from and writes to its memory per step."""
     model_flops: float
-    """FLOPs of all devices per step, without recomputation or redundant work; the basis of `flop_utilisation`."""
+    """FLOPs of all devices per step, without recomputation or redundant work; the basis of `flop_utilisation`. 0 if
+    unknown."""
     tokens: int
-    """Tokens per step, of all devices."""
+    """Tokens per step, of all devices; 0 if unknown."""
 
 
 class StepCost(Struct, frozen=True, kw_only=True):
@@ -64,9 +65,10 @@ class StepCost(Struct, frozen=True, kw_only=True):
     step_seconds: float | None = None
     """The longest of the three, a roofline: it assumes that the compiler overlaps them fully."""
     tokens_per_second: float | None = None
-    """Tokens per second of all devices."""
+    """Tokens per second of all devices; null for a program of your own."""
     flop_utilisation: float | None = None
-    """Model FLOPs utilization (MFU): the model's FLOPs ÷ the peak FLOPs of all devices in the time of the step."""
+    """Model FLOPs utilization (MFU): the model's FLOPs ÷ the peak FLOPs of all devices in the time of the step;
+    null for a program of your own."""
     scheduled_seconds: float | None = None
     """Time of a step by the TPU compiler's schedule: operations take the cycles that it estimates, and collectives that
     do not pass behind work their bytes by the rate of their links. Null if traced."""
@@ -120,8 +122,8 @@ def timed(cost: StepCost, work: Work, topology: Topology, mesh: Mapping[str, int
         memory_seconds=memory,
         network_seconds=network,
         step_seconds=step,
-        tokens_per_second=work.tokens / step,
-        flop_utilisation=work.model_flops / (step * chip.flops * topology.devices),
+        tokens_per_second=work.tokens / step if work.tokens else None,
+        flop_utilisation=work.model_flops / (step * chip.flops * topology.devices) if work.model_flops else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 
 import jax
 from jax.experimental import topologies
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from ..base.advice import first_line
 from ..base.user_error import UserError
 from ..hlo.module import parse
+from ..hlo.peak_memory import Peak
 from ..hlo.step_cost import StepCost, Work, timed
 from ..hlo.traffic import flows
 from ..models.task import Task
@@ -20,7 +22,8 @@ from ..program.placement import argument_bytes, place
 from ..program.program import compile_program, trace_step
 from ..spec.preset import Preset
 from ..spec.topology import Topology, spans
-from ..wire.events import PresetCompiled
+from ..wire.collective import CollectiveInfo
+from ..wire.descriptions import MemoryInfo
 from . import compilers
 from .networks import with_networks
 from .step_trace import traced_work
@@ -121,13 +124,10 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
             raise UserError(first_line(str(error))) from error
         arguments, capacity = argument_bytes(task, placement), topology.chip.memory
         return StepCost(basis="compiled", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=capacity)
-    module, mesh = parse(program.step.as_text() or ""), program.description.mesh.axes
-    cost = _cost(program.description, traced_work(task, preset, devices), topology)
-    try:
-        breakdown = predicted_breakdown(module, mesh, topology)
-    except UserError:  # too many operations to go through, or of the GPU compiler, which estimates no times
-        return cost
-    return replace(cost, breakdown=breakdown, scheduled_seconds=breakdown.step_seconds)
+    found, work = program.description, traced_work(task, preset, devices)
+    peak = Peak(found.at_peak, found.peak_buffers) if found.at_peak else None
+    text, mesh = program.step.as_text() or "", found.mesh.axes
+    return cost_of(found.memory, found.collectives, peak, work, text, mesh, topology)
 
 
 def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
@@ -135,21 +135,33 @@ def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
     return trace_step(task, place(task, preset, find_slice(topology))).lower().as_text()
 
 
-def _cost(compiled: PresetCompiled, work: Work, topology: Topology) -> StepCost:
-    memory = compiled.memory
+def cost_of(
+    memory: MemoryInfo | None,
+    collectives: Sequence[CollectiveInfo] | None,
+    peak: Peak | None,
+    work: Work,
+    text: str,
+    mesh: Mapping[str, int],
+    topology: Topology,
+) -> StepCost:
+    """Returns the cost of a compiled program, by what is read of it and its text."""
     assert memory is not None, "these compilers always report memory"
-    mesh, found = compiled.mesh.axes, compiled.collectives
     cost = StepCost(
         basis="compiled",
         argument_bytes=memory.arguments,
         peak_bytes=memory.peak,
         capacity_bytes=topology.chip.memory,
         parts={name: size for name in PARTS if (size := getattr(memory, name))},
-        collectives=None if found is None else with_networks(flows(found), mesh, topology),
-        at_peak=compiled.at_peak,
-        peak_buffers=compiled.peak_buffers,
+        collectives=None if collectives is None else with_networks(flows(collectives), mesh, topology),
+        at_peak=peak.memory if peak else None,
+        peak_buffers=peak.buffers if peak else [],
     )
-    return timed(cost, work, topology, mesh)
+    cost = timed(cost, work, topology, mesh)
+    try:
+        breakdown = predicted_breakdown(parse(text), mesh, topology)
+    except UserError:  # too many operations to go through, or of the GPU compiler, which estimates no times
+        return cost
+    return replace(cost, breakdown=breakdown, scheduled_seconds=breakdown.step_seconds)
 
 
 def needed_bytes(message: str) -> int | None:

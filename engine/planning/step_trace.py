@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from ..base.encoding import encode_json
 from ..base.user_error import UserError
+from ..explain.attributes import last_of
 from ..explain.explanation import UNKNOWN
 from ..explain.graph import Graph
 from ..explain.live_memory import LiveMemory
 from ..explain.live_peak import live_peak
 from ..explain.partitioned import Partitioned, partition
-from ..explain.reductions import Reductions
+from ..explain.reductions import reductions_on
 from ..explain.resized import Batch, resized
 from ..explain.step import platforms
 from ..explain.transfers import Transfer, moving, read_transfers
@@ -31,7 +32,7 @@ from ..program.placement import argument_parts, decide_all, place
 from ..program.program import trace_step
 from ..spec.config import UserModel
 from ..spec.preset import Preset
-from ..spec.topology import Topology, spans
+from ..spec.topology import Topology
 from ..wire.collective import CollectiveInfo
 from .networks import by_network
 
@@ -79,31 +80,33 @@ class StepTrace:
         program = resized(self._program, sizes, Batch(self._prime, growth))
         with program.module.context:
             live, flops = self._live.resized(program), self._products.flops(program)
-            across = spans(mesh, topology.slices) if topology else None
-            reductions = Reductions(program, topology, across) if topology else None  # else as the CPU's compiler
-            found = read_transfers(program, reductions, self._moving)
-            known = (each for each in found if each.kind != UNKNOWN and program.graph.parts(each.axes) > 1)
-            sent = [_info(each, program.graph) for each in known]
-        return SizedStep(task, live, flops, sent)
+            sent, written = sent_by(program, topology, mesh, self._moving), result_bytes(program)
+        counted = task.flops_per_step, task.config.training.tokens_per_step
+        return SizedStep(live, flops, sent, written, *counted, [array.names[0] for array in task.arrays])
 
 
 @dataclass(frozen=True)
 class SizedStep:
-    """A step on a mesh with the batch of its task."""
+    """A step on a mesh, or a whole program."""
 
-    task: Task
     live: LiveMemory
     flops: float
     """Of a device."""
     sent: list[CollectiveInfo]
     """Collectives of the compiler."""
+    result_bytes: int
+    model_flops: float
+    """As in `Work`, and so are the tokens."""
+    tokens: int
+    names: Sequence[str]
+    """Of its arguments."""
 
     def work(self, argument_bytes: int) -> Work:
         return Work(
             flops=self.flops,
-            memory_bytes=2.0 * argument_bytes + self.live.moved,  # the state is updated once
-            model_flops=self.task.flops_per_step,
-            tokens=self.task.config.training.tokens_per_step,
+            memory_bytes=float(argument_bytes + self.result_bytes + self.live.moved),
+            model_flops=self.model_flops,
+            tokens=self.tokens,
         )
 
     def cost(self, mesh: Mapping[str, int], arguments: Mapping[str, int], topology: Topology | None) -> StepCost:
@@ -126,7 +129,7 @@ class SizedStep:
     def with_peak(self, cost: StepCost) -> StepCost:
         """Returns the cost with the largest buffers at the peak."""
         with self.live.program.module.context:
-            peak = live_peak(self.live, [array.names[0] for array in self.task.arrays])
+            peak = live_peak(self.live, self.names)
         return replace(cost, at_peak=peak.memory, peak_buffers=peak.buffers)
 
 
@@ -203,6 +206,21 @@ def _smaller(task: Task, preset: Preset, count: int) -> tuple[Preset, int, int |
 def _with_batch(task: Task, batch_size: int) -> Task:
     training = replace(task.config.training, batch_size=batch_size)
     return task if training == task.config.training else task.with_config(replace(task.config, training=training))
+
+
+def sent_by(
+    program: Partitioned, topology: Topology | None, mesh: Mapping[str, int], found: list[tuple[Any, int | None]]
+) -> list[CollectiveInfo]:
+    """Returns the collectives that a program has on a topology, whose devices fill `mesh` in this order; without one as
+    the CPU's compiler makes them. `found`: its operations that move data. Raises UserError if the mesh does not fit."""
+    reductions = reductions_on(topology, program, mesh) if topology else None
+    transfers = read_transfers(program, reductions, found)
+    known = (each for each in transfers if each.kind != UNKNOWN and program.graph.parts(each.axes) > 1)
+    return [_info(each, program.graph) for each in known]
+
+
+def result_bytes(program: Partitioned) -> int:
+    return sum(program.bytes(value, program.layout(value)) for value in last_of(program.main).operands)
 
 
 def _info(each: Transfer, graph: Graph) -> CollectiveInfo:

@@ -114,6 +114,15 @@ class Topology(Struct, frozen=True):
         closed = [size % self.chip.closes == 0 for size in self.shape]
         return tuple(all(closed) if len(closed) == 3 else closes for closes in closed)
 
+    def check_mesh(self, mesh: Mapping[str, int]) -> None:
+        """Raises UserError if a program's mesh does not have all devices."""
+        devices = math.prod(mesh.values())
+        if devices != self.devices:
+            its = f"the mesh {formatting.axes(dict(mesh))} has {devices:,}" if mesh else "the program has no mesh"
+            raise UserError(
+                f"{self.title} has {self.devices:,} devices, but {its}: give a mesh and a --topology of one size"
+            )
+
 
 class Wiring(Struct, frozen=True, kw_only=True):
     """The links that the collectives over some mesh axes use."""

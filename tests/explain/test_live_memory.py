@@ -25,8 +25,8 @@ LAYERS = 6
 STACKED = ((LAYERS, WIDTH, WIDTH), P())
 
 
-def live(function: Callable[..., Any], *layouts: Layout, is_tpu: bool = False) -> LiveMemory:
-    traced = jax.jit(function).trace(*arguments(*layouts))
+def live(function: Callable[..., Any], *layouts: Layout, is_tpu: bool = False, **options: Any) -> LiveMemory:
+    traced = jax.jit(function, **options).trace(*arguments(*layouts))
     lowered = traced.lower(lowering_platforms=("tpu",) if is_tpu else None)
     program = partition(lowered.compiler_ir("stablehlo"))
     with program.module.context:
@@ -166,3 +166,15 @@ def test_what_a_kernel_takes_and_returns_has_the_rows_of_its_last_dim() -> None:
     square = WIDTH * WIDTH * FLOAT
     assert with_kernel == 2 * kept + 3 * square + FLOAT, "what the loop carries, the product and the kernel's result"
     assert without == kept + square + square // 2 + FLOAT
+
+
+def test_results_are_held_unless_they_take_the_place_of_what_is_donated() -> None:
+    def step(x: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        return x, w - 1, jnp.sum(x @ w, axis=0)
+
+    whole, row = WIDTH * WIDTH * FLOAT, WIDTH * FLOAT
+    kept = live(step, X, W)
+    assert kept.held[-2] == PART + whole + row, "a copy of x, the new w, and the sum"
+    assert [each.kind for each in live_peak(kept, ["x", "w"]).buffers].count("output") == 2
+    assert live(step, X, W, donate_argnums=1).held[-2] == PART + row
+    assert live(step, X, W, donate_argnums=(0, 1)).held[-2] == row

@@ -16,7 +16,7 @@ from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import Explanation, KeptStepRequest, ValueOrigin
 from shardtui.engine.explain.names import kept_names
-from shardtui.engine.explain.programs import explain_kept, kept_step, with_moves
+from shardtui.engine.explain.programs import explain_kept, kept_step, module_for, traced_of
 from shardtui.engine.wire.descriptions import MeshInfo
 from shardtui.tui.state.origin_pages import Known, ValuePage, lines
 from shardtui.tui.state.program_findings import program_findings
@@ -216,8 +216,8 @@ def test_values_in_the_memory_of_the_host_and_their_moves_are_shown(tmp_path: Pa
     w, x = arguments(((3, 16, 16), P()), ROWS)
     pair = jax.jit(jax.grad(loss)), (w, x)
     with kept_names():
-        found = explain(with_moves(pair), "test")
-    assert with_moves(pair[0].lower(*pair[1])) is None
+        found = explain(module_for(traced_of(pair), "tpu"), "test")
+    assert traced_of(pair[0].lower(*pair[1])) is None
     assert {value.memory for value in found.values if value.role != "value"} == {"device"}
     assert any(value.memory == "pinned_host" for value in found.values)
     size = 3 * 8 // 4 * 16 * 4
@@ -227,7 +227,9 @@ def test_values_in_the_memory_of_the_host_and_their_moves_are_shown(tmp_path: Pa
     shown = moves_shown(explain_step(tmp_path, tpu))
     assert f"hidden moves from device to pinned_host, 3 ×, {size} B per device" in shown[0]
     given = jax.jit(lambda x: x, out_shardings=host), (jax.ShapeDtypeStruct((8,), "float32", sharding=host),)
-    assert [value.layout for value in explain(with_moves(given), "test").values] == ["(data) in pinned_host"] * 2
+    assert [value.layout for value in explain(module_for(traced_of(given), "tpu"), "test").values] == [
+        "(data) in pinned_host"
+    ] * 2
     unknown = explain_step(tmp_path, given[0].lower(*given[1]))
     assert unknown.memory_transfers is None
     assert all("lowered for the CPU" in line for line in moves_shown(unknown))

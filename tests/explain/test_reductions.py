@@ -248,3 +248,38 @@ def test_the_tpu_compiler_gathers_as_it_is_said_to(name: str, shape: tuple[int, 
     mesh = Mesh(np.array(find_slice(slice_)).reshape(slice_.slices, -1), ("slices", "devices"))
     text = gathering(mesh, shape).lower().compile(compiler_options=COMPILER_OPTIONS["tpu"]).as_text()
     assert set(re.findall(r" (all-\w+|reduce-scatter)(?:-start)?\(", text)) == {kind}
+
+
+ROWS, FEATURES = 8192, 1024
+
+
+def embedding(mesh: Mesh, batch: tuple[str, ...]) -> jax.stages.Lowered:
+    """The gradient of a table that `data` splits along its rows, from lookups, and of weights, in float32."""
+
+    def loss(table: jax.Array, w: jax.Array, tokens: jax.Array) -> jax.Array:
+        x = table[tokens]
+        return jnp.sum(jnp.tanh(x + x @ w) ** 2)
+
+    def split(shape: tuple[int, ...], dtype: Any, *spec: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*spec)))
+
+    table, w = split((ROWS, FEATURES), jnp.float32, "data"), split((FEATURES, FEATURES), jnp.float32, "data")
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1)), out_shardings=(table.sharding, w.sharding))
+    return gradient.lower(table, w, split((16 * mesh.size, 64), jnp.int32, batch))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+@pytest.mark.parametrize("name", ["v5e:2x4", "v6e:2x4"])
+def test_the_tpu_compiler_gathers_tables_and_moves_weights_as_bfloat16(name: str) -> None:
+    slice_ = load_topology(name)
+    mesh = Mesh(np.array(find_slice(slice_)), ("data",))
+    lowered = embedding(mesh, ("data",))
+    program = partition(lowered.compiler_ir("stablehlo"))
+    with program.module.context:
+        found = sorted((each.kind, each.bytes_each) for each in read_transfers(program, Reductions(program, slice_)))
+    compiled = lowered.compile(compiler_options=COMPILER_OPTIONS["tpu"])
+    made = inventory(parse(compiled.as_text() or ""), {"data": mesh.size})
+    print(found, sorted((each.kind, each.bytes_each) for each in made))
+    assert ("all-gather", ROWS * FEATURES * 4) in found and ("all-gather", FEATURES * FEATURES * 2) in found
+    assert found == sorted((each.kind, each.bytes_each) for each in made)

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import msgspec
 from shardtui.engine.base.encoding import encode_json
+from shardtui.engine.explain.explanation import ProgramRequest
 from shardtui.engine.hlo.step_cost import StepCost
 from shardtui.engine.planning.ranking import Board
 from shardtui.engine.spec.config import RunConfig
@@ -203,7 +204,7 @@ def _traced(config: RunConfig, topology: str) -> StepCost:
     return row.estimate
 
 
-def ask(question: str, config: RunConfig, *about: str, limit: float | None = LIMIT) -> bytes:
+def ask(question: str, config: RunConfig | ProgramRequest, *about: str, limit: float | None = LIMIT) -> bytes:
     command = [sys.executable, "-P", "-m", "shardtui.engine", question, encode_json(config).decode(), *about]
     found = subprocess.run(command, capture_output=True, timeout=limit)
     if found.returncode:

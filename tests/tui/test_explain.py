@@ -49,6 +49,16 @@ def elsewhere():
 
 def needs(mesh):
     return None
+
+def step():
+    w, x = arguments()
+    gradient = jax.grad(lambda w, x: ((x @ w) ** 2).sum())
+    return jax.jit(lambda w, x: (w - gradient(w, x), x * 2), donate_argnums=0), (w, x)
+
+def own_mesh():
+    split = NamedSharding(jax.make_mesh((8,), ("all",), axis_types=(jax.sharding.AxisType.Auto,)), P("all"))
+    x = jax.ShapeDtypeStruct((1024, 8192), "float32", sharding=split)
+    return jax.jit(lambda x: x @ x.T, out_shardings=split), (x,)
 """
 MESH = "--mesh=data=4,model=2"
 
@@ -98,6 +108,30 @@ def test_the_report_shows_values_collectives_and_the_compiled_program(program: P
     assert "  dim 1: over model\n    ← operand 1 of the product, w (program.py:9)\n    ← argument w" in chain
 
 
+def test_a_program_costs_what_follows_from_its_code(program: Path, home: Path) -> None:
+    found = checked("explain", run("explain", f"{program}:step", MESH, "--topology=v5e:2x4", "--json").stdout)
+    cost, w, x = found["cost"], 16 * 16 * 4, 2 * 16 * 4
+    assert (found["topology"], cost["basis"], cost["argument_bytes"]) == ("v5e:2x4", "traced", w + x)
+    sent = {(each["kind"], *each["axes"]): each["bytes_sent"] for each in cost["collectives"]}
+    assert sent == {("all-reduce", "data"): 2 * w * 3 // 4}
+    assert cost["at_peak"]["bytes"] == sum(each["bytes"] for each in cost["peak_buffers"]) > w + x
+    assert cost["step_seconds"] > 0 and cost["tokens_per_second"] is None
+    assert found["compiled"] is None
+    report = run("explain", f"{program}:step", MESH, "--topology=v5e:2x4").stdout
+    assert "on v5e:2x4, per device, predicted" in report and "largest buffers at the peak, predicted" in report
+
+
+@pytest.mark.slow
+def test_a_program_with_a_mesh_of_its_own_is_compiled_for_tpus(program: Path, home: Path) -> None:
+    found = checked(
+        "explain", run("explain", f"{program}:own_mesh", "--topology=v5e:2x4", "--compile", "--json").stdout
+    )
+    traced, compiled = found["cost"], found["compiled"]["cost"]
+    assert (compiled["basis"], compiled["argument_bytes"]) == ("compiled", traced["argument_bytes"])
+    assert compiled["bytes_sent"] == traced["bytes_sent"] > 0
+    assert compiled["scheduled_seconds"] > 0 and compiled["breakdown"]["parts"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -106,6 +140,11 @@ def test_the_report_shows_values_collectives_and_the_compiled_program(program: P
         (["{program}:wrong_shapes"], "explain program.py:wrong_shapes: TypeError: dot_general"),
         (["{program}:elsewhere"], "it has a mesh of its own, other than --mesh data=4,model=2: leave --mesh out"),
         (["{program}:needs"], "program.py:needs: it takes mesh, but is called without arguments"),
+        (["{program}:pair", "--topology=v9:2x4"], "--topology v9:2x4: "),
+        (
+            ["{program}:pair", "--topology=v5e:4x4"],
+            "v5e:4x4 has 16 devices, but the mesh data 4 × model 2 has 8: give a mesh and a --topology of one size",
+        ),
         (["absent.py:f"], "explain absent.py:f: there is no file"),
         (["{program}:pair", "--diff=absent.json"], "--diff absent.json: cannot be read: No such file or directory"),
         (["{program}:pair", "--diff={program}"], "not what `shardtui explain … --save` wrote"),

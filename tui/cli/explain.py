@@ -17,10 +17,12 @@ from ...engine.base.untrusted import read_struct
 from ...engine.base.user_error import UserError, suggestion
 from ...engine.explain.explanation import CompiledProgram, Explanation, ProgramRequest, Rematerialization, StepRequest
 from ...engine.spec.model_choice import user_model
+from ...engine.spec.topology import load_topology
 from ...engine.wire.descriptions import MeshInfo
 from ..client.engine_client import ask_engine
+from ..state import board_rows
 from ..state.explanation_diff import changes, numbered
-from ..state.explanation_words import compiled_bytes, differences, memory_moves
+from ..state.explanation_words import COST, compiled_bytes, cost_caveats, differences, memory_moves, program_row
 from ..state.origin_pages import HEAD, Known, TriedPage, layout_lines, lines
 from ..state.tables import ESTIMATED_COLLECTIVES, VALUES
 from ..state.tried_rules import EXAMPLES, read_rule
@@ -28,6 +30,7 @@ from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import plain_table, right, table_console, table_of
 from .options import add_json_option, add_step_options
+from .profile_report import peak_tables
 from .run import has_terminal, run_app, user_keymap
 from .run_config import new_config
 from .values import mesh
@@ -61,6 +64,11 @@ def explain_options(parser: argparse.ArgumentParser) -> None:
         help="print the whole chains of the values and collectives with this in their name or source",
     )
     add("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="mesh of simulated devices to set, as by jax.set_mesh")
+    add(
+        "--topology",
+        metavar="T",
+        help="what it costs on TPU chips, such as v5p:4x4x4 or 2*v5p:4x4x4, or on hosts × GPUs: h100:4x8",
+    )
     add("--compile", action="store_true", help="compile the program as well: its collectives and memory")
     add("--text", action="store_true", help="print tables, as without a terminal, in place of opening the UI")
     add("--save", metavar="FILE", help="write the answer to FILE, as JSON, to compare with later")
@@ -70,7 +78,11 @@ def explain_options(parser: argparse.ArgumentParser) -> None:
 
 def explain_command(options: argparse.Namespace) -> int:
     function, _ = user_model(options.program, option="explain")
-    program = ProgramRequest(function=function, mesh=options.mesh or {}, compiles=options.compile)
+    if options.topology:
+        load_topology(options.topology)  # which tells a wrong one at once
+    program = ProgramRequest(
+        function=function, mesh=options.mesh or {}, compiles=options.compile, topology=options.topology or ""
+    )
     if options.name or options.save or options.saved or options.json or options.text or not has_terminal():
         return _print(program, options)
     from ..program_app import ProgramApp
@@ -83,7 +95,7 @@ def explain_command(options: argparse.Namespace) -> int:
 def _print(program: ProgramRequest, options: argparse.Namespace) -> int:
     """Prints the explanation, or the whole chains of NAME, or what changed since `--diff`: then returns 1."""
     before = _saved(options.saved) if options.saved else None
-    (found,) = ask_engine(Explanation, "explain", program)
+    (found,) = ask_engine(Explanation, program.question, program)
     if options.save:
         _write(found, options.save)
     if before:
@@ -129,7 +141,7 @@ def _tables(found: Explanation) -> list[RenderableType]:
     split = {label: value for label, value in numbered(found.values).items() if value.origin}
     heading = "values, and where each mesh axis comes from"
     values = [table_of(VALUES, split.items(), title=heading)] if split else []
-    tables: list[RenderableType] = [*_title(found), *values]
+    tables: list[RenderableType] = [*_title(found), *_cost(found), *values]
     if hidden := len(found.values) - len(split):
         tables.append(Text(f"and {hidden:,} value{'s' * (hidden != 1)} that nothing splits: --json lists all", "dim"))
     return [
@@ -154,6 +166,18 @@ def _chains(found: Explanation) -> list[RenderableType]:
 
 def _title(found: Explanation) -> list[RenderableType]:
     return [Text(f"{found.program}: {formatting.axes(found.mesh) or 'no mesh'}", "bold"), Text(ESTIMATE)]
+
+
+def _cost(found: Explanation) -> list[RenderableType]:
+    """The cost on a topology, and what fills the memory at the peak."""
+    row = program_row(found)
+    if row.cost is None:
+        return []
+    return [
+        table_of(COST, [row], title=f"on {found.topology}, per device, predicted"),
+        *map(Text, [*cost_caveats(found), *filter(None, [board_rows.scheduled(row)])]),
+        *peak_tables([row]),
+    ]
 
 
 def _collectives(found: Explanation) -> RenderableType:

@@ -19,7 +19,6 @@ from rich.text import Text
 from ...engine.base import formatting
 from ...engine.base.output import note, say, show
 from ...engine.base.user_error import refuse
-from ...engine.hlo.step_cost import StepCost
 from ...engine.planning import compilers
 from ...engine.planning.finalists import is_far_too_large
 from ...engine.planning.goal import figure, pick, ranked
@@ -51,7 +50,7 @@ from .plan_report import (
     shown,
     topologies_table,
 )
-from .profile_report import peak_table, profile_tables
+from .profile_report import peak_tables, profile_tables
 from .run_config import set_words
 
 NOT_TUNED = (
@@ -169,24 +168,10 @@ def _tables(
         tables.append(Text(f"far too large (traced), so not compiled: {titles}", "dim"))
     breakdowns = [(row.title, row.compiled.breakdown) for row in rows if row.compiled and row.compiled.breakdown]
     tables += [table for name, breakdown in breakdowns for table in profile_tables(name, breakdown, console.width)]
-    tables += _peak_tables(best) if shows_memory else []
+    tables += peak_tables(best) if shows_memory else []
     tables += [Text(NOT_TUNED, "dim")] if load_topology(board.topology).chip.target and compiled else []
     tables += [curve_table(search)] if search and search.curve else []
     return [*tables, Text(f"→ {recommendation(board.rows, load_topology(board.topology).title, goal)}", "bold")]
-
-
-def _peak_tables(rows: Sequence[Row]) -> list[Table]:
-    """Of the compiled programs; of a row without one as traced, if it is."""
-    costs = [(row.title, cost) for row in rows if (cost := _with_peak(row))]
-    return [
-        peak_table(name, at, cost.peak_buffers, cost.peak_bytes if cost.basis == "compiled" else None)
-        for name, cost in costs
-        if (at := cost.at_peak)
-    ]
-
-
-def _with_peak(row: Row) -> StepCost | None:
-    return next((cost for cost in (row.compiled, row.estimate) if cost and cost.at_peak), None)
 
 
 def _title(board: Board, config: RunConfig, is_searched: bool) -> str:

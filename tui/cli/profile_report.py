@@ -8,8 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.planning.ranking import Row
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ...engine.wire.step_breakdown import FlowTime, StepBreakdown
+from ..state import board_rows
 from ..state.alternative import Alternative
 from ..state.bottleneck import flow_times, suggestion
 from ..state.step_words import coverage, curve_rows, moment
@@ -184,6 +186,16 @@ def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compi
         title=f"{name}: largest buffers at the peak, predicted: {moment(peak)}",
         caption="\n".join([*_curve(peak), coverage(peak, buffers, compiler)]),
     )
+
+
+def peak_tables(rows: Sequence[Row]) -> list[Table]:
+    """Of the compiled programs; of a row without one as traced, if it is."""
+    costs = [(row.title, cost) for row in rows if (cost := board_rows.with_peak(row))]
+    return [
+        peak_table(name, at, cost.peak_buffers, cost.peak_bytes if cost.basis == "compiled" else None)
+        for name, cost in costs
+        if (at := cost.at_peak)
+    ]
 
 
 def _curve(peak: PeakMemory) -> list[str]:

@@ -17,7 +17,7 @@ Explain = Callable[[Rules], Awaitable[list[Explanation]]]
 
 
 async def explain_program(program: ProgramRequest) -> Explanation:
-    return _explanations((await EngineProcess().ask("explain", program)).checked(), 1)[0]
+    return _explanations((await EngineProcess().ask(program.question, program)).checked(), 1)[0]
 
 
 def _explanations(answer: Answer, count: int) -> list[Explanation]:

@@ -11,19 +11,25 @@ from textual.content import Content
 from textual.widgets import DataTable, Footer, Label, OptionList, Static, TabbedContent, TabPane
 
 from ...engine.base import formatting
+from ...engine.base.user_error import UserError
 from ...engine.explain.explanation import CompiledProgram, Explanation, ValueOrigin
+from ...engine.planning.ranking import Row
 from ...engine.wire.descriptions import MeshInfo
+from ...engine.wire.step_breakdown import StepBreakdown
 from ..bindings import identified
 from ..client.explainer import Rules
+from ..state.board_rows import with_peak
 from ..state.explanation_diff import numbered
-from ..state.explanation_words import compiled_bytes, differences
+from ..state.explanation_words import compiled_bytes, cost_words, differences, program_row
 from ..state.origin_pages import EstimatedPage, FindingPage, Page, ValuePage
 from ..state.program_findings import program_findings
 from ..state.tables import ESTIMATED_COLLECTIVES, PAYLOAD, VALUES
 from ..widgets.finding_list import FindingList
 from ..widgets.table import Table
 from .dialog import BaseScreen
+from .memory import MemoryScreen
 from .origin import OriginScreen
+from .predicted import PredictedScreen
 
 
 class ProgramScreen(BaseScreen[None]):
@@ -40,6 +46,9 @@ would insert, with the operation that needs each. **Lint** has what is likely to
 **Enter** on a row opens its origin: the chain back to the argument, the constraint or the `shard_map` that asked for
 it.
 
+With `--topology` the first line has its cost there, **m** what fills the memory at the peak, and with `--compile`
+**p** where the time goes by the compiler's schedule.
+
 All of it is an estimate unless it says *compiled*: nothing is compiled without `--compile`.
 """
     BINDINGS: ClassVar[list[BindingType]] = identified(
@@ -49,6 +58,8 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
             ("2", "show('collectives')", "Collectives"),
             ("3", "show('lint')", "Lint"),
             ("4", "show('compiled')", "Compiled"),
+            ("m", "memory", "Memory"),
+            ("p", "predicted", "Predicted time"),
         ],
     )
 
@@ -58,6 +69,8 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
         self.program = program
         self.found: Explanation | None = None
         """None until the program is explained."""
+        self.row: Row | None = None
+        """Its cost on the topology, if one was given."""
         self.began = time.monotonic()
         self.values: dict[str, ValueOrigin] = {}
 
@@ -82,13 +95,16 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
         about = f"explaining … {seconds} s"
         if self.found:
             about = f"{formatting.axes(self.found.mesh) or 'no mesh'} · estimated by the partitioner's passes"
+            about = " · ".join([about, *cost_words(self.found)])
         self.query_one("#about", Label).update(f"{self.program} · {about}")
 
     async def show_explanation(self, found: Explanation) -> None:
         """Fills the tables."""
         self.found = found
+        self.row = program_row(found)
         self.clock.stop()
         self.show_about()
+        self.refresh_bindings()
         self.values = numbered(found.values)
         values, collectives = self.query(Table)
         values.show_columns(VALUES, {label: (label, value) for label, value in self.values.items()})
@@ -108,7 +124,33 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
         self.set_focus(self.query(f"#{pane} Rows, #{pane} Choices, #{pane} VerticalScroll").first())  # at once
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return parameters != ("compiled",) or bool(self.found and self.found.compiled)
+        found, row = self.found, self.row
+        match action:
+            case "memory":
+                return bool(row and with_peak(row))
+            case "predicted":
+                return bool(row and row.compiled)
+            case _:
+                return parameters != ("compiled",) or bool(found and found.compiled)
+
+    def action_memory(self) -> None:
+        cost = with_peak(self.row) if self.row else None
+        if cost and cost.at_peak:
+            compiler = cost.peak_bytes if cost.basis == "compiled" else None
+            self.app.push_screen(MemoryScreen(self.program, cost.at_peak, cost.peak_buffers, compiler))  # pyright: ignore[reportUnknownMemberType]
+
+    def action_predicted(self) -> None:
+        """Shows where the time of the compiled program goes, by the compiler's schedule."""
+        cost = self.row and self.row.compiled
+        if not cost:
+            return
+
+        async def breakdown() -> StepBreakdown:
+            if cost.breakdown is None:
+                raise UserError("the compiler estimates no times of this program")
+            return cost.breakdown
+
+        self.app.push_screen(PredictedScreen(self.program, cost, breakdown))  # pyright: ignore[reportUnknownMemberType]
 
     @on(DataTable.RowSelected)
     def open_row(self, event: DataTable.RowSelected) -> None:

@@ -83,6 +83,11 @@ def sent(row: Row) -> StepCost | None:
     return next((cost for cost in (row.compiled, row.estimate) if cost and cost.collectives is not None), None)
 
 
+def with_peak(row: Row) -> StepCost | None:
+    """Returns the most reliable cost of which the memory at the peak is known; None without one."""
+    return next((cost for cost in (row.compiled, row.estimate) if cost and cost.at_peak), None)
+
+
 def source(row: Row) -> str:
     return cost.basis if (cost := row.cost) else ""
 

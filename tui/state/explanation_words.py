@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from ...engine.base import formatting
-from ...engine.explain.explanation import CompiledProgram, Explanation, Link
+from ...engine.explain.explanation import UNKNOWN, CompiledProgram, Explanation, Link
+from ...engine.planning.ranking import Row
+from . import board_rows
 
 
 def in_words(link: Link) -> str:
@@ -32,6 +34,41 @@ def memory_moves(found: Explanation, value: str | None = None) -> list[str]:
         for each in found.memory_transfers
         if value in (None, each.value)
     ]
+
+
+def program_row(found: Explanation) -> Row:
+    """Returns the cost of a program on its topology as the row of a board."""
+    compiled = found.compiled.cost if found.compiled else None
+    return Row(preset=found.program, mesh=found.mesh, laid_out=True, estimate=found.cost, compiled=compiled)
+
+
+def cost_words(found: Explanation) -> list[str]:
+    """Returns the cost in short: `v5e:2x4: 1.86 GB, 11 %`, `sends 218 MB`, `13.5 ms, traced`; empty without one."""
+    row = program_row(found)
+    if (cost := row.cost) is None:
+        return []
+    seconds = cost.scheduled_seconds or cost.step_seconds or 0.0
+    sends = [f"sends {formatting.size(cost.bytes_sent)}"] if cost.bytes_sent is not None else []
+    return [
+        f"{found.topology}: {board_rows.peak_of_capacity(row)}",
+        *sends,
+        f"{formatting.seconds(seconds)}, {board_rows.source(row)}",
+    ]
+
+
+def cost_caveats(found: Explanation) -> list[str]:
+    """Returns what a traced cost leaves out, or may be far off in."""
+    row = program_row(found)
+    if row.cost is None or row.compiled:
+        return []
+    unknown = [each.source for each in found.collectives if each.kind == UNKNOWN]
+    places = ", ".join(dict.fromkeys(map(formatting.short_source, unknown)))
+    left_out = f"not counted: operations whose traffic only --compile tells, at {places}"
+    return [*([left_out] if unknown else []), *board_rows.caveats(row)]
+
+
+COST = [column for column in board_rows.columns() if column.name not in ("preset", "tokens/s", "MFU")]
+"""The columns of a program's cost: its tokens are not known."""
 
 
 def compiled_bytes(found: CompiledProgram) -> dict[str, int]:
