@@ -65,6 +65,15 @@ RESERVED_SHARED_MEMORY = 1024
 CUDA = 13
 
 
+LIBTPU = {
+    "TPU_SKIP_MDS_QUERY": "1",  # else it queries the network for the machine's identity, for a minute
+    "TPU_WORKER_HOSTNAMES": "localhost",  # else it warns that it has not found this one and the next
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # another process may be training: this one uses no TPU
+}
+"""Settings of libtpu, unless the user has them, for slices that are not here."""
+
+
 def find_slice(topology: Topology) -> list[jax.Device]:
     """Returns compile-only devices of the slice or slices, or GPUs, in canonical mesh order. Raises UserError if the
     compiler is not installed or does not know them."""
@@ -72,10 +81,8 @@ def find_slice(topology: Topology) -> list[jax.Device]:
         raise UserError(problem)
     if topology.chip.target:
         return _find_gpus(topology)
-    os.environ.setdefault(
-        "TPU_SKIP_MDS_QUERY", "1"
-    )  # else libtpu queries the network for the machine's identity, for a minute
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # another process may be training: this one uses no TPU
+    for name, value in LIBTPU.items():
+        os.environ.setdefault(name, value)
     try:
         found = topologies.get_topology_desc(
             platform="tpu",

@@ -26,6 +26,9 @@ from ..spec.topology import Topology, load_topology
 from .ahead_of_time import cost_of, find_slice
 from .step_trace import SizedStep, result_bytes, sent_by
 
+EXPORTED = "jit(call)/call_exported/"
+"""What jax puts before the names of operations of an exported program."""
+
 
 def explain_for(program: ProgramRequest) -> Explanation:
     """Explains a program on a topology, with its cost, and compiles it if that is asked for. Raises UserError if the
@@ -49,6 +52,7 @@ def explain_for(program: ProgramRequest) -> Explanation:
         )
 
     def compiled_cost(compiled: Compiled, text: str) -> StepCost:
+        text = text.replace(EXPORTED, "")
         memory, report = predict(compiled, (), topology.platform), read(text, found.mesh, names, {})
         work = traced.work(argument_bytes)
         return cost_of(memory, report.collectives, report.peak, work, text, found.mesh, topology)

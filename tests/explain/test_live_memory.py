@@ -178,3 +178,22 @@ def test_results_are_held_unless_they_take_the_place_of_what_is_donated() -> Non
     assert [each.kind for each in live_peak(kept, ["x", "w"]).buffers].count("output") == 2
     assert live(step, X, W, donate_argnums=1).held[-2] == PART + row
     assert live(step, X, W, donate_argnums=(0, 1)).held[-2] == row
+
+
+def test_what_is_looked_up_is_in_memory_and_single_gradients_are_not_scattered() -> None:
+    """`take_along_axis` of a loss: a converted operand is written for it, and the TPU compares indices for its
+    gradient."""
+
+    def sizes(function: Callable[..., Any], is_tpu: bool) -> dict[str, int]:
+        return {buffer.op.name: buffer.bytes for buffer in live(function, X, W, is_tpu=is_tpu).buffers}
+
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        logits = (x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)).astype(jnp.float32)
+        return jnp.take_along_axis(logits, jnp.argmax(x, axis=1, keepdims=True), 1).sum() + logits.sum()
+
+    def gradient(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.grad(loss)(w, x)
+
+    assert sizes(lambda x, w: loss(w, x), is_tpu=True)["stablehlo.convert"] == PART
+    assert sizes(gradient, is_tpu=False)["stablehlo.scatter"] == PART
+    assert "stablehlo.scatter" not in sizes(gradient, is_tpu=True)

@@ -286,6 +286,15 @@ def test_values_collectives_and_findings_have_their_origin(folder: Path) -> None
     assert terminal.is_restored()
 
 
+def test_on_a_topology_the_cost_and_what_fills_the_memory_are_shown(folder: Path) -> None:
+    terminal = opened(folder, "program", "--topology", "v5e:2x4")
+    terminal.until(lambda text: "v5e:2x4: " in text and "traced" in text and "m Memory" in text, "the cost")
+    terminal.press("m", "memory of a step, predicted", "at the peak", "params['down']")
+    terminal.press(ESCAPE, "m Memory")
+    terminal.send("q")
+    assert terminal.exit_code() == 0
+
+
 def test_a_program_that_cannot_be_explained_is_refused_after_the_ui_has_closed(folder: Path) -> None:
     terminal = opened(folder, "number")
     assert terminal.exit_code(90) == 2
