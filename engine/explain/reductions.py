@@ -136,12 +136,13 @@ class Reductions:
     def _is_read_as_bfloat16(self, value: Any) -> bool:
         """Whether a float32 value is converted by all that read it, or multiplied in the TPU's default precision."""
         takers = list(self._program.takers(value)) if isinstance(value.type.element_type, ir.F32Type) else []
-        return bool(takers) and all(
-            self._is_read_as_bfloat16(op.results[0])
-            if op.name in MOVES
-            else str(op.results[0].type.element_type) == "bf16" or _multiplies(op)
-            for op in takers
-        )
+        return bool(takers) and all(map(self._reads_bfloat16, takers))
+
+    def _reads_bfloat16(self, op: Any) -> bool:
+        if op.name in MOVES:
+            return self._is_read_as_bfloat16(op.results[0])
+        is_converted = op.name == "stablehlo.convert" and isinstance(op.results[0].type.element_type, ir.BF16Type)
+        return is_converted or _multiplies(op)
 
     def _cut(self, axes: list[Axis], parts: list[Any]) -> list[Axis]:
         return [axis for axis in axes if parts and all(axis in self._axes(part) for part in parts)]
