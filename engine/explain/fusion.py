@@ -44,8 +44,6 @@ def feeds_product(value: Any) -> bool:
 def adds_points(op: Any) -> bool:
     """Whether a scatter adds one element for each index to a constant, as the gradient of `take_along_axis` does: the
     TPU's compiler compares indices instead."""
-    maker, dims = (
-        owner_of(op.operands[0]),
-        stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"]),
-    )
+    dims = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    maker = owner_of(op.operands[0])
     return len(op.results) == 1 and not dims.update_window_dims and maker is not None and maker.name in UNIFORM

@@ -83,9 +83,9 @@ class LoweredProgram(NamedTuple):
     """A program of the user's."""
 
     lowered: Lowered
-    """For the devices of its mesh."""
+    """For the platform that was asked for, else for the devices of its mesh."""
     module: Any
-    """For the platform that was asked for; for the CPU if it is lowered already, or has operations of the CPU."""
+    """For that platform; for the CPU if it is lowered already, or has operations of the CPU."""
     is_elsewhere: bool
     """Whether the module is for another platform than the mesh."""
     traced: Traced | None
@@ -115,13 +115,14 @@ def lower(program: ProgramRequest, count: int, platform: str = "") -> LoweredPro
     try:
         with errors_as_invalid(what, model.directory), mesh, kept_names():
             returned = function()
-            found = lowered(returned, what)
-            module = found.compiler_ir("stablehlo")
-            wanted = platform or ("tpu" if has_memory_kinds(module) else "")
-            traced = traced_of(returned) if wanted else None
-            other = module_for(traced, wanted) if traced else None
+            traced = traced_of(returned) if platform else None
+            elsewhere = lowered_for(traced, platform)
+            found = elsewhere or lowered(returned, what)
+            if not platform and has_memory_kinds(found.compiler_ir("stablehlo")):
+                elsewhere = lowered_for(traced_of(returned), "tpu")
+            module = (elsewhere or found).compiler_ir("stablehlo")
             exported = _export(returned, platform) if platform and program.compiles else None
-            return LoweredProgram(found, other or module, other is not None, traced, exported)
+            return LoweredProgram(found, module, elsewhere is not None, traced, exported)
     except UserError as error:
         if program.mesh and OTHER_MESH in str(error):
             given = ",".join(f"{axis}={size}" for axis, size in program.mesh.items())
@@ -148,10 +149,10 @@ def _export(returned: Any, platform: str) -> Exported | None:
             return None
 
 
-def module_for(traced: Traced, platform: str) -> Any:
-    """Returns the module for another platform; None if the program has operations of the CPU."""
+def lowered_for(traced: Traced | None, platform: str) -> Lowered | None:
+    """Lowers a program for another platform; None if there is none, or it has operations of the CPU."""
     try:
-        return traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo")
+        return traced and traced.lower(lowering_platforms=(platform,))
     except (AttributeError, NotImplementedError, ValueError):
         return None
 

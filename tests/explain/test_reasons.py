@@ -16,7 +16,7 @@ from shardtui.engine.base.encoding import encode_json
 from shardtui.engine.explain.explain import explain
 from shardtui.engine.explain.explanation import Explanation, KeptStepRequest, ValueOrigin
 from shardtui.engine.explain.names import kept_names
-from shardtui.engine.explain.programs import explain_kept, kept_step, module_for, traced_of
+from shardtui.engine.explain.programs import explain_kept, kept_step, lowered_for, traced_of
 from shardtui.engine.wire.descriptions import MeshInfo
 from shardtui.tui.state.origin_pages import Known, ValuePage, lines
 from shardtui.tui.state.program_findings import program_findings
@@ -189,6 +189,12 @@ def explain_step(folder: Path, lowered: jax.stages.Lowered) -> Explanation:
     return explain_kept(KeptStepRequest(path=str(kept)))
 
 
+def elsewhere(pair: Any) -> Any:
+    """The module of a pair for a platform that has the host's memory apart."""
+    lowered = lowered_for(traced_of(pair), "tpu")
+    return lowered and lowered.compiler_ir("stablehlo")
+
+
 def moves_shown(found: Explanation) -> list[str]:
     """The lines of moves of all values in the dialog."""
     known = Known(found, [], MeshInfo(axes=found.mesh, device_ids=[]))
@@ -216,7 +222,7 @@ def test_values_in_the_memory_of_the_host_and_their_moves_are_shown(tmp_path: Pa
     w, x = arguments(((3, 16, 16), P()), ROWS)
     pair = jax.jit(jax.grad(loss)), (w, x)
     with kept_names():
-        found = explain(module_for(traced_of(pair), "tpu"), "test")
+        found = explain(elsewhere(pair), "test")
     assert traced_of(pair[0].lower(*pair[1])) is None
     assert {value.memory for value in found.values if value.role != "value"} == {"device"}
     assert any(value.memory == "pinned_host" for value in found.values)
@@ -227,9 +233,7 @@ def test_values_in_the_memory_of_the_host_and_their_moves_are_shown(tmp_path: Pa
     shown = moves_shown(explain_step(tmp_path, tpu))
     assert f"hidden moves from device to pinned_host, 3 ×, {size} B per device" in shown[0]
     given = jax.jit(lambda x: x, out_shardings=host), (jax.ShapeDtypeStruct((8,), "float32", sharding=host),)
-    assert [value.layout for value in explain(module_for(traced_of(given), "tpu"), "test").values] == [
-        "(data) in pinned_host"
-    ] * 2
+    assert [value.layout for value in explain(elsewhere(given), "test").values] == ["(data) in pinned_host"] * 2
     unknown = explain_step(tmp_path, given[0].lower(*given[1]))
     assert unknown.memory_transfers is None
     assert all("lowered for the CPU" in line for line in moves_shown(unknown))

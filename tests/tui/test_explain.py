@@ -1,5 +1,6 @@
 """`shardtui explain` and `shardtui why` as a user has them."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def own_mesh():
     split = NamedSharding(jax.make_mesh((8,), ("all",), axis_types=(jax.sharding.AxisType.Auto,)), P("all"))
     x = jax.ShapeDtypeStruct((1024, 8192), "float32", sharding=split)
     return jax.jit(lambda x: x @ x.T, out_shardings=split), (x,)
+
+def kernel():
+    from jax.experimental import pallas as pl
+    jitted, (x,) = own_mesh()
+    def double(given, made):
+        made[...] = given[...] * 2
+    call = pl.pallas_call(double, out_shape=jax.ShapeDtypeStruct((128, 8192), "float32"))
+    doubled = jax.shard_map(call, mesh=x.sharding.mesh, in_specs=P("all"), out_specs=P("all"), check_vma=False)
+    return jax.jit(lambda x: jitted(doubled(x))), (x,)
 """
 MESH = "--mesh=data=4,model=2"
 
@@ -122,10 +132,10 @@ def test_a_program_costs_what_follows_from_its_code(program: Path, home: Path) -
 
 
 @pytest.mark.slow
-def test_a_program_with_a_mesh_of_its_own_is_compiled_for_tpus(program: Path, home: Path) -> None:
-    found = checked(
-        "explain", run("explain", f"{program}:own_mesh", "--topology=v5e:2x4", "--compile", "--json").stdout
-    )
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+@pytest.mark.parametrize("name", ["own_mesh", "kernel"])
+def test_a_program_with_a_mesh_of_its_own_is_compiled_for_tpus(program: Path, home: Path, name: str) -> None:
+    found = checked("explain", run("explain", f"{program}:{name}", "--topology=v5e:2x4", "--compile", "--json").stdout)
     traced, compiled = found["cost"], found["compiled"]["cost"]
     assert (compiled["basis"], compiled["argument_bytes"]) == ("compiled", traced["argument_bytes"])
     assert compiled["bytes_sent"] == traced["bytes_sent"] > 0
