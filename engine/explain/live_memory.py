@@ -151,8 +151,8 @@ class LiveMemory:
         return read
 
     def _hold(self, results: Sequence[Sources]) -> None:
-        """Keeps the results to the end. One that is computed where it is read gets memory of its own, unless it takes
-        the place of an argument that is given away."""
+        """Keeps the results to the end. Those that do not take the place of an argument that is given away have memory
+        from the beginning, which nothing else uses."""
         self.now += 1
         self._read(results)
         end = last_of(self.program.main)
@@ -160,12 +160,15 @@ class LiveMemory:
         sizes = Counter(map(self.padded, free))
         for index, (value, sources) in enumerate(zip(end.operands, results, strict=True)):
             size = self.padded(value)
-            is_taken = index in taken or sizes[size] > 0
-            sizes[size] -= index not in taken
-            if not is_taken and all(each.value != value or not each.bytes for each in sources):
-                new = Buffer(size, self.now, self.now, self._is_backward, value, end)
-                self.buffers.append(new)
-                self._reuse(sources, new)
+            if index in taken:
+                continue
+            sizes[size] -= 1
+            if sizes[size] < 0:
+                of_size = (each for each in sources if size and each.bytes == size)
+                own = max(of_size, key=lambda each: each.begin, default=None)  # it is written in place
+                if own is None:
+                    self.buffers.append(own := Buffer(size, 0, self.now, self._is_backward, value, end))
+                own.begin = 0
 
     def _results(self, op: Any, read: list[Sources], times: int) -> list[Sources]:
         outer = self._is_backward
