@@ -61,7 +61,6 @@ def explain(
     return Explanation(
         program=program,
         mesh=graph.mesh,
-        topology=topology.title if topology else "",
         values=[_value(chains, transfers, index, name) for index, name in chosen],
         collectives=_collectives(chains, transfers),
         memory_transfers=memory,

@@ -201,7 +201,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """Moves between the memory of the devices and the host's; null if they are unknown: the program has several kinds
     of memory, but was lowered for the CPU, which has one."""
     topology: str = ""
-    """The TPUs or GPUs that it is explained for, such as `v5p:4x4x4`; empty for simulated devices."""
+    """The TPUs or GPUs that it is explained for, such as `2*v5p:4x4x4`; empty for simulated devices."""
     cost: StepCost | None = None
     """Its cost on those, traced; null without them."""
     compiled: CompiledProgram | None = None

@@ -42,7 +42,7 @@ def explain_for(program: ProgramRequest) -> Explanation:
     names = [value.name for value in found.values if value.role == "argument"]
     traced, argument_bytes = _trace(lowered, topology, names)
     cost = traced.with_peak(traced.cost(found.mesh, {"arguments": argument_bytes}, topology))
-    found = replace(found, cost=cost)
+    found = replace(found, topology=program.topology, cost=cost)
     if not program.compiles:
         return found
     if lowered.exported is None:

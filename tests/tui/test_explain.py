@@ -129,6 +129,7 @@ def test_a_program_costs_what_follows_from_its_code(program: Path, home: Path) -
     assert found["compiled"] is None
     report = run("explain", f"{program}:step", MESH, "--topology=v5e:2x4").stdout
     assert "on v5e:2x4, per device, predicted" in report and "largest buffers at the peak, predicted" in report
+    assert "over 3 to 32 devices the TPU compiler multiplies while it gathers" in report
 
 
 @pytest.mark.slow

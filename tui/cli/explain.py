@@ -174,7 +174,7 @@ def _cost(found: Explanation) -> list[RenderableType]:
     if row.cost is None:
         return []
     return [
-        table_of(COST, [row], title=f"on {found.topology}, per device, predicted"),
+        table_of(COST, [row], title=f"on {load_topology(found.topology).title}, per device, predicted"),
         *map(Text, [*cost_caveats(found), *filter(None, [board_rows.scheduled(row)])]),
         *peak_tables([row]),
     ]

@@ -47,7 +47,7 @@ would insert, with the operation that needs each. **Lint** has what is likely to
 it.
 
 With `--topology` the first line has its cost there, **m** what fills the memory at the peak, and with `--compile`
-**p** where the time goes by the compiler's schedule.
+**v** where the time goes by the compiler's schedule.
 
 All of it is an estimate unless it says *compiled*: nothing is compiled without `--compile`.
 """
@@ -59,7 +59,7 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
             ("3", "show('lint')", "Lint"),
             ("4", "show('compiled')", "Compiled"),
             ("m", "memory", "Memory"),
-            ("p", "predicted", "Predicted time"),
+            ("v", "predicted", "Schedule"),
         ],
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ...engine.base import formatting
 from ...engine.explain.explanation import UNKNOWN, CompiledProgram, Explanation, Link
 from ...engine.planning.ranking import Row
+from ...engine.spec.topology import load_topology
 from . import board_rows
 
 
@@ -50,10 +51,18 @@ def cost_words(found: Explanation) -> list[str]:
     seconds = cost.scheduled_seconds or cost.step_seconds or 0.0
     sends = [f"sends {formatting.size(cost.bytes_sent)}"] if cost.bytes_sent is not None else []
     return [
-        f"{found.topology}: {board_rows.peak_of_capacity(row)}",
+        f"{load_topology(found.topology).title}: {board_rows.peak_of_capacity(row)}",
         *sends,
         f"{formatting.seconds(seconds)}, {board_rows.source(row)}",
     ]
+
+
+WINDOWED = range(3, 33)
+"""Devices over which the TPU compiler has windowed products (docs/planning-measured.md)."""
+GATHERED = (
+    "over 3 to 32 devices the TPU compiler multiplies while it gathers, and may send more than traced: "
+    "--compile tells, and xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000 prevents it"
+)
 
 
 def cost_caveats(found: Explanation) -> list[str]:
@@ -64,7 +73,9 @@ def cost_caveats(found: Explanation) -> list[str]:
     unknown = [each.source for each in found.collectives if each.kind == UNKNOWN]
     places = ", ".join(dict.fromkeys(map(formatting.short_source, unknown)))
     left_out = f"not counted: operations whose traffic only --compile tells, at {places}"
-    return [*([left_out] if unknown else []), *board_rows.caveats(row)]
+    topology = load_topology(found.topology)
+    is_windowed = not topology.chip.target and topology.devices in WINDOWED and row.cost.bytes_sent
+    return [*([left_out] if unknown else []), *([GATHERED] if is_windowed else []), *board_rows.caveats(row)]
 
 
 COST = [column for column in board_rows.columns() if column.name not in ("preset", "tokens/s", "MFU")]
