@@ -44,7 +44,7 @@ def has_memory_kinds(module: Any) -> bool:
     return any(MEMORY in each for each in each_of(main, main.regions[0].blocks[0].arguments, "arg_attrs"))
 
 
-def given_away(module: Any) -> tuple[set[int], list[Any]]:
+def donated(module: Any) -> tuple[set[int], list[Any]]:
     """Returns the results that take the place of donated arguments, by number, and the other donated arguments, whose
     memory results of the same size take."""
     main = main_of(module)

@@ -5,8 +5,9 @@ from typing import Any
 
 from jaxlib.mlir.dialects import stablehlo
 
-from .attributes import CONSTANTS, owner_of
+from .attributes import owner_of
 from .graph import PRODUCT
+from .reductions import is_uniform
 
 FUSED = re.compile(
     r"stablehlo\.(abs|add|and|atan2|bitcast_convert|broadcast(_in_dim)?|cbrt|ceil|clamp|compare|complex|concatenate|"
@@ -16,7 +17,6 @@ FUSED = re.compile(
     r"slice|sqrt|subtract|tanh?|transpose|xor)|sdy\.(all_slice|constant|propagation_barrier|sharding_constraint)"
 )
 """Operations that are computed by those that read their results."""
-UNIFORM = (*CONSTANTS, "stablehlo.broadcast_in_dim")
 ORDERS = ("stablehlo.reshape", "stablehlo.transpose")
 EXPENSIVE = {
     f"stablehlo.{name}"
@@ -46,4 +46,4 @@ def adds_points(op: Any) -> bool:
     TPU's compiler compares indices instead."""
     dims = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     maker = owner_of(op.operands[0])
-    return len(op.results) == 1 and not dims.update_window_dims and maker is not None and maker.name in UNIFORM
+    return len(op.results) == 1 and not dims.update_window_dims and maker is not None and is_uniform(maker)

@@ -16,18 +16,19 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from .attributes import given_away, last_of, owner_of
+from .attributes import donated, last_of, owner_of
 from .fusion import EXPENSIVE, FUSED, adds_points, feeds_product
 from .graph import Places, bytes_of
 from .kernel_layouts import LANES, kernel_values
 from .partitioned import Partitioned
 from .passes import CALLS
+from .reshards import LOOKUP, SCATTER
 from .trip_counts import trip_count
 
 MANY = 3
 """A value with several readers is written to memory if its sources take this many times its memory: fusion would keep
 those instead."""
-BACKWARD, LOOKUP = "transpose(", "stablehlo.gather"
+BACKWARD = "transpose("
 
 
 @dataclass(eq=False, slots=True)
@@ -151,12 +152,12 @@ class LiveMemory:
         return read
 
     def _hold(self, results: Sequence[Sources]) -> None:
-        """Keeps the results to the end. Those that do not take the place of an argument that is given away have memory
+        """Keeps the results to the end. Those that do not take the place of a donated argument have memory
         from the beginning, which nothing else uses."""
         self.now += 1
         self._read(results)
         end = last_of(self.program.main)
-        taken, free = given_away(self.program.module)
+        taken, free = donated(self.program.module)
         sizes = Counter(map(self.padded, free))
         for index, (value, sources) in enumerate(zip(end.operands, results, strict=True)):
             size = self.padded(value)
@@ -183,7 +184,7 @@ class LiveMemory:
                 return self._loop(op, read, times)
             case "stablehlo.optimization_barrier":
                 return read
-            case "stablehlo.scatter" if self._is_tpu and adds_points(op):
+            case name if name == SCATTER and self._is_tpu and adds_points(op):
                 found = [frozenset[Buffer]().union(*read)]
             case name if FUSED.fullmatch(name):
                 found = [read[0] if name == "stablehlo.dynamic_slice" else frozenset[Buffer]().union(*read)]

@@ -16,7 +16,7 @@ from .explanation import UNKNOWN
 from .graph import PRODUCT, Axis
 from .kernel_layouts import LANES, SUBLANES
 from .partitioned import Partitioned, shape_of
-from .reshards import LOOKUPS, Exchange, gathers, is_sum, maker_of
+from .reshards import LOOKUP, LOOKUPS, Exchange, gathers, is_sum, maker_of
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
 BROADCAST = "stablehlo.broadcast_in_dim"
@@ -28,7 +28,7 @@ CARRIES = {
 """Operations of which a part needs only that part of their operands."""
 UPDATES = 2
 """The place of the updates among the operands of a scatter."""
-MOVES = {*LOOKUPS[:1], *(f"stablehlo.{name}" for name in ("reshape", "select", "transpose"))}
+MOVES = {LOOKUP, *(f"stablehlo.{name}" for name in ("reshape", "select", "transpose"))}
 """Operations that only choose or order elements."""
 LANE_BYTES = 4
 MANY, MOST_SUMMED = 64, 2**24
@@ -41,6 +41,7 @@ class Reductions:
 
     def __init__(self, program: Partitioned, topology: Topology | None, spans: Mapping[str, int] | None = None) -> None:
         self._program, self._topology, self._spans = program, topology, spans or {}
+        self._is_tpu = topology is not None and topology.platform == "tpu"
         self._keeps_parts = topology is not None and topology.chip.cores > 1
         """Whether these are tpu7x, whose compiler never gathers a value of which devices take only parts."""
 
@@ -84,7 +85,7 @@ class Reductions:
         64 chips or more, but for v6e:16x16, for at most 16 MiB with rows padded. Found by compiling gathers of many
         shapes on many slices (libtpu 0.0.42 and 0.0.50)."""
         program, topology = self._program, self._topology
-        if topology is None or topology.chip.target:
+        if topology is None or not self._is_tpu:
             return False
         devices = topology.devices // topology.slices
         if program.graph.parts(axes) != devices:
@@ -101,20 +102,22 @@ class Reductions:
         return [self._gathered(op.results[0], each) if each.kind == "all-gather" else each for each in parts]
 
     def _gathered(self, value: Any, found: Exchange) -> Exchange:
-        size = found.bytes // 2 if self._narrows(value) else found.bytes
+        """A gather, for TPUs of bfloat16 if a float32 value is read only as that, or the all-reduce in its place."""
+        is_narrowed = self._is_tpu and self._is_read_as_bfloat16(value)
+        size = found.bytes // 2 if is_narrowed else found.bytes
         return found._replace(kind="all-reduce" if self.sums_to_gather(value, found.axes) else found.kind, bytes=size)
 
     def _looked_up(self, op: Any, found: Exchange) -> list[Exchange]:
         """The collectives of a lookup along a dim that the same axes split as its indices, for which the passes
         insert `op`. The TPU's compiler gathers the table; of its gradient each device adds up its own part of the
         updates, and these are summed. `found`: unknown traffic, which stays so elsewhere."""
-        program, topology = self._program, self._topology
+        program = self._program
         taker, position = program.taker(op)
-        if topology is None or topology.chip.target or taker is None or taker.name not in LOOKUPS:
+        if not self._is_tpu or taker is None or taker.name not in LOOKUPS:
             return [found]
-        if not set(found.axes) <= {axis for axes in program.layout(program.source(taker.operands[1])) for axis in axes}:
+        if not set(found.axes) <= self._axes(program.source(taker.operands[1])):
             return [found]
-        if taker.name == LOOKUPS[0]:
+        if taker.name == LOOKUP:
             value = op.operands[0]
             return list(gathers(program, value, program.layout(value), program.layout(op.results[0])))
         if position != UPDATES:
@@ -127,11 +130,6 @@ class Reductions:
         )
         size = program.bytes(result, program.layout(result)) * (program.graph.parts(found.axes) if is_split else 1)
         return [Exchange("reduce-scatter" if is_scattered else "all-reduce", found.axes, size, "")]
-
-    def _narrows(self, value: Any) -> bool:
-        """Whether the compiler moves a float32 value as bfloat16, as which alone it is read: for TPUs."""
-        topology = self._topology
-        return topology is not None and not topology.chip.target and self._is_read_as_bfloat16(value)
 
     def _is_read_as_bfloat16(self, value: Any) -> bool:
         """Whether a float32 value is converted by all that read it, or multiplied in the TPU's default precision."""
@@ -206,7 +204,7 @@ class Reductions:
             return False
         others = (owner_of(each) for each in op.operands if each != value)
         return not (self._topology and self._topology.chip.target) or all(
-            other is not None and (other.name == REDUCE or _is_uniform(other)) for other in others
+            other is not None and (other.name == REDUCE or is_uniform(other)) for other in others
         )
 
     def _axes(self, value: Any) -> set[Axis]:
@@ -237,7 +235,7 @@ def _is_product(op: Any) -> bool:
     return maker is not None and maker.name == PRODUCT
 
 
-def _is_uniform(op: Any) -> bool:
+def is_uniform(op: Any) -> bool:
     """Whether all elements of a result are the same."""
     return op.name in CONSTANTS or (op.name == BROADCAST and not shape_of(op.operands[0]))
 

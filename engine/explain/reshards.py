@@ -27,7 +27,7 @@ UNSPLIT = (FFT, "stablehlo.cholesky", "stablehlo.triangular_solve")
 PRODUCTS = ("dot_general", "convolution")
 COMBINERS = {f"stablehlo.{name}" for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
 """Reductions by other functions gather the result of each device."""
-LOOKUPS = ("stablehlo.gather", "stablehlo.scatter")
+LOOKUPS = (LOOKUP, SCATTER) = ("stablehlo.gather", "stablehlo.scatter")
 """A lookup and its gradient."""
 SMALL = 2
 """A dim of less than a part per this many devices is gathered by an all-reduce."""

@@ -23,7 +23,8 @@ from .explain import explain
 from .explanation import CompiledProgram, Explained, Explanation, StepRequest, differences
 from .names import kept_names
 
-LOWERED_FOR = {"gpu": "cuda"}
+LOWERED_FOR = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+"""jax's platform for lowering, by that of devices."""
 
 
 def explain_step(step: StepRequest) -> Iterator[Explanation]:
@@ -69,7 +70,7 @@ def lowered(task: Task, placement: Placement) -> tuple[Any, str, list[str], Reas
 
 def platforms(task: Task, placement: Placement) -> tuple[str, ...] | None:
     simulated = placement.mesh.devices.flat[0].platform != task.platform
-    return (LOWERED_FOR.get(task.platform, task.platform),) if simulated else None
+    return (LOWERED_FOR[task.platform],) if simulated else None
 
 
 def _reasons(task: Task, placement: Placement, observed: Observed) -> Reasons:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
 from jax.experimental import topologies
@@ -12,6 +12,7 @@ from ..base.advice import first_line
 from ..base.user_error import UserError
 from ..hlo.module import parse
 from ..hlo.peak_memory import Peak
+from ..hlo.program_text import Described
 from ..hlo.step_cost import StepCost, Work, timed
 from ..hlo.traffic import flows
 from ..models.task import Task
@@ -22,7 +23,6 @@ from ..program.placement import argument_bytes, place
 from ..program.program import compile_program, trace_step
 from ..spec.preset import Preset
 from ..spec.topology import Topology, spans
-from ..wire.collective import CollectiveInfo
 from ..wire.descriptions import MemoryInfo
 from . import compilers
 from .networks import with_networks
@@ -133,8 +133,8 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
         return StepCost(basis="compiled", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=capacity)
     found, work = program.description, traced_work(task, preset, devices)
     peak = Peak(found.at_peak, found.peak_buffers) if found.at_peak else None
-    text, mesh = program.step.as_text() or "", found.mesh.axes
-    return cost_of(found.memory, found.collectives, peak, work, text, mesh, topology)
+    described = Described(found.collectives, found.products, peak)
+    return cost_of(found.memory, described, work, program.step.as_text() or "", found.mesh.axes, topology)
 
 
 def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
@@ -143,16 +143,11 @@ def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
 
 
 def cost_of(
-    memory: MemoryInfo | None,
-    collectives: Sequence[CollectiveInfo] | None,
-    peak: Peak | None,
-    work: Work,
-    text: str,
-    mesh: Mapping[str, int],
-    topology: Topology,
+    memory: MemoryInfo | None, described: Described, work: Work, text: str, mesh: Mapping[str, int], topology: Topology
 ) -> StepCost:
-    """Returns the cost of a compiled program, by what is read of it and its text."""
+    """Returns the cost of a compiled program. `described`: what is read of its text."""
     assert memory is not None, "these compilers always report memory"
+    collectives, peak = described.collectives, described.peak
     cost = StepCost(
         basis="compiled",
         argument_bytes=memory.arguments,

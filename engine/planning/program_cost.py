@@ -37,7 +37,7 @@ def explain_for(program: ProgramRequest) -> Explanation:
     if program.mesh:
         topology.check_mesh(program.mesh)
     devices = find_slice(topology) if program.compiles else []
-    lowered = lower(program, topology.devices, LOWERED_FOR.get(topology.platform, topology.platform))
+    lowered = lower(program, topology.devices, LOWERED_FOR[topology.platform])
     found = explain(lowered.module, program.function.name, topology=topology)
     names = [value.name for value in found.values if value.role == "argument"]
     traced, argument_bytes = _trace(lowered, topology, names)
@@ -53,9 +53,8 @@ def explain_for(program: ProgramRequest) -> Explanation:
 
     def compiled_cost(compiled: Compiled, text: str) -> StepCost:
         text = text.replace(EXPORTED, "")
-        memory, report = predict(compiled, (), topology.platform), read(text, found.mesh, names, {})
-        work = traced.work(argument_bytes)
-        return cost_of(memory, report.collectives, report.peak, work, text, found.mesh, topology)
+        memory, described = predict(compiled, (), topology.platform), read(text, found.mesh, names, {})
+        return cost_of(memory, described, traced.work(argument_bytes), text, found.mesh, topology)
 
     return with_compiled(_lowered_for(devices, lowered, lowered.exported, found.mesh), found, compiled_cost)
 

@@ -79,10 +79,15 @@ class StepTrace:
         sizes = {axis: mesh[axis] for axis in self._program.graph.mesh}
         program = resized(self._program, sizes, Batch(self._prime, growth))
         with program.module.context:
-            live, flops = self._live.resized(program), self._products.flops(program)
-            sent, written = sent_by(program, topology, mesh, self._moving), result_bytes(program)
-        counted = task.flops_per_step, task.config.training.tokens_per_step
-        return SizedStep(live, flops, sent, written, *counted, [array.names[0] for array in task.arrays])
+            return SizedStep(
+                live=self._live.resized(program),
+                flops=self._products.flops(program),
+                sent=sent_by(program, topology, mesh, self._moving),
+                result_bytes=result_bytes(program),
+                model_flops=task.flops_per_step,
+                tokens=task.config.training.tokens_per_step,
+                names=[array.names[0] for array in task.arrays],
+            )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 from shardtui.engine.explain.explanation import UNKNOWN, Explanation, ProgramRequest
 from shardtui.engine.spec.model_choice import user_model
+from shardtui.tui.cli import values
 
 from tests.long.estimates import ask
 from tests.suite import versions
@@ -57,8 +58,7 @@ def main() -> None:
 
 def _figures(name: str, topology: str, mesh: str) -> list[float | int | str | None]:
     function, _ = user_model(f"{STEPS}:{name}", option="explain")
-    sizes = {axis: int(size) for axis, size in (each.split("=") for each in mesh.split(","))}
-    program = ProgramRequest(function=function, mesh=sizes, compiles=True, topology=topology)
+    program = ProgramRequest(function=function, mesh=values.mesh(mesh), compiles=True, topology=topology)
     found = msgspec.json.decode(ask(program.question, program).splitlines()[-1], type=Explanation)
     traced, compiled = found.cost, found.compiled and found.compiled.cost
     assert traced and compiled

@@ -69,8 +69,6 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
         self.program = program
         self.found: Explanation | None = None
         """None until the program is explained."""
-        self.row: Row | None = None
-        """Its cost on the topology, if one was given."""
         self.began = time.monotonic()
         self.values: dict[str, ValueOrigin] = {}
 
@@ -101,7 +99,6 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
     async def show_explanation(self, found: Explanation) -> None:
         """Fills the tables."""
         self.found = found
-        self.row = program_row(found)
         self.clock.stop()
         self.show_about()
         self.refresh_bindings()
@@ -132,6 +129,11 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
                 return bool(row and row.compiled)
             case _:
                 return parameters != ("compiled",) or bool(found and found.compiled)
+
+    @property
+    def row(self) -> Row | None:
+        """Its cost on the topology, if one was given and the program is explained."""
+        return program_row(self.found) if self.found else None
 
     def action_memory(self) -> None:
         cost = with_peak(self.row) if self.row else None

@@ -74,7 +74,7 @@ def cost_caveats(found: Explanation) -> list[str]:
     places = ", ".join(dict.fromkeys(map(formatting.short_source, unknown)))
     left_out = f"not counted: operations whose traffic only --compile tells, at {places}"
     topology = load_topology(found.topology)
-    is_windowed = not topology.chip.target and topology.devices in WINDOWED and row.cost.bytes_sent
+    is_windowed = topology.platform == "tpu" and topology.devices in WINDOWED and row.cost.bytes_sent
     return [*([left_out] if unknown else []), *([GATHERED] if is_windowed else []), *board_rows.caveats(row)]
 
 

@@ -13,11 +13,11 @@ import optax
 from flax import nnx
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from shardtui.engine.program.program import COMPILER_OPTIONS
 
 BATCH, TOKENS, WIDTH, HIDDEN, HEADS, LAYERS, VOCABULARY = 64, 512, 1024, 4096, 16, 2, 32_000
 Pair = tuple[Any, tuple[Any, ...]]
-OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
-"""Without it, over up to 32 devices the TPU compiler multiplies while it gathers."""
+OPTIONS = COMPILER_OPTIONS["tpu"]
 
 
 def step_of(apply: Callable[[Any, jax.Array], jax.Array], shapes: Any, optimizer: Any, donates: bool = True) -> Pair:
@@ -82,7 +82,7 @@ def linen() -> Pair:
 
 
 def equinox(donates: bool = True) -> Pair:
-    """A multilayer perceptron over positions, whose results are not donated in `equinox_undonated`."""
+    """A multilayer perceptron of each position."""
 
     class Model(eqx.Module):
         embed: eqx.nn.Embedding
