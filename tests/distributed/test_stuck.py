@@ -35,9 +35,9 @@ def model(home: Path) -> HangingModel:
 @pytest.mark.parametrize(
     ("processes", "victim", "how", "says"),
     [
-        *((processes, victim, "sleep", "stuck in hang (lm.py:") for processes, victim in ((1, 0), (2, 1))),
-        *((processes, processes - 1, "native", "native code that keeps Python from running") for processes in (1, 2)),
-        *((processes, 0, "SIGSTOP", STOPPED) for processes in (1, 2)),
+        (2, 1, "sleep", "stuck in hang (lm.py:"),
+        (1, 0, "native", "native code that keeps Python from running"),
+        (2, 0, "SIGSTOP", STOPPED),
     ],
 )
 def test_a_process_that_is_stuck_is_ended_and_the_run_goes_on(
@@ -49,7 +49,7 @@ def test_a_process_that_is_stuck_is_ended_and_the_run_goes_on(
         else:
             model.hang_once(victim, how)
 
-    options = ("--supervise", f"--processes={processes}", "--steps=1000", "--checkpoint-every=100")
+    options = ("--supervise", f"--processes={processes}", "--steps=250", "--checkpoint-every=100")
     run = train("--run=stuck", *options, settings=model.options)
     events, code = disturbed(run, begin)
     assert code == 0, events[-5:]
@@ -60,7 +60,7 @@ def test_a_process_that_is_stuck_is_ended_and_the_run_goes_on(
     stacks = (home / "state/shardtui/runs/stuck/stacks.txt").read_text()
     assert " in hang\n" in stacks
     if how == "sleep":
-        assert lost[0]["why"].endswith(f"; process {1 - victim} was waiting for it") is (processes == 2)
+        assert lost[0]["why"].endswith(f"; process {1 - victim} was waiting for it")
         assert stacks.count(" in hang\n") == 1
         assert all(f"process {other} on" in stacks for other in range(processes))
 
@@ -101,7 +101,7 @@ def test_a_run_without_a_supervisor_is_reported_and_goes_on(home: Path, model: H
 
 @pytest.mark.slow
 def test_hosts_go_on_after_a_process_that_is_stuck(model: HangingModel, hosts: Callable[..., Hosts]) -> None:
-    run = hosts(2, *model.options, "--checkpoint-every=100", "--steps=1000", settings=())
+    run = hosts(2, *model.options, "--checkpoint-every=100", "--steps=250", settings=())
     awaited(lambda: named(run.history(0), "CheckpointSaved"))
     model.hang_once(1)
     assert [supervisor.wait(timeout=240) for supervisor in run.supervisors.values()] == [0, 0], run.said(0)

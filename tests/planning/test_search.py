@@ -34,7 +34,7 @@ from shardtui.engine.planning.search import Search
 from shardtui.engine.planning.step_trace import traced_cost
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
 from shardtui.engine.spec.model_config import KEPT
-from shardtui.engine.spec.preset_reader import load_preset, load_presets, read_preset
+from shardtui.engine.spec.preset_reader import load_preset, read_preset
 from shardtui.engine.spec.search import Goal, SearchRequest
 from shardtui.engine.spec.topology import crossing, load_topology
 from shardtui.engine.wire.descriptions import PeakMemory
@@ -47,7 +47,7 @@ from ..conftest import SETTINGS, SHARDTUI, built_in_task, tiny_config, tiny_mode
 from ..schemas import checked
 from .test_plan import planned, run
 
-SLICE = "v5e:2x4"
+SLICE, SLICE_OF_ONE = "v5e:2x4", "v5e:1x1"
 TINY = [*SETTINGS, f"--topology={SLICE}", "--search"]
 
 
@@ -79,17 +79,17 @@ def test_a_search_over_slices_keeps_tensor_axes_off_dcn_and_is_as_good_as_the_be
     assert all([*row.mesh] == ["model"] for row in found if row.findings), "of one axis, which has to cross slices"
     assert any("model" in row.mesh and not row.findings for row in found)
     found = found_by(task, topology.name, *EACH_SETTING)
-    known = ranked([estimate_row(task, preset, 64, topology) for preset in load_presets()[0]])
+    known = ranked([estimate_row(task, load_preset(name), 64, topology) for name in ("fsdp", "fsdp-tp4", "fsdp-tp8")])
     assert found == ranked(found, "tokens-per-second")
     assert found[0].verdict == "fits"
-    assert (found[0].step_seconds or 0) <= (known[0].step_seconds or 0)
+    assert 0 < (found[0].step_seconds or 0) <= (known[0].step_seconds or 0)
     assert all(row.settings == {} for row in found), "all settings are kept"
 
 
 @pytest.mark.slow
 def test_presets_with_a_layout_of_their_own_are_candidates() -> None:
     """`fsdp` is laid out like `fsdp8`, and `fsdp-1d` like no mesh."""
-    task, request = Task(tiny_config(), "tpu"), SearchRequest(kept=["batch_size", "remat"])
+    task, request = Task(tiny_config(), "tpu"), SearchRequest(kept=[*EACH_SETTING])
     search = Search(task, load_topology("v5e:2x4"), request)
     names = {row.preset for row in search.rows([load_preset(name) for name in ("fsdp", "fsdp-1d")])}
     assert {"fsdp8", "fsdp-1d"} <= names
@@ -112,30 +112,30 @@ def test_accumulated_gradients_are_counted() -> None:
 @pytest.mark.slow
 def test_settings_that_are_free_are_chosen_and_a_kept_batch_that_does_not_fit_is_accumulated() -> None:
     task = built_in_task("gpt2", "batch_size=16")
-    settings = [row.settings for row in found_by(task, "v5e:2x2")]
-    assert len({each.get("batch_size") for each in settings}) > 2
+    settings = [row.settings for row in found_by(task, SLICE_OF_ONE)]
+    assert len({each.get("batch_size") for each in settings}) > 1
     assert not any("accumulate_steps" in each for each in settings), "the batch is as large as fits"
-    large = found_by(built_in_task("gpt2", "batch_size=448"), "v5e:2x2", "batch_size", "accumulate_steps", minutes=30)
+    large = found_by(built_in_task("gpt2", "batch_size=112"), SLICE_OF_ONE, "batch_size", "accumulate_steps")
     assert {True, "save_out_proj"} <= {row.settings.get("remat") for row in large}
-    task = built_in_task("gpt2", "batch_size=1024")
-    found = found_by(task, "v5e:2x2", "batch_size", "remat")
+    task = built_in_task("gpt2", "batch_size=256")
+    found = found_by(task, SLICE_OF_ONE, "batch_size", "remat")
     assert found[0].verdict == "fits"
     assert found[0].settings["accumulate_steps"] > 1  # pyright: ignore[reportOperatorIssue]
-    assert {row.tokens for row in found} == {1024 * 1024}
-    once = estimate_row(task, load_preset(found[0].preset), 4, load_topology("v5e:2x2"))
+    assert {row.tokens for row in found} == {256 * 1024}
+    once = estimate_row(task, load_preset(found[0].preset), 1, load_topology(SLICE_OF_ONE))
     assert once.verdict == "too large"
 
 
 @pytest.mark.slow
 def test_the_largest_batch_fits_and_least_traffic_sends_fewest_bytes() -> None:
-    task, topology = built_in_task("gpt2", "batch_size=16"), load_topology("v5e:2x4")
+    task, topology = built_in_task("gpt2", "batch_size=16"), load_topology("v5e:1x2")
     found = found_by(task, topology.name, "remat", goal="fits-largest-batch")
     best = found[0]
     assert (best.verdict, best.tokens) == ("fits", max(row.tokens for row in found))
     size = best.settings["batch_size"]
-    assert isinstance(size, int) and size > 64
+    assert isinstance(size, int) and size > 16
     preset = load_preset(best.preset.partition("-microbatches")[0])
-    more = estimate_row(built_in_task("gpt2", f"batch_size={size * 5 // 4}"), preset, 8, topology)
+    more = estimate_row(built_in_task("gpt2", f"batch_size={size + 8}"), preset, 2, topology)
     assert more.verdict == "too large"
     goals = ("least-traffic", "tokens-per-second")
     least, fastest = (found_by(task, "v5e:2x2", *EACH_SETTING, goal=goal) for goal in goals)
@@ -184,7 +184,7 @@ def test_the_most_promising_candidate_is_compiled_next_and_the_pick_fits() -> No
 
 @pytest.mark.slow
 def test_the_preset_that_a_search_chose_is_saved_by_name_and_train_takes_it(home: Path) -> None:
-    board = planned(*TINY, "--estimate", "--save=mine", "--minutes=3")
+    board = planned(*TINY, "--set=remat=false", "--estimate", "--save=mine", "--minutes=3")
     (search,) = board["searches"]
     assert (search["topology"], search["goal"], search["ended"]) == (SLICE, "tokens-per-second", "estimates only")
     assert search["estimated"] > search["finalists"] == len(board["rows"]) > 10

@@ -202,6 +202,12 @@ def test_edited_settings_are_reported_when_the_run_resumes(home: Path) -> None:
     assert "run.json: learning_rate is 0.0003, but the checkpoint of step 2 was saved with " in edited.stderr
 
 
+def remove(path: Path) -> None:
+    """While the run writes."""
+    while path.exists():
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def replace(path: Path) -> None:
     """By another run of the same name."""
     path.rename(path.with_name("moved"))
@@ -213,9 +219,9 @@ def replace(path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "elsewhere"),
     [
-        (shutil.rmtree, True),
+        (remove, True),
         pytest.param(replace, False, marks=pytest.mark.core),
-        pytest.param(shutil.rmtree, False, marks=pytest.mark.slow),
+        pytest.param(remove, False, marks=pytest.mark.slow),
         pytest.param(replace, True, marks=pytest.mark.slow),
     ],
 )
