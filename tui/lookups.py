@@ -95,7 +95,7 @@ class Lookups(Struct, eq=False):
         from .client.planner import estimates
 
         try:
-            self._state.estimates = await estimates(config, ready)
+            self._state.estimates = await estimates(config, ready, ready.presets)
         except UserError as error:
             self._notices.warn(error.problems, title="no estimates")
         self._redraws.now()

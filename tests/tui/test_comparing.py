@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
 from textual.pilot import Pilot
 
-from ..conftest import SETTINGS, tiny_config
+from ..conftest import PACED, SETTINGS, tiny_config
 from ..schemas import checked
 from .test_app import answer, shown, status, until
 from .test_cli import run, started
@@ -27,8 +28,8 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def compared(*arguments: str) -> subprocess.Popen[str]:
-    return started("compare", *arguments, *SETTINGS, f"--data={__file__}")
+def compared(*arguments: str, settings: Sequence[str] = PACED) -> subprocess.Popen[str]:
+    return started("compare", *arguments, *settings)
 
 
 @pytest.mark.slow
@@ -70,7 +71,9 @@ def test_data_that_cannot_be_read_are_named_once(home: Path) -> None:
 @pytest.mark.slow
 def test_presets_that_are_too_large_do_not_stop_the_comparison(home: Path) -> None:
     """The run cannot begin with the first preset, and the switch to the last one fails."""
-    process = compared("dp", "tp", "pitfall-first-dim", "--device-memory=590e3", "--steps=2", "--json")
+    process = compared(
+        "dp", "tp", "pitfall-first-dim", "--device-memory=590e3", "--steps=2", "--json", settings=SETTINGS
+    )
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 1
     rows = {row["preset"]: row for row in json.loads(output)["rows"]}
@@ -88,7 +91,7 @@ def test_presets_that_are_too_large_do_not_stop_the_comparison(home: Path) -> No
 
 @pytest.mark.slow
 def test_a_killed_engine_is_replaced(home: Path) -> None:
-    process = compared("dp", "tp", "--steps=400", "--json")
+    process = compared("dp", "tp", "--steps=100", "--json")
     next(line for line in process.stderr if "tp (1 of 2): " in line)
     (lock,) = (home / "state").rglob("lock")
     os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
@@ -96,7 +99,7 @@ def test_a_killed_engine_is_replaced(home: Path) -> None:
     assert process.returncode == 1
     rows = {row["preset"]: row for row in json.loads(output)["rows"]}
     assert "ended by SIGKILL" in rows["tp"]["problems"][0]
-    assert (rows["tp"]["measured"], rows["dp"]["measured"]["steps"], rows["dp"]["problems"]) == (None, 400, [])
+    assert (rows["tp"]["measured"], rows["dp"]["measured"]["steps"], rows["dp"]["problems"]) == (None, 100, [])
     assert f"its log is in {lock.parent}" in errors
     assert [folder.name for folder in (home / "state/shardtui/runs").iterdir()] == ["compare-1"]
 

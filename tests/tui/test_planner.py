@@ -21,18 +21,19 @@ from shardtui.engine.spec.model_choice import load_model
 from shardtui.engine.spec.preset import Indivisible
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
+from shardtui.engine.wire.descriptions import DeviceInfo, PresetInfo
 from shardtui.tui.cli.plan import progress
 from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.client import planner as planner_module
 from shardtui.tui.client.engine_process import NoAnswer
-from shardtui.tui.client.planner import Planner, usual_presets
+from shardtui.tui.client.planner import Planner, estimates, usual_presets
 from shardtui.tui.state import board_rows
 from shardtui.tui.state.step_words import overlap_words
 from shardtui.tui.widgets.plan_request import progress_text
 from shardtui.tui.widgets.preset_board import detail_lines
 
 from ..compilers import ABORTS, FAILS, HANGS, KILLED, Compilers
-from ..conftest import tiny_config
+from ..conftest import READY, least_config, tiny_config
 from .test_app import until
 
 SLICE = "v5e:2x4"
@@ -65,6 +66,21 @@ async def test_a_plan_says_that_it_waits_for_other_plans(home: Path, compilers: 
         others.close()
         await asyncio.wait_for(plan, 120)
     assert "the TPU compiler does not know this slice" in planner.board.rows[0].problems[0]
+
+
+async def test_a_run_has_estimates_of_the_presets_that_are_asked_for(home: Path) -> None:
+    def info(name: str) -> PresetInfo:
+        preset = load_preset(name)
+        return PresetInfo(
+            name=name, summary="", teaches="", source=preset.source, mesh=dict(preset.mesh), fits=True, problems=[]
+        )
+
+    presets = [info("dp"), info("fsdp")]
+    ready = msgspec.structs.replace(
+        READY, devices=[DeviceInfo(at, "cpu", "cpu", 0) for at in range(8)], presets=presets
+    )
+    rows = await estimates(least_config(), ready, presets[1:])
+    assert [(name, row.estimate is not None) for name, row in rows.items()] == [("fsdp", True)]
 
 
 @pytest.mark.core

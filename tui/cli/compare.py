@@ -250,7 +250,7 @@ class _Session:
         if self._estimates:
             return
         try:
-            self._estimates = await estimates(self._config, ready)
+            self._estimates = await estimates(self._config, ready, self._infos.values())
         except UserError as error:
             say(*(f"no estimates: {problem}" for problem in error.problems[-1:]))
 

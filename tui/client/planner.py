@@ -3,7 +3,7 @@
 import asyncio
 import time
 from asyncio import FIRST_COMPLETED
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -21,6 +21,7 @@ from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
 from ...engine.spec.search import Goal, SearchRequest
 from ...engine.spec.topology import load_topology
+from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.measured_rows import with_capacity
@@ -284,9 +285,9 @@ def _with_answer(row: Row, answer: Answer, is_cancelled: bool) -> Row:
     return msgspec.structs.replace(row, problems=[*row.problems, *(f"not compiled: {line}" for line in why)])
 
 
-async def estimates(config: RunConfig, ready: EngineReady) -> dict[str, Row]:
+async def estimates(config: RunConfig, ready: EngineReady, presets: Iterable[PresetInfo]) -> dict[str, Row]:
     config = msgspec.structs.replace(config, platform=ready.devices[0].platform)
-    names = [reference(info.name, info.source) for info in ready.presets]
+    names = [reference(info.name, info.source) for info in presets]
     planner = Planner(config, str(len(ready.devices)), names, compiles=False, nice=NICENESS)
     board = await _last(planner.boards())
     return {row.preset: with_capacity(row, ready.memory_limit) for row in board.rows}
