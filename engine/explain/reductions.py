@@ -5,7 +5,7 @@ compiler does neither. Over whole slices of some shapes the TPU's gathers by an 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -20,7 +20,8 @@ from .reshards import LOOKUP, LOOKUPS, Exchange, gathers, is_sum, maker_of
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
 BROADCAST = "stablehlo.broadcast_in_dim"
-ORDERS = ("stablehlo.convert", "stablehlo.transpose")
+TRANSPOSE = "stablehlo.transpose"
+ORDERS = ("stablehlo.convert", TRANSPOSE)
 CARRIES = {
     *(ADD, *ORDERS),
     *(f"stablehlo.{name}" for name in ("divide", "multiply", "negate", "reshape", "select", "subtract")),
@@ -41,7 +42,7 @@ class Reductions:
 
     def __init__(self, program: Partitioned, topology: Topology | None, spans: Mapping[str, int] | None = None) -> None:
         self._program, self._topology, self._spans = program, topology, spans or {}
-        self._is_tpu = topology is not None and topology.platform == "tpu"
+        self.is_tpu = topology is not None and topology.platform == "tpu"
         self._keeps_parts = topology is not None and topology.chip.cores > 1
         """Whether these are tpu7x, whose compiler never gathers a value of which devices take only parts."""
 
@@ -85,7 +86,7 @@ class Reductions:
         64 chips or more, but for v6e:16x16, for at most 16 MiB with rows padded. Found by compiling gathers of many
         shapes on many slices (libtpu 0.0.42 and 0.0.50)."""
         program, topology = self._program, self._topology
-        if topology is None or not self._is_tpu:
+        if topology is None or not self.is_tpu:
             return False
         devices = topology.devices // topology.slices
         if program.graph.parts(axes) != devices:
@@ -103,7 +104,7 @@ class Reductions:
 
     def _gathered(self, value: Any, found: Exchange) -> Exchange:
         """A gather, for TPUs of bfloat16 if a float32 value is read only as that, or the all-reduce in its place."""
-        is_narrowed = self._is_tpu and self._is_read_as_bfloat16(value)
+        is_narrowed = self.is_tpu and self._is_read_as_bfloat16(value)
         size = found.bytes // 2 if is_narrowed else found.bytes
         return found._replace(kind="all-reduce" if self.sums_to_gather(value, found.axes) else found.kind, bytes=size)
 
@@ -113,7 +114,7 @@ class Reductions:
         updates, and these are summed. `found`: unknown traffic, which stays so elsewhere."""
         program = self._program
         taker, position = program.taker(op)
-        if not self._is_tpu or taker is None or taker.name not in LOOKUPS:
+        if not self.is_tpu or taker is None or taker.name not in LOOKUPS:
             return [found]
         if not set(found.axes) <= self._axes(program.source(taker.operands[1])):
             return [found]
@@ -129,7 +130,16 @@ class Reductions:
             axes <= self._axes(part) and self._scatters(taker, part, axes) for part in parts
         )
         size = program.bytes(result, program.layout(result)) * (program.graph.parts(found.axes) if is_split else 1)
-        return [Exchange("reduce-scatter" if is_scattered else "all-reduce", found.axes, size, "")]
+        summed = Exchange("reduce-scatter" if is_scattered else "all-reduce", found.axes, size, "")
+        return [*self._scattered_into(taker), summed]
+
+    def _scattered_into(self, op: Any) -> Iterator[Exchange]:
+        """The gathers of a value to which a scatter of sums is added and nothing else takes, as momentum is to the
+        gradient of a table: the compiler scatters into that value in place of zeros."""
+        adder, zeros = _taker(op.results[0]), owner_of(op.operands[0])
+        if adder is not None and adder.name == ADD and zeros is not None and is_uniform(zeros):
+            (value,) = (each for each in adder.operands if each != op.results[0])
+            yield from gathers(self._program, value, layout := self._program.layout(value), [[] for _ in layout])
 
     def _is_read_as_bfloat16(self, value: Any) -> bool:
         """Whether a float32 value is converted by all that read it, or multiplied in the TPU's default precision."""

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxlib.mlir import ir
+
 from ..hlo.device_groups import axes_of
-from .attributes import axes_in
+from .attributes import axes_in, owner_of
 from .exchanges import RAGGED_EXCHANGE, exchanges, target
 from .explanation import UNKNOWN
 from .graph import CUSTOM_CALL, Axis, Places
 from .partitioned import INSERTED, Partitioned, tag
-from .reductions import GATHER, REDUCE, Reductions
+from .reductions import GATHER, ORDERS, REDUCE, TRANSPOSE, Reductions
 from .reshards import Exchange, inserted
 
 WRITTEN = {
@@ -77,7 +79,7 @@ class _TransferReader:
     def __init__(self, program: Partitioned, reductions: Reductions | None) -> None:
         self._program, self._graph, self._places = program, program.graph, Places()
         self._reductions, self._passes = reductions, Reductions(program, None)
-        self._moves: dict[tuple[Any, str, str], Any] = {}
+        self._moves: dict[tuple[Any, ...], Any] = {}
         self._first: dict[Any, Any] = {}
         """The result of a collective to the result of the first like it."""
 
@@ -94,10 +96,18 @@ class _TransferReader:
                 yield from (self._exchanged(op, each, times) for each in exchanges(self._program, op))
 
     def _is_repeated(self, op: Any) -> bool:
-        """Whether another collective has moved the same value alike: the compiler merges the two."""
+        """Whether another collective has moved the same value alike: the compiler merges the two, and the TPU's also
+        gathers in different orders of dims."""
         value = self._first.get(op.operands[0], op.operands[0])
-        key = value, op.name, str(op.attributes["out_sharding"])
-        first = self._moves.setdefault(key, op.results[0])
+        layout, types = self._program.layout(op.results[0]), {str(value.type.element_type): None}
+        moves_orders = op.name == GATHER and self._reductions is not None and self._reductions.is_tpu
+        while moves_orders and (maker := owner_of(value)) is not None and maker.name in ORDERS:
+            value = maker.operands[0]
+            types[str(value.type.element_type)] = None
+            if maker.name == TRANSPOSE:
+                order = ir.DenseI64ArrayAttr(maker.attributes["permutation"])
+                layout = [axes for _, axes in sorted(zip(order, layout, strict=True))]
+        first = self._moves.setdefault((value, op.name, str(layout), *types), op.results[0])
         self._first[op.results[0]] = first
         return first != op.results[0]
 

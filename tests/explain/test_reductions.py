@@ -250,35 +250,63 @@ def test_the_tpu_compiler_gathers_as_it_is_said_to(name: str, shape: tuple[int, 
     assert set(re.findall(r" (all-\w+|reduce-scatter)(?:-start)?\(", text)) == {kind}
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+@pytest.mark.parametrize(("name", "count"), [("v5e:2x4", 1), ("tpu7x:2x2x1", 1), ("h100:1x8", 2)])
+def test_compilers_merge_gathers_in_two_orders_as_they_are_said_to(name: str, count: int) -> None:
+    slice_ = load_topology(name)
+    mesh = Mesh(np.array(find_slice(slice_)), ("data",))
+    rows = NamedSharding(mesh, P("data"))
+
+    def there_and_back(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w) @ w.T
+
+    x, w = (jax.ShapeDtypeStruct((size, FEATURES), jnp.bfloat16, sharding=rows) for size in (4096, FEATURES))
+    lowered = jax.jit(there_and_back, out_shardings=rows).lower(x, w)
+    program = partition(lowered.compiler_ir("stablehlo"))
+    with program.module.context:
+        found = [each.bytes_each for each in read_transfers(program, Reductions(program, slice_))]
+    assert found == [FEATURES * FEATURES * 2] * count
+    text = lowered.compile(compiler_options=COMPILER_OPTIONS.get(slice_.platform)).as_text()
+    assert sum(each.bytes_each for each in inventory(parse(text or ""), {"data": mesh.size})) == sum(found)
+
+
 ROWS, FEATURES = 8192, 1024
 
 
-def embedding(mesh: Mesh) -> jax.stages.Lowered:
-    """The gradient of a table that `data` splits along its rows, from lookups, and of weights, in float32."""
+def embedding(mesh: Mesh, has_momentum: bool) -> jax.stages.Lowered:
+    """The gradient of a table that `data` splits along its rows, from lookups, and of weights, in float32. With
+    momentum, the gradient of the table is added to another array."""
 
     def loss(table: jax.Array, w: jax.Array, tokens: jax.Array) -> jax.Array:
         x = table[tokens]
         return jnp.sum(jnp.tanh(x + x @ w) ** 2)
 
+    def step(table: jax.Array, momentum: jax.Array, w: jax.Array, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        gradient, its = jax.grad(loss, argnums=(0, 1))(table, w, tokens)
+        return 0.9 * momentum + gradient if has_momentum else gradient, its
+
     def split(shape: tuple[int, ...], dtype: Any, *spec: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*spec)))
 
     table, w = split((ROWS, FEATURES), jnp.float32, "data"), split((FEATURES, FEATURES), jnp.float32, "data")
-    gradient = jax.jit(jax.grad(loss, argnums=(0, 1)), out_shardings=(table.sharding, w.sharding))
-    return gradient.lower(table, w, split((16 * mesh.size, 64), jnp.int32, "data"))
+    jitted = jax.jit(step, out_shardings=(table.sharding, w.sharding))
+    return jitted.lower(table, table, w, split((16 * mesh.size, 64), jnp.int32, "data"))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+@pytest.mark.parametrize("has_momentum", [False, True])
 @pytest.mark.parametrize("name", ["v5e:2x4", "v6e:2x4"])
-def test_the_tpu_compiler_gathers_tables_and_moves_weights_as_bfloat16(name: str) -> None:
+def test_the_tpu_compiler_gathers_tables_and_moves_weights_as_bfloat16(name: str, has_momentum: bool) -> None:
     slice_ = load_topology(name)
     mesh = Mesh(np.array(find_slice(slice_)), ("data",))
-    lowered = embedding(mesh)
+    lowered = embedding(mesh, has_momentum)
     program = partition(lowered.compiler_ir("stablehlo"))
     with program.module.context:
         found = sorted((each.kind, each.bytes_each) for each in read_transfers(program, Reductions(program, slice_)))
     compiled = lowered.compile(compiler_options=COMPILER_OPTIONS["tpu"])
     made = inventory(parse(compiled.as_text() or ""), {"data": mesh.size})
-    assert ("all-gather", ROWS * FEATURES * 4) in found and ("all-gather", FEATURES * FEATURES * 2) in found
+    assert found.count(("all-gather", ROWS * FEATURES * 4)) == (2 if has_momentum else 1)
+    assert ("all-gather", FEATURES * FEATURES * 2) in found
     assert found == sorted((each.kind, each.bytes_each) for each in made)
