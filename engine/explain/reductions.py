@@ -99,11 +99,12 @@ class Reductions:
 
     def moved(self, op: Any, found: Exchange) -> list[Exchange]:
         """Returns what the compiler has in place of one of the collectives that the inserted `op` becomes."""
-        parts = self._looked_up(op, found) if found.kind == UNKNOWN else [found]
-        return [self._gathered(op.results[0], each) if each.kind == "all-gather" else each for each in parts]
+        return self._looked_up(op, found) if found.kind == UNKNOWN else [self._gathered(op.results[0], found)]
 
     def _gathered(self, value: Any, found: Exchange) -> Exchange:
         """A gather, for TPUs of bfloat16 if a float32 value is read only as that, or the all-reduce in its place."""
+        if found.kind != "all-gather":
+            return found
         is_narrowed = self.is_tpu and self._is_read_as_bfloat16(value)
         size = found.bytes // 2 if is_narrowed else found.bytes
         return found._replace(kind="all-reduce" if self.sums_to_gather(value, found.axes) else found.kind, bytes=size)
@@ -119,8 +120,9 @@ class Reductions:
         if not set(found.axes) <= self._axes(program.source(taker.operands[1])):
             return [found]
         if taker.name == LOOKUP:
-            value = op.operands[0]
-            return list(gathers(program, value, program.layout(value), program.layout(op.results[0])))
+            value, table = op.operands[0], op.results[0]
+            gathered = gathers(program, value, program.layout(value), program.layout(table))
+            return [self._gathered(table, each) for each in gathered]
         if position != UPDATES:
             return []
         result, axes = taker.results[0], set(found.axes)
@@ -139,7 +141,8 @@ class Reductions:
         adder, zeros = _taker(op.results[0]), owner_of(op.operands[0])
         if adder is not None and adder.name == ADD and zeros is not None and is_uniform(zeros):
             (value,) = (each for each in adder.operands if each != op.results[0])
-            yield from gathers(self._program, value, layout := self._program.layout(value), [[] for _ in layout])
+            for each in gathers(self._program, value, layout := self._program.layout(value), [[] for _ in layout]):
+                yield self._gathered(value, each)
 
     def _is_read_as_bfloat16(self, value: Any) -> bool:
         """Whether a float32 value is converted by all that read it, or multiplied in the TPU's default precision."""
