@@ -1,6 +1,7 @@
 """The processes that train one run. All do the same in the same order; process 0 decides what comes next."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -20,17 +21,30 @@ class Cluster:
     """Number of steps begun."""
     in_step = False
     """Whether the training thread is in the code of a step."""
+    beat: int | None = None
+    """The descriptor of the file in which a supervisor sees whether it is; None without one."""
     hosts: Sequence[HostInfo] = ()
     """The processes, once they have met; empty if there is only this one."""
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """Marks code that runs a step, or waits for one."""
-        before, self.in_step = self.in_step, True
+        if self.in_step:
+            yield
+            return
+        self.in_step = True
+        self.mark(True)
         try:
             yield
         finally:
-            self.in_step = before
+            self.in_step = False
+            self.mark(False)
+
+    def mark(self, in_step: bool) -> None:
+        """Tells a supervisor whether the process is in a step, in case that no Python runs in it from now on."""
+        if self.beat is not None:
+            with contextlib.suppress(OSError):
+                os.pwrite(self.beat, b"step" if in_step else b"else", 0)
 
     def meet(self) -> list[HostInfo]:
         """Returns the processes; none if there is only this one. Call it before any other method. Raises UserError."""

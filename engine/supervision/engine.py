@@ -38,7 +38,7 @@ SAME_FAULTS = 3
 
 class ProcessHealth:
     def __init__(self, pid: int, beat: Path) -> None:
-        """`beat`: the file in which the process writes twice a second whether it is in a step."""
+        """`beat`: the file in which the process writes whether it is in a step, at least twice a second."""
         self.beat, self._pid = beat, pid
         self._stopped, self._clock = StopClock(pid), Clock()
         self._silent = 0.0

@@ -62,10 +62,9 @@ class HangWatch:
     def look(self) -> bool:
         """Returns whether a process has become stuck. Ends this one if it is the one, and is to be restarted."""
         cluster = self._cluster()
+        cluster.beat = self._beat
         activity = self.thread.look(cluster.begun, cluster.in_step)
-        if self._beat is not None:
-            with contextlib.suppress(OSError):
-                os.pwrite(self._beat, b"step" if activity.in_step else b"else", 0)
+        cluster.mark(activity.in_step)
         self.statuses = cluster.share(activity)
         own = next((status for status in self.statuses if status.process == cluster.process), None)
         if not own or not own.verdict:

@@ -13,6 +13,7 @@ import pytest
 from shardtui.engine.base import processes
 from shardtui.engine.base.processes import STOPPED, is_stopped
 from shardtui.engine.base.stacks import DUMP_SIGNAL, append_stacks
+from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.supervision import engine
 from shardtui.engine.supervision.engine import SAME_FAULTS, ProcessHealth
 
@@ -153,6 +154,18 @@ def locks():
     native.pthread_mutex_lock(mutex)
 locks()
 """
+
+
+def test_a_supervisor_sees_at_once_whether_a_process_is_in_a_step(tmp_path: Path) -> None:
+    """Python may never run again in it: a hang right after a checkpoint took five minutes to be found."""
+    cluster, health = Cluster(), ProcessHealth(os.getpid(), tmp_path / "beat")
+    with health.beat.open("wb") as file:
+        cluster.beat = file.fileno()
+        with cluster.step():
+            with cluster.step():
+                pass
+            assert health.written() == "step"
+        assert health.written() == "else"
 
 
 @pytest.mark.parametrize(("where", "is_stuck"), [("step", True), ("else", False)])
