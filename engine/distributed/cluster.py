@@ -22,7 +22,7 @@ class Cluster:
     in_step = False
     """Whether the training thread is in the code of a step."""
     beat: int | None = None
-    """The descriptor of the file in which a supervisor sees whether it is; None without one."""
+    """Descriptor of the file that tells the supervisor whether it is; None without a supervisor."""
     hosts: Sequence[HostInfo] = ()
     """The processes, once they have met; empty if there is only this one."""
 
@@ -41,7 +41,7 @@ class Cluster:
             self.mark(False)
 
     def mark(self, in_step: bool) -> None:
-        """Tells a supervisor whether the process is in a step, in case that no Python runs in it from now on."""
+        """Tells the supervisor whether this process is in a step, before native code can keep Python from running."""
         if self.beat is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self.beat, b"step" if in_step else b"else", 0)

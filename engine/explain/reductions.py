@@ -136,8 +136,8 @@ class Reductions:
         return [*self._scattered_into(taker), summed]
 
     def _scattered_into(self, op: Any) -> Iterator[Exchange]:
-        """The gathers of a value to which a scatter of sums is added and nothing else takes, as momentum is to the
-        gradient of a table: the compiler scatters into that value in place of zeros."""
+        """The gathers of the value to which the result of a scatter is added, if nothing else takes that result, as
+        SGD adds a table's gradient to its momentum: the compiler scatters into that value in place of zeros."""
         adder, zeros = _taker(op.results[0]), owner_of(op.operands[0])
         if adder is not None and adder.name == ADD and zeros is not None and is_uniform(zeros):
             (value,) = (each for each in adder.operands if each != op.results[0])

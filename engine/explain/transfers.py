@@ -96,12 +96,12 @@ class _TransferReader:
                 yield from (self._exchanged(op, each, times) for each in exchanges(self._program, op))
 
     def _is_repeated(self, op: Any) -> bool:
-        """Whether another collective has moved the same value alike: the compiler merges the two, and the TPU's also
-        gathers in different orders of dims."""
+        """Whether another collective has moved the same value alike: the compiler merges the two. The TPU's also
+        merges the gathers of a value and of its transpose."""
         value = self._first.get(op.operands[0], op.operands[0])
         layout, types = self._program.layout(op.results[0]), {str(value.type.element_type): None}
-        moves_orders = op.name == GATHER and self._reductions is not None and self._reductions.is_tpu
-        while moves_orders and (maker := owner_of(value)) is not None and maker.name in ORDERS:
+        in_any_order = op.name == GATHER and self._reductions is not None and self._reductions.is_tpu
+        while in_any_order and (maker := owner_of(value)) is not None and maker.name in ORDERS:
             value = maker.operands[0]
             types[str(value.type.element_type)] = None
             if maker.name == TRANSPOSE:
