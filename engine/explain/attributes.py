@@ -8,13 +8,14 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from .graph import ASKS, Axis
+from .graph import ASKS, Axis, Rule
 
 MEMORY, FRONTEND, PLACED = "mhlo.memory_kind", "mhlo.frontend_attributes", "_xla_buffer_placement"
 """The kind of memory of an argument or a result, and the attribute of an operation that moves a value to another."""
 TAKES, DONATED = "tf.aliasing_output", "jax.buffer_donor"
 """The number of the result that takes an argument's place, and the mark of another donated argument."""
 SHARDING, ORIGINS, EDGES = "sdy.sharding", "sdy.sharding_origins", "sdy.propagation_edges"
+RULE = "sdy.sharding_rule"
 ASKED = re.compile(r'(?:"([^"]+)"|([\w.]+)) = "([^"]*)"')
 AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
 
@@ -54,7 +55,19 @@ def donated(module: Any) -> tuple[set[int], list[Any]]:
     return taken, [value for value, attributes in zip(arguments, each, strict=True) if DONATED in attributes]
 
 
-def factors_of(mappings: Any) -> list[list[list[int]]]:
+def rule_in(attribute: Any) -> Rule:
+    rule = sdy.OpShardingRuleAttr(attribute)
+    return Rule(
+        _factors(rule.operand_mappings),
+        _factors(rule.result_mappings),
+        set(rule.reduction_factors),
+        set(rule.need_replication_factors),
+        set(rule.blocked_propagation_factors),
+        set(rule.permutation_factors),
+    )
+
+
+def _factors(mappings: Any) -> list[list[list[int]]]:
     return [
         [list(sdy.DimMappingAttr(dim).factor_indices) for dim in sdy.TensorMappingAttr(each).dim_mappings]
         for each in mappings

@@ -66,7 +66,7 @@ class _Exchanges:
 
     def found(self) -> Iterator[Exchange]:
         op, split = self._op, axes_of_layouts([*self._given, *self._made])
-        rule = self._operation.rule if self._operation else None
+        rule = self._program.rule(op)
         if op.name == CUSTOM_CALL and (why := self._call_is_unknown()):
             yield self._unknown(split, why)
         elif not split or WITHOUT_DATA.fullmatch(op.name) or self._is_there():

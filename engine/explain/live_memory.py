@@ -20,9 +20,9 @@ from .attributes import donated, last_of, owner_of
 from .fusion import EXPENSIVE, FUSED, adds_points, feeds_product
 from .graph import Places, bytes_of
 from .kernel_layouts import LANES, kernel_values
+from .lookups import LOOKUP, SCATTER
 from .partitioned import Partitioned
 from .passes import CALLS
-from .reshards import LOOKUP, SCATTER
 from .trip_counts import trip_count
 
 MANY = 3

@@ -9,8 +9,9 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from .attributes import axes_in, axes_of_argument, axes_of_dims, owner_of, shardings, walked
+from .attributes import RULE, axes_in, axes_of_argument, axes_of_dims, owner_of, rule_in, shardings, walked
 from .graph import RETURN, SHARD_MAP, Axis, Graph, Rule, bytes_of
+from .lookups import batch_lookups
 from .passes import CALLS, finish_propagation, insert_collectives, propagate
 from .reader import TAG, given, read
 from .trip_counts import trip_count
@@ -35,6 +36,7 @@ class Partitioned:
     module: Any
     graph: Graph
     _layouts: dict[Any, list[list[Axis]]] = field(default_factory=dict[Any, list[list[Axis]]], init=False)
+    _rules: dict[Any, Rule] = field(default_factory=dict[Any, Rule], init=False)
     _itemsizes: dict[Any, int] = field(default_factory=dict[Any, int], init=False)
 
     @cached_property
@@ -151,8 +153,12 @@ class Partitioned:
                 yield op
 
     def rule(self, op: Any) -> Rule | None:
-        index = tag(op)
-        return None if index is None else self.graph.operations[index].rule
+        if RULE not in op.attributes:
+            return None
+        attribute = op.attributes[RULE]
+        if attribute not in self._rules:
+            self._rules[attribute] = rule_in(attribute)
+        return self._rules[attribute]
 
     def is_elementwise(self, op: Any) -> bool:
         """Whether each element of the result is computed from those in the same place of two or more operands."""
@@ -241,6 +247,7 @@ def partition(module: Any, records: bool = False) -> Partitioned:
         propagate(propagated, records)
         graph = read(propagated, asked)
         transformed = propagated.clone()
+        batch_lookups(transformed)
         finish_propagation(transformed)
         _align_operands(Partitioned(transformed, graph))
         insert_collectives(transformed)

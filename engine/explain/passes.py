@@ -67,6 +67,11 @@ def finish_propagation(module: Operation) -> None:
     _run(module, ["sdy-remove-propagation-debug-info", *after])
 
 
+def add_rules(module: Operation) -> None:
+    """Says of each operation that lacks it how Shardy splits its dims. Raises UserError."""
+    _run(module, ["func.func(sdy-populate-op-sharding-rules)"])
+
+
 def insert_collectives(module: Operation) -> None:
     """Inserts the collectives that a module needs. Raises UserError."""
     _run(module, [f"func.func({INSERT}{{enable-full-version=true}})", "func.func(sdy-reshard-to-collectives)"])

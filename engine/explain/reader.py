@@ -12,6 +12,7 @@ from .attributes import (
     FRONTEND,
     MEMORY,
     ORIGINS,
+    RULE,
     SHARDING,
     attribute_of,
     axes_in,
@@ -21,7 +22,6 @@ from .attributes import (
     devices_of,
     each_of,
     entry,
-    factors_of,
     has_memory_kinds,
     last_of,
     main_of,
@@ -29,6 +29,7 @@ from .attributes import (
     mesh_of,
     of_results,
     origins_in,
+    rule_in,
     shardings,
     string,
     text_of,
@@ -228,19 +229,11 @@ class _Reader:
                     graph.tensors[ends[1]].steps.setdefault(name + part, []).append(new)  # type: ignore[index]
 
     def _rule(self, op: Any) -> Rule | None:
-        attribute = attribute_of(op, "sdy.sharding_rule")
+        attribute = attribute_of(op, RULE)
         if attribute is None:
             return None
         if attribute not in self._rules:
-            rule = sdy.OpShardingRuleAttr(attribute)
-            self._rules[attribute] = Rule(
-                factors_of(rule.operand_mappings),
-                factors_of(rule.result_mappings),
-                set(rule.reduction_factors),
-                set(rule.need_replication_factors),
-                set(rule.blocked_propagation_factors),
-                set(rule.permutation_factors),
-            )
+            self._rules[attribute] = rule_in(attribute)
         return self._rules[attribute]
 
 

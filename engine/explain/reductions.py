@@ -5,7 +5,7 @@ compiler does neither. Over whole slices of some shapes the TPU's gathers by an 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -15,8 +15,9 @@ from .attributes import CONSTANTS, axes_in, owner_of
 from .explanation import UNKNOWN
 from .graph import PRODUCT, Axis
 from .kernel_layouts import LANES, SUBLANES
+from .lookups import LOOKUP, LOOKUPS
 from .partitioned import Partitioned, shape_of
-from .reshards import LOOKUP, LOOKUPS, Exchange, gathers, is_sum, maker_of
+from .reshards import Exchange, gathers, is_sum, maker_of
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
 BROADCAST = "stablehlo.broadcast_in_dim"
@@ -97,7 +98,7 @@ class Reductions:
         padded = [*outer, -(-rows // SUBLANES) * SUBLANES, -(-lanes // LANES) * LANES, program.itemsize(value)]
         return devices >= MANY and math.prod(padded) <= MOST_SUMMED and topology.name != "v6e:16x16"
 
-    def moved(self, op: Any, found: Exchange) -> list[Exchange]:
+    def moved(self, op: Any, found: Exchange) -> Iterable[Exchange]:
         """Returns what the compiler has in place of one of the collectives that the inserted `op` becomes."""
         return self._looked_up(op, found) if found.kind == UNKNOWN else [self._gathered(op.results[0], found)]
 
@@ -109,40 +110,51 @@ class Reductions:
         size = found.bytes // 2 if is_narrowed else found.bytes
         return found._replace(kind="all-reduce" if self.sums_to_gather(value, found.axes) else found.kind, bytes=size)
 
-    def _looked_up(self, op: Any, found: Exchange) -> list[Exchange]:
+    def _looked_up(self, op: Any, found: Exchange) -> Iterator[Exchange]:
         """The collectives of a lookup along a dim that the same axes split as its indices, for which the passes
         insert `op`. The TPU's compiler gathers the table; of its gradient each device adds up its own part of the
-        updates, and these are summed. `found`: unknown traffic, which stays so elsewhere."""
+        updates, and these are summed, or it gathers the updates of a larger table, and those that are not added.
+        `found`: unknown traffic, which stays so elsewhere."""
         program = self._program
         taker, position = program.taker(op)
-        if not self.is_tpu or taker is None or taker.name not in LOOKUPS:
-            return [found]
-        if not set(found.axes) <= self._axes(program.source(taker.operands[1])):
-            return [found]
-        if taker.name == LOOKUP:
-            value, table = op.operands[0], op.results[0]
-            gathered = gathers(program, value, program.layout(value), program.layout(table))
-            return [self._gathered(table, each) for each in gathered]
-        if position != UPDATES:
-            return []
-        result, axes = taker.results[0], set(found.axes)
-        is_split = axes <= self._axes(result)
-        parts = [result] if is_split else self._parts(result, axes)
+        is_known = self.is_tpu and taker is not None and taker.name in LOOKUPS
+        if not is_known or not set(found.axes) <= self._axes(program.source(taker.operands[1])):
+            yield found
+        elif taker.name == LOOKUP or not self._adds_up(taker, set(found.axes)):
+            value, moved = op.operands[0], op.results[0]
+            for each in gathers(program, value, program.layout(value), program.layout(moved)):
+                yield self._gathered(moved, each)
+        elif position == UPDATES:
+            yield from self._added_up(taker, found.axes)
+
+    def _adds_up(self, op: Any, axes: set[Axis]) -> bool:
+        """Whether each device adds its own updates to a table."""
+        program, sides = self._program, (op.operands[0], op.operands[UPDATES])
+        size, its = (program.bytes(value, [[] for _ in program.layout(value)]) for value in sides)
+        return is_sum(op) and (size <= its or not axes <= self._axes(op.results[0]))
+
+    def _added_up(self, op: Any, axes: list[Axis]) -> Iterator[Exchange]:
+        program, result = self._program, op.results[0]
+        is_split = set(axes) <= self._axes(result)
+        parts = [result] if is_split else self._parts(result, set(axes))
         is_scattered = bool(parts) and all(
-            axes <= self._axes(part) and self._scatters(taker, part, axes) for part in parts
+            set(axes) <= self._axes(part) and self._scatters(op, part, set(axes)) for part in parts
         )
-        size = program.bytes(result, program.layout(result)) * (program.graph.parts(found.axes) if is_split else 1)
-        summed = Exchange("reduce-scatter" if is_scattered else "all-reduce", found.axes, size, "")
-        return [*self._scattered_into(taker), summed]
+        size = program.bytes(result, program.layout(result)) * (program.graph.parts(axes) if is_split else 1)
+        yield from self._scattered_into(op)
+        yield Exchange("reduce-scatter" if is_scattered else "all-reduce", axes, size, "")
 
     def _scattered_into(self, op: Any) -> Iterator[Exchange]:
-        """The gathers of the value to which the result of a scatter is added, if nothing else takes that result, as
-        SGD adds a table's gradient to its momentum: the compiler scatters into that value in place of zeros."""
-        adder, zeros = _taker(op.results[0]), owner_of(op.operands[0])
-        if adder is not None and adder.name == ADD and zeros is not None and is_uniform(zeros):
-            (value,) = (each for each in adder.operands if each != op.results[0])
-            for each in gathers(self._program, value, layout := self._program.layout(value), [[] for _ in layout]):
-                yield self._gathered(value, each)
+        """The gathers of the table that a scatter adds to, if that is not zeros. If only a sum takes its result,
+        as of a table's gradient and its momentum, the compiler scatters into the other value in place of zeros."""
+        table, adder = op.operands[0], _taker(op.results[0])
+        maker = owner_of(table)
+        if maker is not None and is_uniform(maker):
+            if adder is None or adder.name != ADD:
+                return
+            (table,) = (each for each in adder.operands if each != op.results[0])
+        for each in gathers(self._program, table, layout := self._program.layout(table), [[] for _ in layout]):
+            yield self._gathered(table, each)
 
     def _is_read_as_bfloat16(self, value: Any) -> bool:
         """Whether a float32 value is converted by all that read it, or multiplied in the TPU's default precision."""

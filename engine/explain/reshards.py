@@ -14,6 +14,7 @@ from ..base import formatting
 from .attributes import last_of, owner_of
 from .explanation import UNKNOWN
 from .graph import CUSTOM_CALL, Axis
+from .lookups import LOOKUPS, SCATTER
 from .partitioned import INSERTED, Partitioned, is_inserted, shape_of, tag
 
 WITHOUT_DATA = re.compile(
@@ -27,8 +28,6 @@ UNSPLIT = (FFT, "stablehlo.cholesky", "stablehlo.triangular_solve")
 PRODUCTS = ("dot_general", "convolution")
 COMBINERS = {f"stablehlo.{name}" for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
 """Reductions by other functions gather the result of each device."""
-LOOKUPS = (LOOKUP, SCATTER) = ("stablehlo.gather", "stablehlo.scatter")
-"""A lookup and its gradient."""
 SMALL = 2
 """A dim of less than a part per this many devices is gathered by an all-reduce."""
 
@@ -216,7 +215,7 @@ def _left(taker: Any, layout: Sequence[list[Axis]]) -> list[list[Axis]]:
 
 def is_sum(maker: Any) -> bool:
     """Whether devices can combine their results of an operation by an all-reduce."""
-    if maker.name != REDUCTION:
+    if maker.name not in (REDUCTION, SCATTER):
         return True
     body = list(maker.regions[0].blocks[0].operations)
     return len(body) == 2 and body[0].operation.name in COMBINERS
