@@ -7,7 +7,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from .attributes import owner_of
 from .graph import PRODUCT
-from .reductions import is_uniform
+from .reshards import is_uniform
 
 FUSED = re.compile(
     r"stablehlo\.(abs|add|and|atan2|bitcast_convert|broadcast(_in_dim)?|cbrt|ceil|clamp|compare|complex|concatenate|"

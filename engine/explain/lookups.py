@@ -5,10 +5,11 @@ if the dim is a batching dim."""
 
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from .attributes import CONSTANTS, RULE, SHARDING, attribute_of, owner_of, type_of, walked
+from .attributes import CONSTANTS, RULE, SHARDING, owner_of, type_of, walked
 from .passes import RESHAPE, add_rules
 
 LOOKUPS = (LOOKUP, SCATTER) = ("stablehlo.gather", "stablehlo.scatter")
@@ -74,7 +75,11 @@ def _counted(value: Any) -> int | None:
         return None
     if op.name == "stablehlo.iota":
         return ir.IntegerAttr(op.attributes["iota_dimension"]).value
-    if op.name == "stablehlo.select" and _is_negative(op.operands[0], op.operands[2]):
+    if op.name in CONSTANTS:
+        places = np.array(op.attributes["value"])
+        dims = [dim for dim, size in enumerate(places.shape) if size > 1]
+        return dims[0] if len(dims) == 1 and (places.ravel() == np.arange(places.size)).all() else None
+    if op.name == "stablehlo.select" and _is_unchanged(op.operands[0], op.operands[2]):
         return _counted(op.operands[2])
     if op.name not in (BROADCAST, RESHAPE, "stablehlo.convert") or (dim := _counted(op.operands[0])) is None:
         return None
@@ -90,21 +95,17 @@ def _reshaped(dim: int, before: list[int], after: list[int]) -> int | None:
     return new[kept.index(dim)] if alike and dim in kept else None
 
 
-def _is_negative(condition: Any, index: Any) -> bool:
-    """Whether a condition is that an index is negative, to which jax adds the size of the dim then."""
+def _is_unchanged(condition: Any, index: Any) -> bool:
+    """Whether jax, which adds the size of the dim to a negative index, adds nothing to indices from 0."""
     op = owner_of(condition)
-    if (
-        op is None
-        or op.name != "stablehlo.compare"
-        or op.operands[0] != index
-        or "LT" not in str(op.attributes["comparison_direction"])
-    ):
-        return False
-    return _is_zero(op.operands[1])
+    if op is None or op.name != "stablehlo.compare":
+        return _is_zero(condition)
+    is_less = "LT" in str(op.attributes["comparison_direction"])
+    return is_less and op.operands[0] == index and _is_zero(op.operands[1])
 
 
 def _is_zero(value: Any) -> bool:
+    """Whether a constant has no element but 0, or false."""
     while (op := owner_of(value)) is not None and op.name == BROADCAST:
         value = op.operands[0]
-    constant = attribute_of(op, "value") if op is not None and op.name in CONSTANTS else None
-    return constant is not None and constant.is_splat and ir.IntegerAttr(constant.get_splat_value()).value == 0
+    return op is not None and op.name in CONSTANTS and not np.any(op.attributes["value"])

@@ -11,16 +11,15 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from ..spec.topology import Topology, spans
-from .attributes import CONSTANTS, axes_in, owner_of
+from .attributes import axes_in, owner_of
 from .explanation import UNKNOWN
 from .graph import PRODUCT, Axis
 from .kernel_layouts import LANES, SUBLANES
 from .lookups import LOOKUP, LOOKUPS
-from .partitioned import Partitioned, shape_of
-from .reshards import Exchange, gathers, is_sum, maker_of
+from .partitioned import Partitioned
+from .reshards import Exchange, gathers, is_sum, is_uniform, maker_of
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
-BROADCAST = "stablehlo.broadcast_in_dim"
 TRANSPOSE = "stablehlo.transpose"
 ORDERS = ("stablehlo.convert", TRANSPOSE)
 CARRIES = {
@@ -148,7 +147,7 @@ class Reductions:
         """The gathers of the table that a scatter adds to, if that is not zeros. If only a sum takes its result,
         as of a table's gradient and its momentum, the compiler scatters into the other value in place of zeros."""
         table, adder = op.operands[0], _taker(op.results[0])
-        maker = owner_of(table)
+        maker = maker_of(self._program, table)
         if maker is not None and is_uniform(maker):
             if adder is None or adder.name != ADD:
                 return
@@ -258,11 +257,6 @@ def _multiplies(op: Any) -> bool:
 def _is_product(op: Any) -> bool:
     maker = owner_of(op.operands[0])
     return maker is not None and maker.name == PRODUCT
-
-
-def is_uniform(op: Any) -> bool:
-    """Whether all elements of a result are the same."""
-    return op.name in CONSTANTS or (op.name == BROADCAST and not shape_of(op.operands[0]))
 
 
 def _taker(value: Any) -> Any:

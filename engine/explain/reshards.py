@@ -11,10 +11,10 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from ..base import formatting
-from .attributes import last_of, owner_of
+from .attributes import CONSTANTS, last_of, owner_of
 from .explanation import UNKNOWN
 from .graph import CUSTOM_CALL, Axis
-from .lookups import LOOKUPS, SCATTER
+from .lookups import BROADCAST, LOOKUPS, SCATTER
 from .partitioned import INSERTED, Partitioned, is_inserted, shape_of, tag
 
 WITHOUT_DATA = re.compile(
@@ -73,7 +73,8 @@ def inserted(program: Partitioned, op: Any, found: Exchange) -> Iterator[Exchang
     else:
         if why := _other_way(program, op, taker):
             yield Exchange(UNKNOWN, found.axes, 0, why)
-        yield from gathers(program, value, before, after) if found.kind == "all-gather" else [found]
+        if not is_made(maker):
+            yield from gathers(program, value, before, after) if found.kind == "all-gather" else [found]
 
 
 def _summed(program: Partitioned, op: Any, maker: Any, found: Exchange) -> Iterator[Exchange]:
@@ -202,7 +203,12 @@ def maker_of(program: Partitioned, value: Any) -> Any:
 
 def is_made(maker: Any) -> bool:
     """Whether every device can make the whole value by itself."""
-    return maker is not None and bool(WITHOUT_DATA.fullmatch(maker.name))
+    return maker is not None and (is_uniform(maker) or bool(WITHOUT_DATA.fullmatch(maker.name)))
+
+
+def is_uniform(op: Any) -> bool:
+    """Whether all elements of a result are the same."""
+    return op.name in CONSTANTS or (op.name == BROADCAST and not shape_of(op.operands[0]))
 
 
 def _left(taker: Any, layout: Sequence[list[Axis]]) -> list[list[Axis]]:

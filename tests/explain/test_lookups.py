@@ -49,6 +49,15 @@ def read(cache: jax.Array, positions: jax.Array) -> jax.Array:
     return cache[jnp.arange(BATCH), positions]
 
 
+def last(tokens: jax.Array, lengths: jax.Array) -> jax.Array:
+    """By NumPy's positions, which are a constant."""
+    return tokens[np.arange(BATCH), lengths - 1]
+
+
+def messages(nodes: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.Array:
+    return jax.ops.segment_sum(nodes[senders], receivers, nodes.shape[0])
+
+
 def put(table: jax.Array, rows: jax.Array, updates: jax.Array) -> jax.Array:
     return table.at[rows].set(updates)
 
@@ -70,6 +79,7 @@ AT_EACH_POSITION = [
     (loss_by_token, [WEIGHTS, CACHE, ((BATCH, LENGTH), SPLIT, jnp.int32)], WHOLE),
     (write, [CACHE, POSITIONS, ((BATCH, FEATURES), SPLIT, jnp.float32)], SPLIT),
     (read, [CACHE, POSITIONS], SPLIT),
+    (last, [CACHE, POSITIONS], SPLIT),
 ]
 OF_ROWS = [
     (put, updates(4096, 512), SPLIT),
@@ -77,6 +87,7 @@ OF_ROWS = [
     (add, updates(4096, 512), SPLIT),
     (add, updates(4096, 8192), SPLIT),
     (add, updates(4096, 512, WHOLE), WHOLE),
+    (messages, [((1024, 1024), SPLIT, jnp.float32), *[((65536,), SPLIT, jnp.int32)] * 2], SPLIT),
 ]
 
 
