@@ -111,12 +111,12 @@ class Reductions:
 
     def _looked_up(self, op: Any, found: Exchange) -> Iterator[Exchange]:
         """The collectives of a lookup along a dim that the same axes split as its indices, for which the passes
-        insert `op`. The TPU's compiler gathers the table; of its gradient each device adds up its own part of the
-        updates, and these are summed, or it gathers the updates of a larger table, and those that are not added.
-        `found`: unknown traffic, which stays so elsewhere."""
+        insert `op`. Compilers gather the table; of its gradient each device adds up its own part of the updates, and
+        these are summed. They gather the updates of a larger table, and those that are not added. `found`: unknown
+        traffic, which stays so for other indices."""
         program = self._program
         taker, position = program.taker(op)
-        is_known = self.is_tpu and taker is not None and taker.name in LOOKUPS
+        is_known = self._topology is not None and taker is not None and taker.name in LOOKUPS
         if not is_known or not set(found.axes) <= self._axes(program.source(taker.operands[1])):
             yield found
         elif taker.name == LOOKUP or not self._adds_up(taker, set(found.axes)):
