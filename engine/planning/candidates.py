@@ -81,7 +81,7 @@ def layout_key(preset: Preset, devices: int) -> object:
     rules = {logical: tuple(axis for axis in preset.axes(logical) if axis in sizes) for logical in preset.rules}
     kept = tuple(sorted((logical, axes) for logical, axes in rules.items() if axes))
     others = repr(preset.with_alternatives), repr(preset.overrides)
-    return frozenset(sizes.items()), kept, others, preset.pipeline_repeats
+    return frozenset(sizes.items()), kept, others, preset.microbatches, preset.pipeline_repeats
 
 
 def _crossing(mesh: Sizes, topology: Topology) -> list[str] | None:

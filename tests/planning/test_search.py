@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shardtui.engine.hlo.step_cost import StepCost
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning import compilers as plan_cache
-from shardtui.engine.planning.candidates import meshes, orders
+from shardtui.engine.planning.candidates import layout_key, meshes, orders
 from shardtui.engine.planning.estimate import estimate_row
 from shardtui.engine.planning.finalists import (
     MOST_BATCHES,
@@ -34,7 +34,8 @@ from shardtui.engine.planning.search import Search
 from shardtui.engine.planning.step_trace import traced_cost
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
 from shardtui.engine.spec.model_config import KEPT
-from shardtui.engine.spec.preset_reader import load_preset, read_preset
+from shardtui.engine.spec.preset import Preset
+from shardtui.engine.spec.preset_reader import load_preset, mesh_preset, read_preset
 from shardtui.engine.spec.search import Goal, SearchRequest
 from shardtui.engine.spec.topology import crossing, load_topology
 from shardtui.engine.wire.descriptions import PeakMemory
@@ -142,6 +143,30 @@ def test_the_largest_batch_fits_and_least_traffic_sends_fewest_bytes() -> None:
     sent = figure(least[0], "least-traffic")
     assert sent == least[0].estimate.bytes_sent / (16 * 1024)  # type: ignore[union-attr]
     assert all(sent <= (figure(row, "least-traffic") or 0) for row in fastest)
+
+
+def pipeline_of(name: str) -> Preset:
+    preset = mesh_preset(name)
+    assert preset is not None
+    return preset
+
+
+def test_a_step_of_other_micro_batches_is_another_one() -> None:
+    names = ("pipeline2", "pipeline2-microbatches.2", "pipeline2-microbatches.4")
+    assert len({layout_key(pipeline_of(name), 2) for name in names}) == len(names)
+
+
+@pytest.mark.slow
+def test_other_micro_batches_of_a_pipeline_have_estimates_of_their_own() -> None:
+    task, topology = Task(tiny_config(), "tpu"), load_topology("v5e:1x2")
+    request = SearchRequest(goal="tokens-per-second", kept=list(EACH_SETTING), minutes=10)
+    rows = Search(task, topology, request).rows([pipeline_of("pipeline2")])
+    pipelines = [row for row in rows if row.pipeline]
+    assert len(pipelines) > 1
+    for row in pipelines:
+        alone = estimate_row(task, pipeline_of(row.preset), 2, topology)
+        assert row.cost and alone.cost and row.cost.peak_bytes == alone.cost.peak_bytes
+        assert row.step_seconds == alone.step_seconds
 
 
 def candidate(
