@@ -22,7 +22,7 @@ def trip_count(loop: Any) -> int | None:
         return None
     position = ir.BlockArgument(counter).arg_number
     added = owner_of(last_of(body).operands[position])
-    if added is None or added.name != "stablehlo.add":
+    if added is None or added.name != "stablehlo.add" or body.arguments[position] not in list(added.operands):
         return None
     first, last = _constant(loop.operands[position], loop), _constant(limit, loop)
     steps = [step for value in added.operands if (step := _constant(value, loop)) is not None]

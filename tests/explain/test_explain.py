@@ -137,6 +137,18 @@ def test_a_collective_in_a_loop_of_unknown_length_has_no_count() -> None:
     assert any(each.count is None for each in found.collectives)
 
 
+def test_a_counter_that_is_computed_from_another_value_tells_no_count() -> None:
+    def program(x: jax.Array, w: jax.Array) -> tuple[int, int, jax.Array]:
+        def body(carry: tuple[int, int, jax.Array]) -> tuple[int, int, jax.Array]:
+            _, other, value = carry
+            return other + 1, other + 5, jnp.tanh(value @ w)
+
+        return jax.lax.while_loop(lambda carry: carry[0] < 10, body, (0, 0, x))
+
+    found = explained(program, ((8, 16), P("data", "model")), ((16, 16), P("model")))
+    assert any(each.kind == "all-reduce" and each.count is None for each in found.collectives), "it is 4, not 10"
+
+
 def asked(*spec: Any) -> Callable[[jax.Array], jax.Array]:
     """A program that constrains its argument."""
     return lambda x: jax.lax.with_sharding_constraint(x, P(*spec))
