@@ -147,7 +147,8 @@ def _conflicts(chains: Chains, transfers: Sequence[Transfer], index: int) -> Ite
     graph = chains.graph
     for conflict in conflicts(graph, index):
         sides = (index, conflict.other)
-        moved = [each for each in transfers if each.consumer == conflict.operation and each.moved in sides]
+        there = [each for each in transfers if each.consumer == conflict.operation and each.kind != UNKNOWN]
+        moved = [each for each in there if each.moved in sides]
         became = "".join(f"; {_in_words(graph, each)}" for each in moved[:1])
         yield Link(
             dim=conflict.dim,

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.explain import passes
 from shardtui.engine.explain.explain import explain
-from shardtui.engine.explain.explanation import ValueOrigin, by_flow
+from shardtui.engine.explain.explanation import UNKNOWN, ValueOrigin, by_flow
 
 from .small_programs import COLUMNS, FLOAT, ROWS, Layout, compiled, explained, lower, value
 
@@ -147,6 +147,13 @@ def test_a_counter_that_is_computed_from_another_value_tells_no_count() -> None:
 
     found = explained(program, ((8, 16), P("data", "model")), ((16, 16), P("model")))
     assert any(each.kind == "all-reduce" and each.count is None for each in found.collectives), "it is 4, not 10"
+
+
+def test_a_conflict_names_the_collective_and_not_what_is_unknown() -> None:
+    found = explained(lambda x, y: x.reshape(128) + y, ((8, 16), P("data", "model")), ((128,), P("data")))
+    assert any(each.kind == UNKNOWN for each in found.collectives)
+    (conflict,) = [link for link in value(found, "x").origin if link.kind == "conflict"]
+    assert conflict.what.endswith("; there x goes through an all-gather over model, 128 B")
 
 
 def asked(*spec: Any) -> Callable[[jax.Array], jax.Array]:
