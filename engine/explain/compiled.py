@@ -55,7 +55,7 @@ def with_compiled(
     memory, values = program.memory_analysis(), list(_as_compiled(explanation, program))
     compiled = CompiledProgram(
         collectives=found,
-        differs=[*differences(explanation.collectives, found or ()), *_differing(values)],
+        differs=[*differences(explanation.collectives, found), *_differing(values)],
         rematerializations=[
             rematerialized(each, explanation) for each in rematerializations("\n".join(output), text) if known
         ],

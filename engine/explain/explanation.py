@@ -220,8 +220,11 @@ class Explained(Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-def differences(estimated: Sequence[CollectiveOrigin], found: Sequence[CollectiveInfo]) -> list[str]:
-    """Returns a line for each kind of collective and mesh axes whose compiled bytes differ from the estimate."""
+def differences(estimated: Sequence[CollectiveOrigin], found: Sequence[CollectiveInfo] | None) -> list[str]:
+    """Returns a line for each kind of collective and mesh axes whose compiled bytes differ from the estimate; none if
+    the compiled ones are unknown."""
+    if found is None:
+        return []
     before, after = by_flow(estimated), by_flow(found)
     return [
         f"{kind} over {formatting.over(axes)}: estimated {formatting.size(before.get((kind, axes), 0))}, "

@@ -107,7 +107,7 @@ def _with_compiled(task: Task, placement: Placement, found: Explanation) -> Expl
     memory = program.memory
     compiled = CompiledProgram(
         collectives=program.collectives,
-        differs=differences(found.collectives, program.collectives or ()),
+        differs=differences(found.collectives, program.collectives),
         rematerializations=[rematerialized(each, found) for each in inspected.rematerializations],
         argument_bytes=memory.arguments if memory else 0,
         output_bytes=memory.outputs if memory else 0,

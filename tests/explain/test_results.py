@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base import formatting
 from shardtui.engine.explain.compiled import with_compiled
@@ -60,6 +60,19 @@ def test_a_result_that_is_asked_for_otherwise_than_it_is_computed_names_the_resh
     assert [link.kind for link in third.origin if link.axis == "data"][-1] == "constraint"
     because = [reason for each in found.collectives for reason in each.because]
     assert "x comes as (data, –), and result[1] is asked for as (–, –) by out_shardings" in because
+
+
+@on_the_mesh
+def test_collectives_that_are_unknown_differ_from_no_estimate() -> None:
+    of_rows = jax.make_mesh((8,), ("rows",), axis_types=(AxisType.Auto,))
+
+    def program(x: jax.Array) -> jax.Array:
+        gathered = jax.lax.with_sharding_constraint(jnp.sin(x), P())
+        return jax.lax.with_sharding_constraint(gathered * 2, NamedSharding(of_rows, P("rows")))
+
+    found = explained(jax.jit(program), *arguments(((8, 16), P("data"))))
+    assert found.collectives and found.compiled, "it has two meshes"
+    assert (found.compiled.collectives, found.compiled.differs) == (None, [])
 
 
 @on_the_mesh
