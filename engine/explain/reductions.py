@@ -278,9 +278,13 @@ def _adder(value: Any, axes: set[Axis]) -> Any:
 
 def _is_sum(value: Any, axes: set[Axis]) -> bool:
     """Whether a value with one taker is a sum over these axes, or a part of one, or adds such sums."""
-    op = owner_of(value)
-    if op is None or _taker(value) is None:
-        return False
-    if op.name in (ADD, SLICE):
-        return all(_is_sum(each, axes) for each in op.operands)
-    return op.name == REDUCE and set(axes_in(op.attributes["reduction_axes"])) == axes
+    waiting = [value]
+    while waiting:
+        op = owner_of(value := waiting.pop())
+        if op is None or _taker(value) is None:
+            return False
+        if op.name in (ADD, SLICE):
+            waiting += op.operands
+        elif op.name != REDUCE or set(axes_in(op.attributes["reduction_axes"])) != axes:
+            return False
+    return True

@@ -84,25 +84,32 @@ class Resized(Partitioned):
         return math.prod(shape) % self.batch.prime == 0
 
     def _split_inside(self, value: Any) -> Split:
-        if value not in self._inside:
-            self._inside[value] = ([], [])  # of a value that a loop computes from itself
-            self._inside[value] = self._from_source(value)
-        return self._inside[value]
+        """As the largest of the values is from which it is computed, from the argument of the `shard_map` on."""
+        path = [value]
+        while path[-1] not in self._inside and (source := self._largest_source(path[-1])) is not None:
+            path.append(source)
+        found = self._inside.get(path[-1]) or self._split_first(path[-1])
+        self._inside.update(dict.fromkeys(path, found))
+        return found
 
-    def _from_source(self, value: Any) -> Split:
-        """As the largest operand is, from the argument of the `shard_map` on."""
+    def _largest_source(self, value: Any) -> Any:
+        """The largest operand of what computes a value, or what a loop or a call is given as this argument."""
         if (op := owner_of(value)) is not None:
-            tensors = [each for each in op.operands if isinstance(each.type, ir.RankedTensorType)]
-            largest = max(tensors, key=lambda each: math.prod(shape_of(each)), default=None)
-            return ([], []) if largest is None or op.name == SHARD_MAP else self._split_inside(largest)
-        parent, position = value.owner.owner.operation, ir.BlockArgument(value).arg_number
-        if parent.name == SHARD_MAP:
-            manual = axes_of_argument(parent, position, value.type.rank, is_manual=True)
-            dims = list(zip(shape_of(value), manual, strict=True))
-            of_batch = [axis for size, axes in dims if self._grows([size]) for axis in axes]
-            return of_batch, [axis for size, axes in dims if not self._grows([size]) for axis in axes]
+            values = () if op.name == SHARD_MAP else op.operands
+            tensors = (each for each in values if isinstance(each.type, ir.RankedTensorType))
+            return max(tensors, key=lambda each: math.prod(shape_of(each)), default=None)
+        parent = value.owner.owner.operation
         taker = parent if parent.name == "stablehlo.while" else self.call_of(parent)
-        return ([], []) if taker is None else self._split_inside(taker.operands[position])
+        return None if taker is None else taker.operands[ir.BlockArgument(value).arg_number]
+
+    def _split_first(self, value: Any) -> Split:
+        """Of a value without a source."""
+        if owner_of(value) is not None or (parent := value.owner.owner.operation).name != SHARD_MAP:
+            return [], []
+        manual = axes_of_argument(parent, ir.BlockArgument(value).arg_number, value.type.rank, is_manual=True)
+        dims = list(zip(shape_of(value), manual, strict=True))
+        of_batch = [axis for size, axes in dims if self._grows([size]) for axis in axes]
+        return of_batch, [axis for size, axes in dims if not self._grows([size]) for axis in axes]
 
 
 def resized(program: Partitioned, sizes: Mapping[str, int], batch: Batch) -> Resized:

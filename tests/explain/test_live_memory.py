@@ -1,6 +1,7 @@
 """The peak of small programs, to the byte, each with what follows from its code by hand."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from shardtui.engine.explain.live_memory import LiveMemory
 from shardtui.engine.explain.live_peak import live_peak
 from shardtui.engine.explain.partitioned import partition
+from shardtui.engine.explain.resized import Batch, resized
 
 from .small_programs import FLOAT, Layout, arguments
 
@@ -66,6 +68,18 @@ def test_values_are_held_until_they_are_read_for_the_last_time() -> None:
         return (total @ w) + (total @ (2 * w))
 
     assert peak(terms, X, W) == 5 * PART, "the last of the terms gives its memory to the sum; and the result's place"
+
+
+def test_a_program_of_many_operations_in_a_row_has_other_sizes() -> None:
+    def chain(x: jax.Array, w: jax.Array) -> jax.Array:
+        for _ in range(300):
+            x = jnp.tanh(x @ w)
+        return (x @ w[:, :1]).astype("bfloat16")
+
+    found = live(chain, ((512, 16), P("data")), ((16, 16), P()))
+    program = resized(found.program, {"data": 8, "model": 1}, Batch(1009, Fraction(1)))
+    with program.module.context:
+        assert max(found.resized(program).held) * 2 == max(found.held)
 
 
 def test_values_of_the_forward_pass_are_told_from_those_of_the_backward_pass() -> None:

@@ -48,8 +48,22 @@ def added(x: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
     return x @ a + x @ b
 
 
+def added_often(x: jax.Array, g: jax.Array) -> jax.Array:
+    total = x.T @ g
+    for _ in range(500):
+        total += x.T @ (g := -g)
+    return total
+
+
 def gradient_of(x: jax.Array, g: jax.Array) -> jax.Array:
     return x.T @ g
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("mesh")
+def test_a_sum_of_many_sums_is_one() -> None:
+    layouts = [((8, 16), P("data")), ((8, 32), P("data"))]
+    assert collectives(added_often, layouts, None, "v5e:2x4") == [("all-reduce", ("data",), 16 * 32 * 4)]
 
 
 @pytest.mark.usefixtures("mesh")
