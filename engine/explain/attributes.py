@@ -180,12 +180,13 @@ def axes_of_argument(shard_map: Any, index: int, rank: int, is_manual: bool) -> 
 
 
 def shardings(op: Any) -> list[Any]:
+    """Returns the sharding of each result. An operation without any may have one, too, as `jax.debug.print` does."""
     attributes = op.attributes
     if op.name == ASKS:
         return [attributes["sharding"]]
     for name in (SHARDING, "out_shardings"):
         if name in attributes:
-            return list(sdy.TensorShardingPerValueAttr(attributes[name]).shardings)
+            return list(sdy.TensorShardingPerValueAttr(attributes[name]).shardings)[: len(op.results)]
     return [None] * len(op.results)
 
 

@@ -156,6 +156,15 @@ def test_a_conflict_names_the_collective_and_not_what_is_unknown() -> None:
     assert conflict.what.endswith("; there x goes through an all-gather over model, 128 B")
 
 
+def test_a_print_is_one_of_what_it_prints() -> None:
+    def program(x: jax.Array) -> jax.Array:
+        jax.debug.print("{}", x)
+        return x * 2
+
+    (printed,) = explained(program, ROWS).collectives
+    assert (printed.kind, printed.axes, printed.source) == (UNKNOWN, ["data"], line_of(program, 1))
+
+
 def asked(*spec: Any) -> Callable[[jax.Array], jax.Array]:
     """A program that constrains its argument."""
     return lambda x: jax.lax.with_sharding_constraint(x, P(*spec))
