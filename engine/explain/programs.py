@@ -33,6 +33,8 @@ KERNELS = [DisabledSafetyCheck.custom_call("tpu_custom_call")]
 """What Pallas makes for TPUs, which jax promises to keep for no later version."""
 OTHER_MESH = "should match the aval mesh"
 """jax's words for an array on another mesh than the one that is set."""
+NOT_ELSEWHERE = (AttributeError, NotImplementedError, ValueError)
+"""jax's errors for a program that has operations of the devices that it is traced for."""
 EXPECTED = "return what jax.jit(f).lower(…) or .trace(…) gives, or a pair of jax.jit(f) and a tuple of its arguments"
 
 
@@ -153,7 +155,7 @@ def lowered_for(traced: Traced | None, platform: str) -> Lowered | None:
     """Lowers a program for another platform; None if there is none, or it has operations of the CPU."""
     try:
         return traced and traced.lower(lowering_platforms=(platform,))
-    except (AttributeError, NotImplementedError, ValueError):
+    except NOT_ELSEWHERE:
         return None
 
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import jax
 import msgspec
+from jax.stages import Traced
 
+from ..base.advice import first_line
 from ..base.user_error import UserError
 from ..models.task import Task, gradient_name
 from ..parallel.observed import Observed
@@ -22,6 +24,7 @@ from .compiled import rematerialized
 from .explain import explain
 from .explanation import CompiledProgram, Explained, Explanation, StepRequest, differences
 from .names import kept_names
+from .programs import NOT_ELSEWHERE
 
 LOWERED_FOR = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
 """jax's platform for lowering, by that of devices."""
@@ -63,14 +66,25 @@ def lowered(task: Task, placement: Placement) -> tuple[Any, str, list[str], Reas
     observed = Observed(names_only=True)
     with kept_names():
         traced = trace_step(task, placement, observed)
-        module = traced.lower(lowering_platforms=platforms(task, placement)).compiler_ir("stablehlo")
+        module = lowered_step(task, placement, traced)
     names = [array.names[0] for array in task.arrays]
     return module, placement.preset.name, names, _reasons(task, placement, observed)
 
 
-def platforms(task: Task, placement: Placement) -> tuple[str, ...] | None:
-    simulated = placement.mesh.devices.flat[0].platform != task.platform
-    return (LOWERED_FOR[task.platform],) if simulated else None
+def lowered_step(task: Task, placement: Placement, traced: Traced) -> Any:
+    """Returns the module of a step for the task's platform. Raises UserError if it is for no other devices than here,
+    as what calls back to Python is."""
+    is_simulated = placement.mesh.devices.flat[0].platform != task.platform
+    platforms = (LOWERED_FOR[task.platform],) if is_simulated else None
+    try:
+        return traced.lower(lowering_platforms=platforms).compiler_ir("stablehlo")
+    except NOT_ELSEWHERE as error:
+        if not is_simulated:
+            raise
+        raise UserError(
+            f"the step cannot be lowered for a {task.platform} that is not here: {first_line(str(error))}: leave out "
+            "what calls back to Python, such as jax.debug.print"
+        ) from error
 
 
 def _reasons(task: Task, placement: Placement, observed: Observed) -> Reasons:

@@ -21,7 +21,7 @@ from ..explain.live_peak import live_peak
 from ..explain.partitioned import Partitioned, partition
 from ..explain.reductions import reductions_on
 from ..explain.resized import Batch, resized
-from ..explain.step import platforms
+from ..explain.step import lowered_step
 from ..explain.transfers import Transfer, moving, read_transfers
 from ..explain.work import Products
 from ..hlo.step_cost import StepCost, Work, timed
@@ -56,10 +56,9 @@ class StepTrace:
 
     @cached_property
     def _program(self) -> Partitioned:
-        """The step as the partitioner's own passes leave it. Raises UserError if jaxlib lacks the passes."""
-        return partition(
-            self._traced.lower(lowering_platforms=platforms(self._task, self._placement)).compiler_ir("stablehlo")
-        )
+        """The step as the partitioner's own passes leave it. Raises UserError if jaxlib lacks the passes, or the step
+        is for no other devices than here."""
+        return partition(lowered_step(self._task, self._placement, self._traced))
 
     @cached_property
     def _live(self) -> LiveMemory:

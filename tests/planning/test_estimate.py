@@ -26,6 +26,7 @@ from shardtui.engine.planning.step_trace import StepTrace, arguments, traced_cos
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_program, trace_step
 from shardtui.engine.spec.config import RunConfig, UserModel
+from shardtui.engine.spec.model_choice import user_model
 from shardtui.engine.spec.preset import Indivisible, Preset
 from shardtui.engine.spec.preset_reader import load_preset, mesh_preset, parse_preset
 from shardtui.engine.spec.preset_writer import preset_text
@@ -36,7 +37,7 @@ from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.state import board_rows
 from shardtui.tui.state.recommendation import recommendation
 
-from ..conftest import BATCHES, WIDE, built_in_task, tiny_config
+from ..conftest import BATCHES, LEAST_MODEL, WIDE, built_in_task, tiny_config
 from ..models.families import FAMILIES
 from ..programs import KINDS
 
@@ -143,6 +144,17 @@ def test_a_trace_takes_few_devices_and_what_cannot_be_traced_says_why() -> None:
     assert (many.estimate, many.verdict, many.problems, many.no_estimate) == (None, "not known", [], why)
     assert board_rows.all_caveats([many]) == [f"data4-seq16: no estimate: {why}"]
     assert plan_report(Board(model="m", topology="v5p:4x4x4", rows=[many])).rows[0].no_estimate == why
+
+
+def test_a_step_that_prints_is_traced_for_what_is_here_and_else_says_why_not(tmp_path: Path) -> None:
+    source = Path(LEAST_MODEL.rpartition(":")[0]).read_text()
+    (tmp_path / "model.py").write_text(source.replace("return", 'jax.debug.print("{}", tokens[0])\n        return'))
+    config = tiny_config(model=user_model(f"{tmp_path}/model.py:LeastModel")[0])
+    assert estimate_row(Task(config, "cpu"), load_preset("dp"), 8, None).estimate
+    row = estimate_row(Task(config, "tpu"), load_preset("dp"), 8, load_topology("v5e:2x4"))
+    assert (row.estimate, row.problems) == (None, [])
+    assert row.no_estimate.startswith("the step cannot be lowered for a tpu that is not here: ")
+    assert row.no_estimate.endswith("leave out what calls back to Python, such as jax.debug.print")
 
 
 def work(task: Task, name: str) -> float:
