@@ -161,6 +161,18 @@ def test_arrays_that_a_function_captures_are_listed_whole() -> None:
 
 
 @pytest.mark.usefixtures("mesh")
+def test_a_complex_array_that_the_function_uses_is_captured_once_as_others_are() -> None:
+    table = np.arange(128).reshape(8, 16) * 1j
+
+    def program(x: jax.Array) -> jax.Array:
+        return (x * table).imag + (table - x * 1j * np.full((8, 16), 2j)).real
+
+    found = explained(program, ((8, 16), P("data")))
+    captured = [(each.name, each.shape, each.dtype) for each in found.values if each.role == "captured"]
+    assert captured == [("captured[0]", [8, 16], "complex<f32>")]
+
+
+@pytest.mark.usefixtures("mesh")
 def test_values_of_one_device_are_said_to_be_there_and_found_by_the_shape_of_a_warning() -> None:
     shapes = [jax.ShapeDtypeStruct((64, 32), "float32"), jax.ShapeDtypeStruct((8, 128), "float32")]
 
