@@ -42,7 +42,7 @@ class Products:
             return 2 * elements(out) * math.prod(shape_of(right)) / features
         batch = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"]).lhs_batching_dimensions
         parts = program.part(left, program.layout(left))
-        once = math.prod(parts[dim] for dim in batch)  # [b, m, k] · [b, k, n]
+        once = math.prod(parts[dim] for dim in batch) or 1  # [b, m, k] · [b, k, n], perhaps of no batches
         return 2 * math.sqrt(elements(left) * elements(right) * elements(out) / once)
 
 

@@ -14,6 +14,7 @@ from shardtui.engine.explain.live_memory import LiveMemory
 from shardtui.engine.explain.live_peak import live_peak
 from shardtui.engine.explain.partitioned import partition
 from shardtui.engine.explain.resized import Batch, resized
+from shardtui.engine.explain.work import Products
 
 from .small_programs import FLOAT, Layout, arguments
 
@@ -68,6 +69,12 @@ def test_values_are_held_until_they_are_read_for_the_last_time() -> None:
         return (total @ w) + (total @ (2 * w))
 
     assert peak(terms, X, W) == 5 * PART, "the last of the terms gives its memory to the sum; and the result's place"
+
+
+def test_a_product_of_no_batches_takes_no_flops() -> None:
+    program = live(lambda x, w: jnp.einsum("bij,bjk->bik", x, w), ((0, 8, 16), P()), ((0, 16, 32), P())).program
+    with program.module.context:
+        assert Products(program, {}, 1.0).flops(program) == 0
 
 
 def test_a_program_of_many_operations_in_a_row_has_other_sizes() -> None:
