@@ -70,7 +70,7 @@ class Chains:
     def links(self, tensor: int, axis: Axis) -> list[Link]:
         """Returns the chain of a mesh axis that splits a tensor."""
         dim = self.graph.tensors[tensor].dim_of(axis) or 0
-        links, last = [], tensor
+        links: list[Link] = []
         steps = list(self.steps(tensor, axis))
         for source, group in groupby(steps, lambda step: self.graph.operations[step.operation].place.source):
             shown = max(group, key=self._weight)
@@ -80,7 +80,9 @@ class Chains:
         last = steps[-1].tensor if steps else tensor
         if len(links) > MOST_LINKS:
             half, left_out = MOST_LINKS // 2, len(links) - MOST_LINKS
-            gap = Link(dim=dim, axis=axis, kind="operand", what=f"{left_out} more operations", source="")
+            gap = Link(
+                dim=dim, axis=axis, kind="operand", what=f"{left_out} more operation{'s' * (left_out > 1)}", source=""
+            )
             links = [*links[:half], gap, *links[-half:]]
         if end := self.end(last, axis):
             to = self._label(end.tensor, tensor)

@@ -48,6 +48,19 @@ def test_a_constraint_reaches_back_and_names_its_line() -> None:
     assert (end.kind, end.what, end.source) == ("constraint", "constraint to (–, model)", line_of(program, 2))
 
 
+@pytest.mark.parametrize(("pairs", "gap"), [(12, "1 more operation"), (13, "3 more operations")])
+def test_the_middle_of_a_long_chain_is_left_out(pairs: int, gap: str) -> None:
+    def program(x: jax.Array) -> jax.Array:
+        x = jnp.tanh(x)
+        for _ in range(pairs):
+            x = jnp.sin(x)
+            x = jnp.cos(x)
+        return checkpoint_name(x, "last")
+
+    links = [what for _, what in chain(value(explained(program, ROWS), "last"), "data")]
+    assert (len(links), links[12], links[-1]) == (24 + 2, gap, "argument x")
+
+
 @jax.custom_vjp
 def doubled(x: jax.Array) -> jax.Array:
     return x * 2
