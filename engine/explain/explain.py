@@ -54,8 +54,9 @@ def explain(
         transfers = list(read_transfers(partitioned, reductions))
         spread(graph)
         memory = memory_transfers(partitioned)
-    for tensor, name in zip(graph.arguments, names, strict=False):
-        graph.tensors[tensor].names = [name]
+    given = (graph.tensors[index] for index in graph.arguments)
+    for tensor, name in zip((tensor for tensor in given if not tensor.is_token), names, strict=False):
+        tensor.names = [name]
     chosen = _chosen(graph, with_results)
     chains = Chains(graph, reasons or {}, _labels(chosen))
     return Explanation(
@@ -69,7 +70,8 @@ def explain(
 
 def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
     """The values to explain, with a name: arguments, named values, the last value of each line, results."""
-    chosen = {index: graph.tensors[index].names[0] for index in (*graph.arguments, *graph.captured)}
+    given = (*graph.arguments, *graph.captured)
+    chosen = {index: graph.tensors[index].names[0] for index in given if not graph.tensors[index].is_token}
     last: dict[tuple[str, bool], Operation] = {}
     inner: dict[int, str] = {}
     for operation in graph.operations:
@@ -83,7 +85,8 @@ def _chosen(graph: Graph, with_results: bool) -> list[tuple[int, str]]:
         name = formatting.op(op.place.op_name).rstrip(":") or word(op)
         inner = {index: name for index in op.results if graph.tensors[index].shape} | inner
     chosen |= {index: inner[index] for index in sorted(inner) if index not in chosen}
-    results = list(zip(graph.results, graph.result_names, strict=True)) if with_results else []
+    every = zip(graph.results, graph.result_names, strict=True) if with_results else ()
+    results = [(index, name) for index, name in every if not graph.tensors[index].is_token]
     most = max(len(graph.arguments) + len(graph.captured), MOST_VALUES - len(results))
     return [*list(chosen.items())[:most], *results]
 

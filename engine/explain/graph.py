@@ -179,6 +179,11 @@ class Tensor:
     given: list[Axis] = field(default_factory=list)
     """Of an argument or a result: the axes that the sharding given for it has, as `in_shardings` or `out_shardings`."""
 
+    @property
+    def is_token(self) -> bool:
+        """Whether it only orders effects, such as ordered prints."""
+        return self.dtype == "!stablehlo.token"
+
     def dim_of(self, axis: Axis) -> int | None:
         return next((dim for dim, axes in enumerate(self.axes) if axis in axes), None)
 

@@ -62,6 +62,16 @@ def test_a_result_that_is_asked_for_otherwise_than_it_is_computed_names_the_resh
     assert "x comes as (data, –), and result[1] is asked for as (–, –) by out_shardings" in because
 
 
+def test_tokens_that_order_prints_are_no_values() -> None:
+    def program(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        jax.debug.print("{}", x.sum(), ordered=True)
+        return x * 2, x
+
+    found = explained(jax.jit(program), jax.ShapeDtypeStruct((8,), "float32"))
+    assert [each.name for each in found.values if each.role == "argument"] == ["x"]
+    assert list(results(found)) == ["result[0]", "result[1]"]
+
+
 @on_the_mesh
 def test_collectives_that_are_unknown_differ_from_no_estimate() -> None:
     of_rows = jax.make_mesh((8,), ("rows",), axis_types=(AxisType.Auto,))
