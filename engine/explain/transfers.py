@@ -45,11 +45,12 @@ class Transfer:
     moved: int | None
     producer: int | None
     consumer: int | None
-    position: int
-    before: list[list[Axis]]
-    """For each dim the mesh axes that split the tensor, and `after` the result; empty if the code calls it."""
-    after: list[list[Axis]]
-    written: bool
+    position: int = 0
+    before: Sequence[list[Axis]] = ()
+    """For each dim the mesh axes that split the tensor, and `after` the result; empty unless the passes insert it."""
+    after: Sequence[list[Axis]] = ()
+    written: bool = False
+    """Whether the code calls it."""
     kept: Sequence[Axis] = ()
     """The axes over which each device takes only its own part of an all-reduced sum."""
     why: str = ""
@@ -78,7 +79,7 @@ def moving(program: Partitioned) -> list[tuple[Any, int | None]]:
 class _TransferReader:
     def __init__(self, program: Partitioned, reductions: Reductions | None) -> None:
         self._program, self._graph, self._places = program, program.graph, Places()
-        self._reductions, self._passes = reductions, Reductions(program, None)
+        self._reductions = reductions
         self._moves: dict[tuple[Any, ...], Any] = {}
         self._first: dict[Any, Any] = {}
         """The result of a collective to the result of the first like it."""
@@ -112,19 +113,22 @@ class _TransferReader:
         return first != op.results[0]
 
     def _inserted(self, op: Any, times: int | None) -> Iterator[Transfer]:
+        reductions = self._reductions
+        if reductions and op.name == GATHER and reductions.is_unneeded(op):
+            return
         kind, attribute = INSERTED[op.name]
         value = op.operands[0]
         before, after = self._program.layout(value), self._program.layout(op.results[0])
         axes = axes_in(op.attributes[attribute]) if attribute else self._changed(op)
         local = self._program.bytes(value, after)
-        each = local * self._graph.parts(axes) if op.name == "sdy.reduce_scatter" else local
+        size = local * self._graph.parts(axes) if op.name == "sdy.reduce_scatter" else local
         consumer, position = self._program.consumer(op.results[0])
         moved = self._program.tensor_of(value)
         found = Transfer(
             kind=kind,
             axes=axes,
             count=times,
-            bytes_each=each,
+            bytes_each=size,
             source=self._places.of(op.location).source,
             moved=moved,
             producer=None if moved is None else self._graph.tensors[moved].operation,
@@ -132,15 +136,14 @@ class _TransferReader:
             position=position,
             before=before,
             after=after,
-            written=False,
-            kept=self._passes.kept(op) if op.name == REDUCE and not self._reductions else (),
+            kept=Reductions(self._program, None).kept(op) if op.name == REDUCE and not reductions else (),
         )
-        if self._reductions and op.name == GATHER and self._reductions.is_unneeded(op):
-            return
-        exchange = Exchange(kind, axes, each, "")
-        reductions = self._reductions if op.name == REDUCE else None
-        for each in reductions.of(op, exchange) if reductions else inserted(self._program, op, exchange):
-            for part in self._reductions.moved(op, each) if self._reductions else [each]:
+        exchange = Exchange(kind, axes, size, "")
+        made = (
+            reductions.of(op, exchange) if reductions and op.name == REDUCE else inserted(self._program, op, exchange)
+        )
+        for each in made:
+            for part in reductions.moved(op, each) if reductions else [each]:
                 if part.bytes or part.kind == UNKNOWN:
                     yield replace(found, kind=part.kind, axes=part.axes, bytes_each=part.bytes, why=part.why)
 
@@ -155,10 +158,6 @@ class _TransferReader:
             moved=self._program.tensor_of(op.operands[0]) if op.operands else None,
             producer=index,
             consumer=index,
-            position=0,
-            before=[],
-            after=[],
-            written=False,
             why=found.why,
         )
 
@@ -176,8 +175,6 @@ class _TransferReader:
             producer=tag(op),
             consumer=consumer,
             position=position,
-            before=[],
-            after=[],
             written=True,
         )
 
