@@ -12,7 +12,7 @@ from ..spec.topology import Topology
 from .chains import Chains, Reasons
 from .collective_reasons import collective_reasons
 from .explanation import UNKNOWN, CollectiveOrigin, Explanation, Link, ValueOrigin, ValueRole
-from .graph import ASKS, RETURN, TRIVIAL, Axis, Graph, Operation, Seat, Tensor, bytes_of, layout, name_of, word
+from .graph import ASKS, RETURN, TRIVIAL, Axis, Graph, Operation, Seat, bytes_of, layout, name_of, word
 from .memories import memory_transfers, moves_to_host, spread
 from .partitioned import partition
 from .reductions import reductions_on
@@ -217,43 +217,37 @@ def conflicts(graph: Graph, index: int) -> list[Conflict]:
 
 def _at(graph: Graph, operation: int, index: int) -> Iterator[Conflict]:
     op = graph.operations[operation]
-    seats = op.seats
-    own = next((seat for seat in seats if seat.tensor == index), None)
+    own = next((seat for seat in op.seats if seat.tensor == index), None)
     if own is None:
         return
     for dim, factors in enumerate(own.factors):
-        for other in seats:
-            for axis in _axes_of(graph.tensors[other.tensor], other, factors):
+        for other in op.seats:
+            for axis in _axes_of(graph, other, factors):
                 if other.tensor != index and axis not in graph.tensors[index].axes[dim]:
-                    why = _why(graph, op, graph.tensors[index], dim, axis, seats)
+                    why = _why(graph, op, own, dim, axis)
                     what = (
                         f"{other.role} of the {word(op)}, {name_of(graph, other.tensor)}, is split over {axis}: {why}"
                     )
                     yield Conflict(dim, axis, operation, other.tensor, what)
 
 
-def _axes_of(tensor: Tensor, seat: Seat, factors: list[int]) -> Iterator[Axis]:
-    for dim, its in enumerate(seat.factors):
+def _axes_of(graph: Graph, seat: Seat, factors: list[int]) -> Iterator[Axis]:
+    for axes, its in zip(graph.tensors[seat.tensor].axes, seat.factors, strict=True):
         if set(its) & set(factors):
-            yield from tensor.axes[dim]
+            yield from axes
 
 
-def _why(graph: Graph, op: Operation, own: Tensor, dim: int, axis: Axis, seats: list[Seat]) -> str:
-    taken = own.dim_of(axis)
+def _why(graph: Graph, op: Operation, own: Seat, dim: int, axis: Axis) -> str:
+    tensor = graph.tensors[own.tensor]
+    taken = tensor.dim_of(axis)
     if taken is not None:
         return f"{axis} already splits dim {taken} here"
-    parts = graph.parts([*own.axes[dim], axis])
-    if own.shape[dim] % parts:
-        return f"{own.shape[dim]} does not divide by {parts}"
-    seat = next(seat for seat in seats if graph.tensors[seat.tensor] is own)
-    if op.rule and set(seat.factors[dim]) & op.rule.whole:
+    parts = graph.parts([*tensor.axes[dim], axis])
+    if tensor.shape[dim] % parts:
+        return f"{tensor.shape[dim]} does not divide by {parts}"
+    if op.rule and set(own.factors[dim]) & op.rule.whole:
         return f"the {word(op)} needs this dim whole"
-    rivals = {
-        rival
-        for other in seats
-        for rival in _axes_of(graph.tensors[other.tensor], other, seat.factors[dim])
-        if rival != axis
-    }
+    rivals = {rival for other in op.seats for rival in _axes_of(graph, other, own.factors[dim]) if rival != axis}
     if rivals:
         return f"another of its values splits this dim over {', '.join(sorted(rivals))}"
     if op.name == ASKS:
