@@ -14,7 +14,6 @@ from typing import Any
 from jaxlib.mlir import ir
 
 from ..hlo.device_groups import axes_of
-from .explanation import UNKNOWN
 from .graph import CUSTOM_CALL, Axis, Rule, word
 from .partitioned import Partitioned, shape_of, tag
 from .reshards import (
@@ -31,6 +30,7 @@ from .reshards import (
     is_unsplit,
     is_whole,
     maker_of,
+    unknown,
 )
 from .windows import Window, roll_of, windows_of
 
@@ -43,8 +43,10 @@ LOCAL_CALLS = re.compile(
     r"LuDecomposition$|ApproxTopK|mhlo\.|chlo\.|CustomSPMDPartitioning$|xla\.sdy)"
 )
 """Custom calls that compute on one device."""
-ON_PARTS = {KERNEL: "a Pallas kernel, whose operands are split outside it"}
-ON_PARTS |= {"callback": "a callback, whose operands go to one device"}
+ON_PARTS = {
+    KERNEL: "a Pallas kernel, whose operands are split outside it",
+    "callback": "a callback, whose operands go to one device",
+}
 """Words in the names of calls that are known only without split operands."""
 COMMUNICATES = '"has_communication":true'
 
@@ -68,15 +70,15 @@ class _Exchanges:
         op, split = self._op, axes_of_layouts([*self._given, *self._made])
         rule = self._program.rule(op)
         if op.name == CUSTOM_CALL and (why := self._call_is_unknown()):
-            yield self._unknown(split, why)
+            yield unknown(split, why)
         elif not split or WITHOUT_DATA.fullmatch(op.name) or self._is_there():
             return
         elif op.name == FFT:
-            yield self._unknown(split, "the fft of whole dims: versions of XLA differ in whether they gather it")
+            yield unknown(split, "the fft of whole dims: versions of XLA differ in whether they gather it")
         elif is_unsplit(self._program, op) or (rule is None and op.name == CUSTOM_CALL and any(map(any, self._given))):
             yield from self._gathered(self._given)
         elif rule is None:
-            yield self._unknown(split, f"the {self._word}: how it is split is not in the program")
+            yield unknown(split, f"the {self._word}: how it is split is not in the program")
         else:
             yield from self._by_rule(rule)
 
@@ -96,7 +98,7 @@ class _Exchanges:
         if any(map(program.is_alone, op.operands)):
             gathered = [axis for axis in axes_of_layouts(self._given) if axis not in axes_of_layouts(self._made)]
             if gathered:
-                yield self._unknown(gathered, f"the {self._word} takes a value that only one device has")
+                yield unknown(gathered, f"the {self._word} takes a value that only one device has")
 
     def _is_there(self) -> bool:
         """Whether every device has the whole operand: `inserted` has gathered it."""
@@ -104,9 +106,6 @@ class _Exchanges:
         if is_whole(program, op) and any(map(program.is_gathered, op.operands)):
             return True
         return bool(op.operands) and is_from_whole(program, maker_of(program, op.operands[0]))
-
-    def _unknown(self, axes: Sequence[Axis], why: str) -> Exchange:
-        return Exchange(UNKNOWN, list(axes), 0, why)
 
     def _call_is_unknown(self) -> str:
         """Why a custom call may communicate; empty if it does not, apart from its operands."""
@@ -152,7 +151,7 @@ class _Exchanges:
             yield from self._moved(moved)
         if op.name == CUSTOM_CALL and target(op) == PARTITIONED_BY_CODE:
             why = f"the custom call {target(op)}: its partition may call collectives of its own"
-            yield self._unknown(axes_of_layouts(self._given), why)
+            yield unknown(axes_of_layouts(self._given), why)
 
     def _reduced(self, axes: list[Axis]) -> Iterator[Exchange]:
         """A reduction by a function that no all-reduce has: each device gathers the results of all and reduces them."""
@@ -162,7 +161,7 @@ class _Exchanges:
             for value, layout in zip(op.results, self._made, strict=True):
                 yield Exchange("all-gather", axes, self._program.bytes(value, layout) * parts, why)
         elif not self._program.is_reduced(op, axes):
-            yield self._unknown(axes, f"the {self._word} sums over a split dim, and the passes insert no all-reduce")
+            yield unknown(axes, f"the {self._word} sums over a split dim, and the passes insert no all-reduce")
 
     def _axes_along(self, rule: Rule, chosen: set[int]) -> list[Axis]:
         """The axes that split a dim of an operand or a result along one of these factors."""
@@ -179,7 +178,7 @@ class _Exchanges:
         elif op.name == "stablehlo.slice" and all(roll_of(use.owner.operation) for use in op.results[0].uses):
             return  # part of a roll
         elif not windows or (roll and program.is_moved(roll[0])):
-            yield self._unknown(axes, why)
+            yield unknown(axes, why)
         for dim, window in windows.items():
             yield from self._slid(roll[0] if roll else op.operands[0], dim, window, why)
 
@@ -206,7 +205,7 @@ class _Exchanges:
             return
         sent = window.sent(*sizes, count)
         if len(axes) > 1 and not window.is_ring and any(abs(distance) > 1 for distance in sent):
-            yield self._unknown(axes, f"{why}, from more than its neighbors")
+            yield unknown(axes, f"{why}, from more than its neighbors")
             return
         for distance, rows in sent.items():
             pairs = [

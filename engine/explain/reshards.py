@@ -40,6 +40,10 @@ class Exchange(NamedTuple):
     why: str
 
 
+def unknown(axes: list[Axis], why: str) -> Exchange:
+    return Exchange(UNKNOWN, axes, 0, why)
+
+
 def gathers(
     program: Partitioned, value: Any, before: Sequence[list[Axis]], after: list[list[Axis]], why: str = ""
 ) -> Iterator[Exchange]:
@@ -69,10 +73,10 @@ def inserted(program: Partitioned, op: Any, found: Exchange) -> Iterator[Exchang
     elif maker is not None and (is_from_whole(program, maker) or _made_whole(program, value, found.axes)):
         return
     elif taker is not None and _looks_up(program, taker, position, found.axes):
-        yield Exchange(UNKNOWN, found.axes, 0, f"the {taker.name.rpartition('.')[2]} looks up along a split dim")
+        yield unknown(found.axes, f"the {taker.name.rpartition('.')[2]} looks up along a split dim")
     else:
         if why := _other_way(program, op, taker):
-            yield Exchange(UNKNOWN, found.axes, 0, why)
+            yield unknown(found.axes, why)
         if not is_made(maker):
             yield from gathers(program, value, before, after) if found.kind == "all-gather" else [found]
 
@@ -87,11 +91,11 @@ def _summed(program: Partitioned, op: Any, maker: Any, found: Exchange) -> Itera
     if alone := [axis for axis in found.axes if sum(axis in axes for axes in sides) == 1 < len(sides)]:
         over = " × ".join(alone)
         why = f"of a product, one operand is whole where {over} splits the other: the compiler may gather that"
-        yield Exchange(UNKNOWN, alone, 0, why)
+        yield unknown(alone, why)
     is_cut = any(use.owner.operation.name == "sdy.all_slice" for use in op.results[0].uses)
     if sides and is_cut and _unused(program, maker):
         why = "a sum of which each device takes a part: the compiler may sum a part alone"
-        yield Exchange(UNKNOWN, found.axes, 0, why)
+        yield unknown(found.axes, why)
 
 
 def _by_dim(program: Partitioned, maker: Any, axes: list[Axis]) -> list[list[Axis]]:
