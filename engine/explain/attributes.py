@@ -126,12 +126,10 @@ def each_of(main: Any, values: Sequence[Any], name: str) -> list[Any]:
     return list(attribute_of(main, name) or [{}] * len(values))
 
 
-def of_results(op: Any, name: str, count: int) -> list[Any]:
-    """An attribute that has one entry per result, or, for an operation of one result, is the entry."""
-    found = attribute_of(op, name)
-    if found is None:
-        return [None] * count
-    return list(ir.ArrayAttr(found)) if isinstance(found, ir.ArrayAttr) else [found] * count
+def origins_of(op: Any) -> list[Any]:
+    """The origins of each result: an array of them, or, for an operation of one result, those of that one."""
+    found = attribute_of(op, ORIGINS)
+    return list(found) if isinstance(found, ir.ArrayAttr) else [found] * len(op.results)
 
 
 def origins_in(origins: Any) -> dict[Axis, str]:

@@ -31,7 +31,7 @@ def spread(graph: Graph) -> None:
                 operation = graph.operations[tensor.operation]
                 sources = [operation.operands[KEEPS[operation.name]]] if operation.name in KEEPS else []
             kinds = {graph.tensors[each].memory for each in sources} - {"", DEVICE}
-            tensor.memory = tensor.memory or next(iter(sorted(kinds)), "")
+            tensor.memory = tensor.memory or min(kinds, default="")
     for tensor in graph.tensors:
         tensor.memory = tensor.memory or DEVICE
 

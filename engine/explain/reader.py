@@ -27,8 +27,8 @@ from .attributes import (
     main_of,
     memory_of,
     mesh_of,
-    of_results,
     origins_in,
+    origins_of,
     rule_in,
     shardings,
     string,
@@ -146,7 +146,7 @@ class _Reader:
         op.attributes[TAG] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index)
         for position, tensor in enumerate(operands):
             self.graph.tensors[tensor].uses.append((index, position))
-        asked = of_results(op, ORIGINS, len(op.results))
+        asked = origins_of(op)
         for position, (value, sharding) in enumerate(zip(op.results, shardings(op), strict=True)):
             tensor = self._tensor(value, sharding)
             tensor.operation, tensor.result, tensor.asked = index, position, origins_in(asked[position])

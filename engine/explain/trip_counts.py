@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from .attributes import last_of, owner_of
+from .attributes import CONSTANTS, last_of, owner_of
 
 
 def trip_count(loop: Any) -> int | None:
@@ -40,7 +40,7 @@ def _constant(value: Any, loop: Any) -> int | None:
         body = loop.regions[1].blocks[0]
         kept = last_of(body).operands[position] == body.arguments[position]
         owner = started if kept else None
-    if owner is None or owner.name not in ("stablehlo.constant", "sdy.constant"):
+    if owner is None or owner.name not in CONSTANTS:
         return None
     try:
         return int(ir.DenseIntElementsAttr(owner.attributes["value"])[0])
