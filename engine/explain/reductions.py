@@ -18,6 +18,7 @@ from .kernel_layouts import LANES, SUBLANES
 from .lookups import LOOKUP, LOOKUPS
 from .partitioned import Partitioned
 from .reshards import Exchange, gathers, is_sum, is_uniform, maker_of
+from .windows import REDUCE_WINDOW, in_blocks
 
 REDUCE, SLICE, GATHER, ADD = "sdy.all_reduce", "sdy.all_slice", "sdy.all_gather", "stablehlo.add"
 TRANSPOSE = "stablehlo.transpose"
@@ -100,6 +101,11 @@ class Reductions:
     def moved(self, op: Any, found: Exchange) -> Iterable[Exchange]:
         """Returns what the compiler has in place of one of the collectives that the inserted `op` becomes."""
         return self._looked_up(op, found) if found.kind == UNKNOWN else [self._gathered(op.results[0], found)]
+
+    def cumulated(self, op: Any, found: Exchange) -> Exchange:
+        """Returns what an operation exchanges by itself: of sums up to each element, TPUs those of blocks."""
+        is_cumulative = self.is_tpu and op.name == REDUCE_WINDOW and found.kind == "all-gather"
+        return found._replace(bytes=in_blocks(self._program, op, found.bytes)) if is_cumulative else found
 
     def _gathered(self, value: Any, found: Exchange) -> Exchange:
         """A gather, for TPUs of bfloat16 if a float32 value is read only as that, or the all-reduce in its place."""

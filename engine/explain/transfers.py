@@ -94,7 +94,9 @@ class _TransferReader:
             elif op.name == CUSTOM_CALL and target(op) == RAGGED_EXCHANGE:
                 yield self._called(op, RAGGED_EXCHANGE.replace("_", "-"), times)
             else:
-                yield from (self._exchanged(op, each, times) for each in exchanges(self._program, op))
+                for each in exchanges(self._program, op):
+                    found = self._reductions.cumulated(op, each) if self._reductions else each
+                    yield self._exchanged(op, found, times)
 
     def _is_repeated(self, op: Any) -> bool:
         """Whether another collective has moved the same value alike: the compiler merges the two. The TPU's also

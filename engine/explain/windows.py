@@ -6,7 +6,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from .attributes import owner_of
-from .partitioned import shape_of
+from .partitioned import Partitioned, shape_of
+
+REDUCE_WINDOW = "stablehlo.reduce_window"
+BLOCK = 128
+"""Elements that the TPU's compiler adds up first in a sum up to each element (`ReduceWindowRewriter`)."""
 
 
 class Window(NamedTuple):
@@ -70,7 +74,7 @@ def windows_of(op: Any) -> dict[int, Window]:
         case "stablehlo.pad":
             low, between = numbers(op, "edge_padding_low", ones), numbers(op, "interior_padding", ones)
             return {dim: Window(low[dim], spread=between[dim] + 1) for dim in range(rank)}
-        case "stablehlo.reduce_window" if len(op.results) == 1:
+        case name if name == REDUCE_WINDOW and len(op.results) == 1:
             sizes = numbers(op, "window_dimensions", ones)
             return _sliding(op, list(range(rank)), sizes, "window_dilations", "base_dilations")
         case "stablehlo.convolution":
@@ -80,6 +84,17 @@ def windows_of(op: Any) -> dict[int, Window]:
             return found if list(form.output_spatial_dimensions) == dims else {}
         case _:
             return {}
+
+
+def in_blocks(program: Partitioned, op: Any, size: int) -> int:
+    """Returns the bytes of the sums of blocks, and of blocks of these, of `size` bytes that a window reduces."""
+    windows, value = windows_of(op), op.operands[0]
+    dim = max(windows, key=lambda dim: windows[dim].size)
+    length = program.part(value, [[] for _ in shape_of(value)])[dim]
+    while length > BLOCK:
+        blocks = -(-length // BLOCK)
+        size, length = size * blocks // length, blocks
+    return size
 
 
 def _sliding(op: Any, dims: list[int], sizes: list[int], steps: str, spreads: str) -> dict[int, Window]:

@@ -285,6 +285,25 @@ def test_compilers_merge_gathers_in_two_orders_as_they_are_said_to(name: str, co
     assert sum(each.bytes_each for each in inventory(parse(text or ""), {"data": mesh.size})) == sum(found)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+@pytest.mark.parametrize("length", [1024, 131_072])
+@pytest.mark.parametrize("name", ["v5e:2x4", "tpu7x:2x2x1"])
+def test_the_tpu_compiler_gathers_sums_of_blocks_for_sums_up_to_each_element(name: str, length: int) -> None:
+    slice_ = load_topology(name)
+    mesh = Mesh(np.array(find_slice(slice_)), ("data",))
+    rows = NamedSharding(mesh, P("data"))
+    routed = jax.ShapeDtypeStruct((length, 64), jnp.float32, sharding=rows)
+    lowered = jax.jit(lambda x: jnp.cumsum(x, 0), out_shardings=rows).lower(routed)
+    program = partition(lowered.compiler_ir("stablehlo"))
+    with program.module.context:
+        found = [(each.kind, each.bytes_each) for each in read_transfers(program, Reductions(program, slice_))]
+    assert found == [("all-gather", 8 * 64 * 4)], "of 8 blocks of 128, or of 128 blocks of 128"
+    text = lowered.compile(compiler_options=COMPILER_OPTIONS["tpu"]).as_text()
+    made = [(each.kind, each.bytes_each) for each in inventory(parse(text or ""), {"data": mesh.size})]
+    assert [each for each in made if each[0] != "collective-permute"] == found
+
+
 ROWS, FEATURES = 8192, 1024
 
 
