@@ -19,8 +19,10 @@ class StallTimer:
 
     def is_due(self, step_seconds: float, is_idle: bool = False) -> bool:
         """Returns whether it is to be said: once it is a stall, and at each doubling. `step_seconds`: of the slowest
-        step of the last report."""
-        self.seconds = 0.0 if is_idle else time.monotonic() - self._last
+        step of the last report. `is_idle`: whether there is nothing to do, which is no stall."""
+        if is_idle:
+            self.progress()
+        self.seconds = time.monotonic() - self._last
         if self.seconds < self._reported:
             self._reported = 0.0
         if self.seconds < max(STALL_SECONDS, STALL_STEPS * step_seconds, 2 * self._reported):
