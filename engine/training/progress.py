@@ -75,9 +75,10 @@ class Pausing:
         return not self.is_paused or self._single_steps > 0
 
     def pause(self, at: Progress, problem: str | None = None) -> None:
-        """Waits for the step in flight, then pauses; `problem` says why if no viewer requested it."""
+        """Waits for the step in flight, then pauses; `problem` says why if no viewer requested it. Single steps that
+        were requested before are dropped."""
         at.reports.flush()
-        self.is_paused = True
+        self.is_paused, self._single_steps = True, 0
         self._publish(Paused(step=at.done, problem=problem))
 
     def resume(self, at: Progress) -> None:

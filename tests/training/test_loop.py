@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -27,6 +28,8 @@ from shardtui.engine.program.reshard import Transfers
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.training.loop import Loop
 from shardtui.engine.training.profiler import KEPT, Profiler
+from shardtui.engine.training.progress import Pausing
+from shardtui.engine.training.step_reports import StepReports
 from shardtui.engine.training.tools import Tools
 from shardtui.engine.wire.commands import AnyCommand, Pause, Resume
 from shardtui.engine.wire.events import (
@@ -275,6 +278,16 @@ def test_a_switch_whose_first_step_fails_is_rolled_back(machine: type[LoopMachin
     state.loop_and_model_agree()
     state.losses_are_those_without_commands()
     state.teardown()
+
+
+def test_a_pause_drops_the_single_steps_that_were_requested_before() -> None:
+    at: Any = SimpleNamespace(reports=StepReports(lambda _: None, lambda: None, Cluster()), done=0)
+    pausing = Pausing(lambda _: None)
+    for _ in range(3):
+        pausing.step_once(at)
+    pausing.begin_step(at)
+    pausing.pause(at, "the loss is not finite")
+    assert not pausing.runs_next_step
 
 
 class Failing:
