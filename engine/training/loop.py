@@ -178,9 +178,9 @@ class Loop:
 
     def _reacts_to_anomaly(self) -> bool:
         """Pauses or stops after a loss or gradient that is not finite, or a spike, as the run's configuration says.
-        Returns whether it did."""
+        Returns whether it did because of a state that is not finite, which is neither evaluated nor saved."""
         config, spike = self.tools.config.anomalies, self.at.reports.new_spike()
-        if self.at.reports.became_nonfinite():
+        if is_nonfinite := self.at.reports.became_nonfinite():
             hint = self._nonfinite_loss_hint()
             action, words = config.on_nonfinite, lambda: self.boundary.explainer.explain(self.at) or hint
         elif spike:
@@ -191,7 +191,7 @@ class Loop:
             return False
         self.boundary.pausing.pause(self.at, words())
         self.boundary.is_stopping |= action == "stop"
-        return True
+        return is_nonfinite
 
     def _pause_without_batch(self, error: UserError) -> None:
         """Pauses because a batch cannot be read or made. Raises Stranded if there are several processes."""

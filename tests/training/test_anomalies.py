@@ -29,7 +29,9 @@ from shardtui.engine.wire.run_directory import find
 from ..command import answered
 from ..conftest import SETTINGS
 from ..programs import Programs
-from .test_loop import losses, named, run
+from .test_loop import losses, named, run, tiny, tiny_programs
+
+__all__ = ["tiny", "tiny_programs"]
 
 
 def spikes_in(losses: list[float], norms: list[float]) -> list[Spiked]:
@@ -66,6 +68,17 @@ def test_a_spike_is_reported_once_with_what_rose_before_it() -> None:
 def test_what_is_not_finite_or_constant_is_no_spike() -> None:
     losses = [1.0] * 50 + [math.nan, math.inf] + [1.05] * 50
     assert spikes_in(losses, [0.0] * len(losses)) == []
+
+
+def test_a_run_that_pauses_after_a_spike_saves_what_is_due(
+    tiny: Task, tiny_programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spike = Spiked(step=4, name="loss", value=9.0, usual=2.0, deviation=0.1, rose_before={})
+    monkeypatch.setattr(Spikes, "add", lambda _, step, __: spike if step == 4 else None)
+    anomalies, answers = AnomalyConfig(on_spike="pause"), {Paused: Resume()}
+    events = run(tiny, tiny_programs, tmp_path, answer=lambda each: answers.get(type(each)), anomalies=anomalies)
+    assert [event.problem for event in named(events, Paused)] == [spike.line]
+    assert [event.step for event in named(events, CheckpointSaved)] == [2, 4, 6]
 
 
 def recorded(name: str) -> list[Any]:
