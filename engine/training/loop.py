@@ -175,6 +175,7 @@ class Loop:
                 self._pause_without_batch(error)
         if self.tools.saver.is_due(self.at.begun):
             self.at.save(self.tools.saver)
+        self.boundary.sampler.sample_if_due(self.at)
 
     def _reacts_to_anomaly(self) -> bool:
         """Pauses or stops after a loss or gradient that is not finite, or a spike, as the run's configuration says.

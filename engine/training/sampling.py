@@ -58,17 +58,14 @@ class TextSampler:
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
-        self._last = 0
         self._compiled: tuple[str, Sampler] | None = None
         """The last sampler, and the preset that it is for."""
 
     def sample_if_due(self, at: Progress) -> None:
-        """Samples after every N steps, if the run is to. All processes have begun as many steps."""
+        """Samples after every N steps, if the run is to. Call it once after each step, in all processes."""
         every = self.tools.config.sampling
-        if every is None or every.every_steps is None or at.begun in (0, self._last) or at.begun % every.every_steps:
-            return
-        self._last = at.begun
-        self.sample(at, SampleText(0, every))
+        if every and every.every_steps and at.begun % every.every_steps == 0:
+            self.sample(at, SampleText(0, every))
 
     def sample(self, at: Progress, command: SampleText) -> None:
         """Samples as the command says; the time that it takes counts for no step. Reports why if it fails."""

@@ -74,7 +74,7 @@ class StepBoundary:
         self.switcher = Switcher(tools, self.restorer)
         self.pausing = Pausing(publish)
         self.check = DeviceCheck(tools, self.restorer, self.pausing)
-        self._sampler = TextSampler(tools)
+        self.sampler = TextSampler(tools)
         self._meter = ArrayMeter(tools, batches)
         self.explainer = NonfiniteExplainer(tools, self.restorer, batches)
 
@@ -99,7 +99,6 @@ class StepBoundary:
             self._switch(at, scheduled)
             self.compiles.compile_scheduled(at.program)
         self.tools.saver.report(at.done)
-        self._sampler.sample_if_due(at)
         if self._meter.is_due(at) and not self.is_stopped_before(self._meter.request(at)):
             self._meter.measure(at)
 
@@ -154,7 +153,7 @@ class StepBoundary:
             case ProfileSteps(steps):
                 self.tools.profiler.request(at.begun, steps)
             case SampleText():
-                self._sampler.sample(at, command)
+                self.sampler.sample(at, command)
             case MeasureNumbers():
                 self._meter.request(at)
             case NumbersNow():

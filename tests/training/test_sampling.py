@@ -22,8 +22,11 @@ from shardtui.tui.state.run_state import RunState
 from shardtui.tui.terminal.clean import clean
 
 from ..conftest import tiny_config
+from ..programs import Programs
 from ..recorded import recorded_run
-from .test_loop import losses, named, run
+from .test_loop import losses, named, run, tiny, tiny_programs
+
+__all__ = ["tiny", "tiny_programs"]
 
 Capture = pytest.CaptureFixture[str]
 
@@ -71,9 +74,19 @@ def test_samples_leave_losses_as_they_are(task: Task, programs: dict[str, Progra
     events = run(task, programs, tmp_path, answer=lambda event: answers.get(type(event)), sampling=asked)
     assert losses(events) == plain
     found = named(events, Sampled)
-    assert [(event.step, event.number, event.problem) for event in found] == [(0, 5, None), (2, 0, None), (4, 0, None)]
-    assert [bool(event.compile_seconds) for event in found] == [True, False, False]
+    assert [(event.step, event.number, event.problem) for event in found] == [
+        (0, 5, None),
+        (2, 0, None),
+        (4, 0, None),
+        (6, 0, None),
+    ]
+    assert [bool(event.compile_seconds) for event in found] == [True, False, False, False]
     assert all(event.text for event in found)
+
+
+def test_a_run_samples_after_every_nth_step_with_its_last(tiny: Task, tiny_programs: Programs, tmp_path: Path) -> None:
+    events = run(tiny, tiny_programs, tmp_path, sampling=Sampling(every_steps=3))
+    assert [event.step for event in named(events, Sampled)] == [3, 6]
 
 
 @pytest.mark.parametrize(
