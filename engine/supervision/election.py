@@ -42,7 +42,7 @@ class Election:
             self._retries.note(rank, ending, self._last_step())
         decision = self._verdict(number, list(present), wrong[0] if wrong else rank, ending, wrong)
         is_first = not endings
-        if not decision.problem and (missing := self._count - len(present) - len(decision.left_out)) > 0:
+        if not decision.problem and (missing := self._count - len({*present, *decision.left_out})):
             patience = FIRST_SECONDS if is_first else self._patience
             is_enough = len(decision.members) >= self._least
             if waited < (patience or 0.0) or (patience is None and not is_enough):
@@ -108,6 +108,6 @@ class Election:
             try:
                 with socket.create_server(("", port)):
                     return f"{self._rendezvous.own.address}:{port}"
-            except OSError:
+            except (OSError, OverflowError):  # taken, or more than the highest port
                 continue
         return f"{self._rendezvous.own.address}:{self._port}"

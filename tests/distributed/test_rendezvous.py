@@ -128,10 +128,10 @@ def test_of_two_supervisors_of_one_number_the_one_that_began_later_is_refused(
 class Hosts:
     """Three supervisors, of which those are present whose engines end as a test says."""
 
-    def __init__(self, folder: Path, **supervision: float) -> None:
+    def __init__(self, folder: Path, port: int = 9876, **supervision: float) -> None:
         self.rendezvous = rendezvous(folder)
         how = Supervision(**supervision)  # type: ignore[arg-type]
-        self.election = Election(self.rendezvous, "localhost:9876", 3, how, lambda: self.step)
+        self.election = Election(self.rendezvous, f"localhost:{port}", 3, how, lambda: self.step)
         self._folder, self._beat = folder, 0
         self.number = self.step = 0
 
@@ -190,6 +190,22 @@ def test_a_lost_host_is_waited_for(tmp_path: Path) -> None:
     assert begun(tmp_path / "ever").decide(LOST, LOST, waited=1e6) is None
     found = begun(tmp_path / "limited", wait_seconds=10.0).decide(LOST, LOST, waited=11.0)
     assert found and "1 of 3 hosts did not come within 11 s, and at least 3 must train" in found.problem
+
+
+def test_a_lost_host_is_waited_for_also_if_another_one_is_left_out(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, wait_seconds=100.0, min_processes=1)
+    first = hosts.decide(None, None, waited=61.0)
+    assert first and list(first.members) == [0, 1]
+    assert hosts.decide(WRONG, WRONG, waited=99.0) is None
+    second = hosts.decide(WRONG, WRONG, waited=101.0)
+    assert second and (list(second.members), second.left_out) == ([0], [1])
+
+
+def test_attempts_from_the_highest_port_on_find_one(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, port=65535, wait_seconds=0.0)
+    for _ in range(2):
+        found = hosts.decide(None, None, None)
+        assert found and found.coordinator == "localhost:65535"
 
 
 @pytest.mark.parametrize(
