@@ -3,9 +3,10 @@
 import time
 from concurrent.futures import Future
 
-from ..base.advice import problems_in
+from ..distributed.outcomes import UNSUCCESSFUL
 from ..program.array_numbers import Numbers
 from ..wire.events import NumbersMeasured
+from ..wire.number_events import ArrayNumbers, ExpertNumbers
 from .inputs import DeviceBatches
 from .progress import Progress
 from .tools import Tools
@@ -64,9 +65,9 @@ class ArrayMeter:
         began = time.perf_counter()
         arrays, experts, problem, self._is_wanted = [], None, None, False
         try:
-            arrays, experts = self._program(at).result().measure(at.state, self._batches.batch(at.begun, at.program))
-        except Exception as error:  # training continues without it
-            problem = "; ".join(problems_in(error))
+            arrays, experts = self.tools.cluster.run_on_all(lambda: self._measured(at), has_collectives=True)
+        except UNSUCCESSFUL as error:  # training continues without it
+            problem = "; ".join(error.problems)
         seconds, step = time.perf_counter() - began, at.begun + 1
         self._due = step + max(EVERY, SHARE * step, seconds / MAX_COST / max(at.reports.step_seconds, 1e-6))
         if problem:
@@ -82,3 +83,6 @@ class ArrayMeter:
             )
         )
         at.reports.restart_clock()
+
+    def _measured(self, at: Progress) -> tuple[list[ArrayNumbers], ExpertNumbers | None]:
+        return self._program(at).result().measure(at.state, self._batches.batch(at.begun, at.program))

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..base.advice import problems_in
+from ..base.user_error import UserError
+from ..distributed.outcomes import UNSUCCESSFUL
 from ..models.task import Task, TrainState
 from ..parallel.constraints import activation_rules
 from ..program.compiler_process import compiled_apart
@@ -71,15 +72,19 @@ class TextSampler:
         """Samples as the command says; the time that it takes counts for no step. Reports why if it fails."""
         at.reports.flush()
         began = time.perf_counter()
-        text, compiled, problem = "", 0.0, NOT_BUILT_IN if isinstance(self.tools.config.model, UserModel) else None
+        text, compiled, problem = "", 0.0, None
         try:
-            if problem is None:
-                sampler, compiled = self._sampler(at.program)
-                asked, prompt = command.sampling, command.sampling.prompt.encode() or b"\n"
-                found = sampler.sample(at.state, prompt, asked.tokens, asked.temperature, asked.seed)
-                text = found.decode(errors="replace")
-        except Exception as error:  # training continues without it
-            problem = "; ".join(problems_in(error))
+            if isinstance(self.tools.config.model, UserModel):
+                raise UserError(NOT_BUILT_IN)
+            sampler, compiled = self.tools.cluster.run_on_all(lambda: self._sampler(at.program))
+            asked, prompt = command.sampling, command.sampling.prompt.encode() or b"\n"
+            found = self.tools.cluster.run_on_all(
+                lambda: sampler.sample(at.state, prompt, asked.tokens, asked.temperature, asked.seed),
+                has_collectives=True,
+            )
+            text = found.decode(errors="replace")
+        except UNSUCCESSFUL as error:  # training continues without it
+            problem = "; ".join(error.problems)
         seconds = time.perf_counter() - began - compiled
         self.tools.publish(
             Sampled(

@@ -2,14 +2,17 @@
 
 import math
 import random
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shardtui.engine.distributed.cluster import Cluster
+from shardtui.engine.distributed.outcomes import Failure
 from shardtui.engine.models.array import gradient_name
 from shardtui.engine.models.task import Task
-from shardtui.engine.spec.config import AnomalyConfig, ScheduledSwitch
+from shardtui.engine.spec.config import AnomalyConfig, CheckpointConfig, ScheduledSwitch
 from shardtui.engine.training.spikes import Spikes
 from shardtui.engine.wire.commands import MeasureNumbers, Pause, Resume
 from shardtui.engine.wire.event_log import LogReader
@@ -144,6 +147,23 @@ def test_arrays_are_measured_at_the_given_steps_and_no_loss_changes(
     found = [(each.step, each.preset, each.problem) for each in named(events, NumbersMeasured)]
     assert found == [(2, "dp", None), (4, "fsdp-tp2", None), (6, "hsdp", None)]
     assert losses(events) == plain
+
+
+def test_a_measurement_that_fails_in_another_process_is_the_last_in_this_one(
+    tiny: Task, tiny_programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would wait for a decision about the next one, which the other one does not make."""
+
+    def run_on_all(_: Cluster, attempt: Callable[[], Any], has_collectives: bool = False) -> Any:
+        found = attempt()
+        if has_collectives:
+            raise Failure("process 1: out of memory")
+        return found
+
+    monkeypatch.setattr(Cluster, "run_on_all", run_on_all)
+    settings = {"anomalies": AnomalyConfig(numbers_every=2), "checkpoints": CheckpointConfig(at_end=False)}
+    events = run(tiny, tiny_programs, tmp_path, **settings)
+    assert [(each.step, each.problem) for each in named(events, NumbersMeasured)] == [(2, "process 1: out of memory")]
 
 
 @pytest.mark.core
