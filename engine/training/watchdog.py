@@ -138,9 +138,10 @@ class Watchdog:
                 self.done, self._step_seconds = event.step, max(event.step_seconds, default=0.0)
             case TrainingStarted():
                 self._has_trained = True
-            case CheckpointSaved() | Restored():
+            case CheckpointSaved():
                 self._saved = event.step
-                self.done = max(self.done, event.step)
+            case Restored():
+                self._saved = self.done = event.step
             case _:
                 pass
 

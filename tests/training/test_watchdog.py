@@ -4,9 +4,14 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from shardtui.engine.training.stall import StallTimer
+from shardtui.engine.training.training_thread import TrainingThread
+from shardtui.engine.training.watchdog import Watchdog
+from shardtui.engine.wire.events import CheckpointSaved, Restored, StepsDone
 
 from ..conftest import SHARDTUI
 from ..distributed.test_hosts import Engines, coordinator, engines, history, named, pair
@@ -61,6 +66,14 @@ def ended(home: Path, process: "subprocess.Popen[str]", seconds: float = 240) ->
     finally:
         process.kill()
     return stderr, history(home, "slow")[-1]
+
+
+def test_a_run_that_went_back_has_only_the_steps_before() -> None:
+    watchdog: Any = SimpleNamespace(_stall=StallTimer(), _hangs=SimpleNamespace(thread=TrainingThread()))
+    back = Restored(4, "dp", 8, "dp", arrays=1, seconds=0.1, digests_equal=True, rolled_back=[8])
+    for event in (StepsDone(10, [1.0], [0.1], None), CheckpointSaved(8, 1, 1, 0.1), back):
+        Watchdog.note(watchdog, event)
+    assert (watchdog.done, watchdog._saved) == (4, 4)
 
 
 @pytest.mark.slow
