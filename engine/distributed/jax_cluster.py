@@ -181,7 +181,7 @@ class JaxCluster(Cluster):
         self._liveness.leave(CLOSING_SECONDS, is_closing=True)
 
     def loss_report(self, gone: Mapping[int, str]) -> list[str]:
-        """Returns why the run ends: a line for each lost process, and one for the others."""
+        """Returns why the run ends: a line for each lost process, and one for the others, if they have met."""
         steps = {status.process: status.step for status in self.statuses()}
         lines = [
             f"{self._name(process)} {end} after step {steps.get(process, 0):,}: {why}"
@@ -189,11 +189,12 @@ class JaxCluster(Cluster):
             for end in ["was lost" if why == NO_HEARTBEAT else "failed"]
         ]
         well = [f"process {process} at step {step:,}" for process, step in steps.items() if process not in gone]
-        return [
-            *lines,
-            f"{', '.join(well)}: healthy, but part of the state is lost: resume the run from its checkpoint, on any "
-            "number of processes",
-        ]
+        if well:
+            lines.append(
+                f"{', '.join(well)}: healthy, but part of the state is lost: resume the run from its checkpoint, on "
+                "any number of processes"
+            )
+        return lines
 
     def _name(self, process: int) -> str:
         host = next((host for host in self.hosts if host.process == process), None)

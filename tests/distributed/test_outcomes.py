@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +51,11 @@ def test_a_failure_while_others_hang_in_a_collective_is_reported_and_ends_all(fa
     found = _answers(f"collective-{failing}")
     assert found[failing] == ["Stranded", "ValueError: no data (lm.py:7)"]
     assert found[1 - failing] == ["lost", {str(failing): "ValueError: no data (lm.py:7)"}]
+
+
+def test_a_process_that_is_lost_before_all_have_met_is_reported_alone() -> None:
+    cluster: Any = SimpleNamespace(statuses=list, _name="process {}".format)
+    assert JaxCluster.loss_report(cluster, {1: "no data"}) == ["process 1 failed after step 0: no data"]
 
 
 def test_a_single_process_raises_the_same_kinds() -> None:
