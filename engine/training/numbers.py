@@ -1,5 +1,6 @@
 """Measures the numbers in a run's arrays between two steps: on request, and from time to time."""
 
+import math
 import time
 from concurrent.futures import Future
 
@@ -69,7 +70,8 @@ class ArrayMeter:
         except UNSUCCESSFUL as error:  # training continues without it
             problem = "; ".join(error.problems)
         seconds, step = time.perf_counter() - began, at.begun + 1
-        self._due = step + max(EVERY, SHARE * step, seconds / MAX_COST / max(at.reports.step_seconds, 1e-6))
+        steps_it_takes = seconds / (at.reports.step_seconds or math.inf)  # unknown before the first step
+        self._due = step + max(EVERY, SHARE * step, steps_it_takes / MAX_COST)
         if problem:
             self._every = 0
         self.tools.publish(

@@ -13,6 +13,7 @@ from shardtui.engine.distributed.outcomes import Failure
 from shardtui.engine.models.array import gradient_name
 from shardtui.engine.models.task import Task
 from shardtui.engine.spec.config import AnomalyConfig, CheckpointConfig, ScheduledSwitch
+from shardtui.engine.training import numbers
 from shardtui.engine.training.spikes import Spikes
 from shardtui.engine.wire.commands import MeasureNumbers, Pause, Resume
 from shardtui.engine.wire.event_log import LogReader
@@ -147,6 +148,16 @@ def test_arrays_are_measured_at_the_given_steps_and_no_loss_changes(
     found = [(each.step, each.preset, each.problem) for each in named(events, NumbersMeasured)]
     assert found == [(2, "dp", None), (4, "fsdp-tp2", None), (6, "hsdp", None)]
     assert losses(events) == plain
+
+
+def test_a_measurement_before_the_first_step_puts_off_no_other(
+    tiny: Task, tiny_programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbers, "EVERY", 1)
+    answers = {TrainingStarted: Pause(), Paused: MeasureNumbers(), NumbersMeasured: Resume()}
+    events = run(tiny, tiny_programs, tmp_path, answer=lambda event: answers.get(type(event)))
+    first, second, *_ = named(events, NumbersMeasured)
+    assert (first.step, first.problem, second.problem) == (1, None, None)
 
 
 def test_a_measurement_that_fails_in_another_process_is_the_last_in_this_one(
