@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from msgspec import Struct
-
 from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import Damaged, Failure
@@ -17,13 +15,6 @@ from .arrays import load_arrays
 from .directory import check_digests, kept, state_names
 from .manifest import Manifest, read_manifest
 from .owned_directory import DAMAGED, ROLLED_BACK, OwnedDirectory
-
-
-class Chosen(Struct, frozen=True):
-    """A checkpoint to resume from, chosen by process 0. `problems`: files that differ from what was written."""
-
-    step: int
-    problems: list[str] = []
 
 
 class Loader:
@@ -38,17 +29,17 @@ class Loader:
         """Returns the manifest of the newest good checkpoint, or of `step`; None if there are no checkpoints. Sets
         damaged ones aside. Raises UserError if there are checkpoints but no good one, or none of `step`; Failure if one
         cannot be read, which may be good."""
-        chosen = self._cluster.broadcast(lambda: self._newest(step), Chosen | None)
-        return self._cluster.run_on_all(lambda: self._manifest(chosen.step)) if chosen else None
+        chosen = self._cluster.broadcast(lambda: self._newest(step), int | None)
+        return None if chosen is None else self._cluster.run_on_all(lambda: self._manifest(chosen))
 
     def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
         """Returns the state with the program's shardings, its digests compared, and the receipt. Sets later checkpoints
         aside, since those steps are saved again. Raises Damaged, after setting the checkpoint aside; UserError if there
         is none of this step; Failure if it could not be loaded."""
         began = time.perf_counter()
-        chosen = self._cluster.broadcast(lambda: self._requested(step), Chosen)
         try:
-            state, manifest = self._loaded(chosen, program)
+            self._cluster.broadcast(lambda: self._check(step), None)
+            state, manifest = self._loaded(step, program)
         except Damaged as error:
             if not self._cluster.broadcast(partial(self._set_aside, step, error), str):
                 raise Failure(*error.problems) from error  # it would be chosen again
@@ -65,12 +56,10 @@ class Loader:
             rolled_back=rolled_back,
         )
 
-    def _loaded(self, chosen: Chosen, program: Program) -> tuple[TrainState, Manifest]:
-        if chosen.problems:
-            raise Damaged(*chosen.problems)
-        manifest = self._cluster.run_on_all(lambda: self._manifest(chosen.step))
+    def _loaded(self, step: int, program: Program) -> tuple[TrainState, Manifest]:
+        manifest = self._cluster.run_on_all(lambda: self._manifest(step))
         abstract = program.placement.abstract_state(self._task)
-        state = self._cluster.run_on_all(lambda: load_arrays(self._directory.path(chosen.step), abstract))
+        state = self._cluster.run_on_all(lambda: load_arrays(self._directory.path(step), abstract))
         names = state_names(self._task)
         self._cluster.run_on_all(lambda: check_digests(state, names, manifest, program.digest), has_collectives=True)
         return state, manifest
@@ -82,30 +71,25 @@ class Loader:
         except Damaged as error:
             raise Failure(*error.problems) from error
 
-    def _newest(self, step: int | None) -> Chosen | None:
+    def _newest(self, step: int | None) -> int | None:
         found = self._directory.steps()
         for candidate in [other for other in reversed(found) if step in (None, other)]:
-            chosen = self._checked(candidate)
-            if not chosen.problems:
-                return chosen
-            self._set_aside(candidate, Damaged(*chosen.problems))
+            try:
+                self._directory.checked(candidate)
+            except Damaged as error:
+                self._set_aside(candidate, error)
+            else:
+                return candidate
         if step is not None:
             raise self._not_found(step)
         if found or self._directory.aside():
             raise UserError(f"{self._directory.root}: no intact checkpoint, all were set aside: start a new run")
         return None
 
-    def _requested(self, step: int) -> Chosen:
+    def _check(self, step: int) -> None:
         if step not in self._directory.steps():
             raise self._not_found(step)
-        return self._checked(step)
-
-    def _checked(self, step: int) -> Chosen:
-        try:
-            self._directory.checked(step)
-            return Chosen(step)
-        except Damaged as error:
-            return Chosen(step, problems=list(error.problems))
+        self._directory.checked(step)
 
     def _roll_back(self, step: int) -> list[int]:
         later = [other for other in self._directory.steps() if other > step]
