@@ -101,7 +101,7 @@ class DeviceCheck:
                 wrong.setdefault(device.process, []).append(device.id)
             raise WrongDevices(event.problem, wrong)
         newest = self.tools.saver.newest()
-        at.replace_with(self.restorer.first(at.program.name, at.program, newest, None))
+        at.replace_with(self.restorer.first(at.program, newest))
         ids = ", ".join(str(device.id) for device in event.devices)
         advice = f"resume to go on with all devices. If device {ids} differs again, start the run without it: "
         advice += "--supervise does so by itself"

@@ -107,7 +107,7 @@ class Loop:
         program = self.tools.cluster.run_on_all(first.result)
         self.boundary.compiles.describe(program)
         self.boundary.switcher.check_memory(program)
-        self.at = self.boundary.restorer.first(self.tools.config.preset, program, origin, new_state)
+        self.at = self.boundary.restorer.first(program, origin, new_state)
         self.tools.publish(TrainingStarted(preset=program.name, step=self.at.done))
         self.boundary.compiles.compile_scheduled(program)
         self.at.reports.restart_clock()

@@ -75,7 +75,7 @@ class NonfiniteExplainer:
         else:
             for leaf in jax.tree.leaves(at.state):
                 leaf.delete()
-            at.replace_with(self._restorer.first(program.name, program, None, None))
+            at.replace_with(self._restorer.first(program, None))
         while at.begun < done:
             at.state, scalars = program.step(at.state, self._batch(at))
             at.reports.add(scalars, 0.0)

@@ -28,14 +28,14 @@ class Restorer:
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
 
-    def first(self, preset: str, program: Program, origin: Manifest | None, new_state: NewState | None) -> Progress:
+    def first(self, program: Program, origin: Manifest | None, new_state: NewState | None = None) -> Progress:
         """Starts from the checkpoint `origin`, or from an older one if it is damaged; without any, with a new state."""
         while origin is not None:
             try:
                 return self.restore(origin.step, program)
             except Damaged:
                 origin = self.tools.saver.newest()
-        new_state = new_state or self.tools.compiler.initial_state(preset)
+        new_state = new_state or self.tools.compiler.initial_state(program.name)
         return self._begun_at(0, program, new_state.result()())
 
     def restore(self, step: int, program: Program) -> Progress:
