@@ -152,13 +152,10 @@ class Engine:
     def stop(self, limit: float | None) -> None:
         """Lets the processes end in order: those that a signal has stopped are continued. `limit`: seconds after which
         they are killed; None for none."""
-        self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)
-        self._deadline = Deadline(math.inf if limit is None else limit + STOP_MARGIN_SECONDS)
-
-    def signal(self, number: signal.Signals) -> None:
         for child in self._living():
-            child.send_signal(number)
+            child.send_signal(signal.SIGTERM)
+            child.send_signal(signal.SIGCONT)
+        self._deadline = Deadline(math.inf if limit is None else limit + STOP_MARGIN_SECONDS)
 
     def kill(self) -> None:
         for child in self._living():
