@@ -9,7 +9,6 @@ not encrypted: docs/security.md lists what a reader learns.
 import hashlib
 import hmac
 import os
-import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ from pathlib import Path
 from etils import epath
 
 from ..base.atomic_write import write_atomically
-from ..base.regular_file import read_regular
+from ..base.regular_file import open_regular, read_regular
+from ..base.untrusted import refusing
 from ..base.user_error import UserError
 from ..spec.config import Membership, RunConfig
 from ..wire.run_directory import RunDirectory
@@ -131,14 +131,11 @@ def _wait_for(path: epath.Path) -> None:
 
 
 def _read_secret(path: Path) -> bytes:
-    try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode) or mode & 0o077:
-                raise UserError(f"--secret-file {path}: other users can read it, or it is not a file: `chmod 600` it")
-            return _checked(file.read(MAX_SECRET_BYTES), f"--secret-file {path}")
-    except OSError as error:
-        raise UserError(f"--secret-file {path}: cannot be read: {error.strerror}") from error
+    name = f"--secret-file {path}"
+    with refusing(name), open_regular(path) as file:
+        if os.fstat(file.fileno()).st_mode & 0o077:
+            raise UserError(f"{name}: other users can read it: `chmod 600` it")
+        return _checked(file.read(MAX_SECRET_BYTES), name)
 
 
 def _checked(secret: bytes, where: str) -> bytes:
