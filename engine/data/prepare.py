@@ -82,8 +82,8 @@ def _plan(request: PrepareRequest, tokenizer: Tokenizer, sources: Sources) -> st
     return hashlib.sha256(encode_json(how)).hexdigest()
 
 
-def _begin(out: Path, plan: str, parts: int) -> int:
-    """Creates the directory, or finds the same preparation in it. Returns the number of finished shards."""
+def _begin(out: Path, plan: str, parts: int) -> set[int]:
+    """Creates the directory, or finds the same preparation in it. Returns the numbers of finished shards."""
     with writing(str(out)):
         out.mkdir(parents=True, exist_ok=True)
         if not any(out.iterdir()):
@@ -92,24 +92,26 @@ def _begin(out: Path, plan: str, parts: int) -> int:
     if found != plan:
         what = "another preparation, or one of other files" if found else "other files"
         raise UserError(f"{out}: has {what}: name a new directory, or remove it")
-    return sum(_note(out, number).exists() for number in range(parts))
+    return {number for number in range(parts) if _note(out, number).exists()}
 
 
-def _shards(request: PrepareRequest, parts: list[Part], out: Path, done: int) -> Iterator[PreparedShard]:
+def _shards(request: PrepareRequest, parts: list[Part], out: Path, done: set[int]) -> Iterator[PreparedShard]:
     if done:
-        note(f"{done} of {len(parts)} shards are done already")
+        note(f"{len(done)} of {len(parts)} shards are done already")
     began = reported = time.monotonic()
-    tokens, workers = 0, min(len(parts), os.cpu_count() or 1)
+    tokens = new = 0
+    workers = min(len(parts), os.cpu_count() or 1)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
         try:
-            for number, shard in enumerate(pool.map(partial(_write, request, out), range(len(parts)), parts), 1):
+            for number, shard in enumerate(pool.map(partial(_write, request, out), range(len(parts)), parts)):
                 yield shard
                 tokens += shard.tokens
+                new += 0 if number in done else shard.tokens
                 if time.monotonic() - reported > PROGRESS_SECONDS:
                     reported = time.monotonic()
-                    rate = f"{count(int(tokens / (reported - began)))} tokens/s"
-                    note(f"{number} of {len(parts)} shards: {count(tokens)} tokens, {rate}")
+                    rate = f"{count(int(new / (reported - began)))} tokens/s"
+                    note(f"{number + 1} of {len(parts)} shards: {count(tokens)} tokens, {rate}")
         except BrokenProcessPool as error:
             raise UserError(
                 f"{out}: a process that tokenized was killed, perhaps for lack of memory: run the same command again"

@@ -16,6 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
+from shardtui.engine.base.formatting import count
 from shardtui.engine.base.processes import children
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.data import documents, prepare, record_files
@@ -124,7 +125,9 @@ def test_one_text_is_one_document_however_it_is_divided(tmp_path: Path, monkeypa
     assert tokens_in(tmp_path / "out").tobytes() == "".join(TEXTS).encode() + b"\0"
 
 
-def test_a_killed_preparation_ends_the_same(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_preparation_ends_the_same(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One shard is lost, as if the processes had been killed before it was written."""
     monkeypatch.setattr(documents, "PART_BYTES", 7_001)
     source, out, more = write(tmp_path, "jsonl"), tmp_path / "out", {"tokenizer": str(tokenizer)}
@@ -132,11 +135,13 @@ def test_a_killed_preparation_ends_the_same(tmp_path: Path, tokenizer: Path, mon
     out.mkdir()
     sources = documents.sources_of(asked.source, "text")
     plan, parts = prepare._plan(asked, prepare.load_tokenizer(asked.tokenizer), sources), sources.parts
-    assert prepare._begin(out, plan, len(parts)) == 0
+    assert prepare._begin(out, plan, len(parts)) == set()
     first = prepare._write(asked, out, 0, parts[0])
-    assert prepare._begin(out, plan, len(parts)) == 1
+    assert prepare._begin(out, plan, len(parts)) == {0}
     written = (out / first.file).stat().st_mtime_ns
+    monkeypatch.setattr(prepare, "PROGRESS_SECONDS", 0.0)
     found = prepared(source, out, **more)
+    assert f"1 of {len(parts)} shards: {count(first.tokens)} tokens, 0 tokens/s" in capsys.readouterr().err
     assert found.shards[0] == first
     assert (out / first.file).stat().st_mtime_ns == written
     assert prepared(source, tmp_path / "again", **more) == found
