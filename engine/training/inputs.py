@@ -46,7 +46,7 @@ def text_inputs(config: RunConfig) -> Inputs:
     if not evaluated.full_batches:
         raise UserError(
             f"{held_out.option} {held_out.source}: {held_out.size:,} {held_out.unit} are fewer than one batch of "
-            f"{training.batch_size} × {training.seq_len}: hold more out"
+            f"{training.batch_size} × {training.seq_len} + 1: {'give more data' if share is None else 'hold more out'}"
         )
     return Inputs(batches(corpus), corpus.describe(), evaluated, held_out.describe())
 

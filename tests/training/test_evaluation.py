@@ -101,9 +101,14 @@ def test_a_share_holds_out_the_end_of_the_data_unless_that_is_too_little(tmp_pat
     other = msgspec.structs.replace(SHARE, share=None, data=str(data))
     assert text_inputs(tiny_config(evaluation=other)).held_out_corpus == whole.corpus
     data.write_bytes(TEXT)
+    (few := tmp_path / "few").write_bytes(TEXT[: 8 * 16])
     for evaluation, says in (
-        (EvaluationConfig(share=0.01), "--eval-share 0.01 of --data .*: 50 bytes are fewer than one batch of 8 × 16"),
+        (
+            EvaluationConfig(share=0.01),
+            "--eval-share 0.01 of --data .*: 50 bytes are fewer than .* 8 × 16 [+] 1: hold more",
+        ),
         (EvaluationConfig(share=0.002), "--eval-share 0.002 of --data .*: 10 bytes are fewer than one sequence"),
+        (EvaluationConfig(data=str(few)), "--eval-data .*: 128 bytes are fewer than .* 8 × 16 [+] 1: give more data"),
         (EvaluationConfig(data=str(tmp_path / "none")), "--eval-data .*/none: no such file"),
     ):
         with pytest.raises(UserError, match=says):
