@@ -52,7 +52,7 @@ def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: R
     warnings += search.words(chosen, count)
     if accumulate_steps != config.training.accumulate_steps:
         warnings.append(f"each step in {accumulate_steps} micro-batches, whose activations fit {count} devices")
-    kept = [switch for switch in config.switches if search.fits(search.known[name_of(switch.preset)], count)]
+    kept = [switch for switch in config.switches if not search.problems(search.known[name_of(switch.preset)], count)]
     dropped = [switch for switch in config.switches if switch not in kept]
     warnings += [f"--switch {switch.step}:{switch.preset}: left out: it does not fit" for switch in dropped]
     training = replace(config.training, accumulate_steps=accumulate_steps)
@@ -66,7 +66,7 @@ def _unfit(search: "_Search", devices: int, restart: Restart) -> Unfit:
     count = restart.attempt.processes
     fewer = next((n for n in range(count - 1, 0, -1) if search.first(devices // count * n)), None)
     instead = f"on {fewer} of {count} processes, one does" if fewer else "nor on fewer processes"
-    return Unfit(fewer, f"no preset fits {devices} devices, {instead}: {'; '.join(search.problems(devices))}")
+    return Unfit(fewer, f"no preset fits {devices} devices, {instead}: {search.why(devices)}")
 
 
 class _Search:
@@ -100,18 +100,19 @@ class _Search:
                     return self.known[rows[0].preset], accumulate_steps, count
         return None
 
-    def fits(self, preset: Preset, devices: int) -> bool:
-        return not layout_row(self._task, preset.shrunk(devices), devices, None).problems
+    def problems(self, preset: Preset, devices: int) -> list[str]:
+        return layout_row(self._task, preset.shrunk(devices), devices, None).problems
 
-    def problems(self, devices: int) -> list[str]:
-        return layout_row(self._task, self.own.shrunk(devices), devices, None).problems
+    def why(self, devices: int) -> str:
+        """Returns why the run's preset does not fit."""
+        return "; ".join(self.problems(self.own, devices)) or "the memory of its trace"
 
     def words(self, chosen: Preset, devices: int) -> Iterator[str]:
         """Yields the differences between the chosen preset and the run's, if any."""
         own, mesh = self.own, formatting.axes(chosen.shrunk(devices).sizes(devices))
         if chosen.name != own.name:
-            why = "; ".join(self.problems(devices)) or "the memory of its trace"
-            yield f"{chosen.name} ({mesh}) in place of {own.name}, which does not fit {devices} devices: {why}"
+            in_place = f"{chosen.name} ({mesh}) in place of {own.name}"
+            yield f"{in_place}, which does not fit {devices} devices: {self.why(devices)}"
         elif own.size_problem(devices):
             yield f"{own.name} on {devices} devices: mesh {mesh} in place of {formatting.axes(own.mesh)}"
 

@@ -107,3 +107,8 @@ def test_what_fits_on_fewer_processes_is_said(memory: int | None, fits: int | No
     with pytest.raises(Unfit, match=f"no preset fits 6 devices, {words}") as error:
         fitted(tiny_config(device_memory=memory), 6, processes=3)
     assert error.value.processes == fits
+
+
+def test_a_preset_whose_state_is_too_large_is_said_not_to_fit_by_memory() -> None:
+    with pytest.raises(Unfit, match="no preset fits 4 devices, nor on fewer processes: the memory of its trace"):
+        fitted(tiny_config(preset="dp", device_memory=1), 4, processes=2)
