@@ -58,7 +58,7 @@ def export(request: ExportRequest) -> Exported:
     parts = list(parts_of(model, table["architectures"][0]))
     with _complete_or_nothing(out) as folder:
         tensors = allocated(folder, tensor_shapes(parts), NAMES[dtype])
-        fill(tensors, parts, Arrays(checkpoints.path(step) / "arrays"))
+        fill(tensors, parts, checkpoints.path(step) / "arrays")
         table |= {"torch_dtype": dtype}
         (folder / NAME).write_text(json.dumps(table, indent=2) + "\n")
         tokenizer = _copy_tokenizer(config, folder)
@@ -167,34 +167,29 @@ def _allocate(path: Path, sizes: Mapping[str, int], shapes: Mapping[str, list[in
         os.posix_fallocate(file.fileno(), 8 + len(text), end)
 
 
-def fill(tensors: Mapping[str, Stored], parts: Iterable[Part], arrays: "Arrays") -> None:
-    """Copies every parameter into the tensors, one stored piece at a time."""
+def fill(tensors: Mapping[str, Stored], parts: Iterable[Part], arrays: epath.Path) -> None:
+    """Copies every parameter into the tensors, one stored piece at a time. `arrays`: their directory."""
     for name, own in by_parameter(parts).items():
-        for bounds, piece in arrays.pieces(f"params.{name}"):
+        for bounds, piece in _pieces(arrays, f"params.{name}"):
             for part, taken, here in parts_in(own, bounds):
                 part.from_file(mapped(tensors[part.tensor], "r+")[part.rows])[taken] = piece[here]
 
 
-class Arrays:
-    """The arrays of a checkpoint, read in the pieces in which devices wrote them."""
+def _pieces(arrays: epath.Path, name: str) -> Iterator[tuple[list[range], np.ndarray]]:
+    """Yields the bounds of each piece of an array, and the piece, as devices wrote them. Raises what TensorStore
+    raises."""
+    import tensorstore
 
-    def __init__(self, directory: epath.Path) -> None:
-        base = f"file://{directory}" if is_local(directory) else os.fspath(directory)
-        self._base = f"{base}/state/"
-
-    def pieces(self, name: str) -> Iterator[tuple[list[range], np.ndarray]]:
-        """Yields the bounds of each piece, and the piece. Raises what TensorStore raises."""
-        import tensorstore
-
-        store = {"driver": "ocdbt", "base": self._base, "path": name}
-        array = tensorstore.open({"driver": "zarr3", "kvstore": store}).result()
-        steps: Any = array.chunk_layout.read_chunk.shape
-        cuts = [
-            [range(at, min(at + step, size)) for at in range(0, size, step)]
-            for size, step in zip(array.shape, steps, strict=True)
-        ]
-        for bounds in product(*cuts):
-            yield list(bounds), array[tuple(slice(each.start, each.stop) for each in bounds)].read().result()
+    base = f"file://{arrays}" if is_local(arrays) else os.fspath(arrays)
+    store = {"driver": "ocdbt", "base": f"{base}/state/", "path": name}
+    array = tensorstore.open({"driver": "zarr3", "kvstore": store}).result()
+    steps: Any = array.chunk_layout.read_chunk.shape
+    cuts = [
+        [range(at, min(at + step, size)) for at in range(0, size, step)]
+        for size, step in zip(array.shape, steps, strict=True)
+    ]
+    for bounds in product(*cuts):
+        yield list(bounds), array[tuple(slice(each.start, each.stop) for each in bounds)].read().result()
 
 
 def _copy_tokenizer(config: RunConfig, folder: Path) -> str | None:

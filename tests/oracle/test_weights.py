@@ -13,7 +13,7 @@ import pytest
 from etils import epath
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.checkpoint.arrays import save_arrays
-from shardtui.engine.checkpoint.export import Arrays, allocated, fill
+from shardtui.engine.checkpoint.export import allocated, fill
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.compiler import Compiler
 from shardtui.engine.program.placement import place
@@ -55,7 +55,7 @@ def test_every_element_is_read_and_written_back_bit_by_bit(architecture: str, tm
     save_arrays(epath.Path(tmp_path), TrainState(state.params, (), (), ())).result()
     (tmp_path / "out").mkdir()
     files = allocated(tmp_path / "out", tensor_shapes(parts), "F32")
-    fill(files, parts, Arrays(epath.Path(tmp_path) / "arrays"))
+    fill(files, parts, epath.Path(tmp_path) / "arrays")
     assert files.keys() == tensors.keys()
     for name, tensor in tensors.items():
         np.testing.assert_array_equal(mapped(files[name]), tensor, name)
