@@ -57,8 +57,7 @@ def described(directory: str) -> tuple[StoredCheckpoint, list[Stored]]:
         arrays, damage = read_item(item)
         found += ((name, array) for array in arrays)
         problems += damage
-    prefixes = [(name,) if len(items) > 1 else () for name, _ in found]
-    paths = [(*prefix, *array.path) for prefix, (_, array) in zip(prefixes, found, strict=True)]
+    paths = [(name, *array.path) if len(items) > 1 else array.path for name, array in found]
     meshes = _distinct([array.sharding.mesh for _, array in found if array.sharding])
     found_as = StoredCheckpoint(
         directory=str(root),
