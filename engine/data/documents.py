@@ -16,7 +16,7 @@ from ..base.untrusted import MAX_BYTES, decode
 from ..base.user_error import UserError
 from ..spec.prepared import form_of, is_document
 from .compressed import is_compressed, opened
-from .record_files import record_count, records, row_groups, rows
+from .record_files import NOT_UTF8, record_count, records, row_groups, rows
 
 PART_BYTES = 64 << 20
 """Bytes of source in a part, which becomes one shard."""
@@ -32,7 +32,6 @@ BOM = b"\xef\xbb\xbf"
 KINDS = {type(None): "null", bool: "a flag", int: "a number", float: "a number", list: "a list", dict: "an object"}
 """What JSON values are that are no text."""
 NO_TEXT = "there is no text in it: give text, .json, .jsonl, .csv, .parquet or ArrayRecord files"
-NOT_UTF8 = "not UTF-8: convert the file, or remove it"
 
 
 @dataclass(frozen=True)

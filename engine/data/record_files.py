@@ -17,6 +17,7 @@ from ..base.regular_file import open_regular
 from ..base.untrusted import refusing
 from ..base.user_error import UserError
 
+NOT_UTF8 = "not UTF-8: convert the file, or remove it"
 READ_AT_ONCE = 256
 ROWS_AT_ONCE = 1024
 EXAMPLE = {
@@ -125,7 +126,7 @@ def _text(where: str, record: bytes, text_field: str) -> str | UserError:
     try:
         return (record if features is None else features[text_field]).decode()
     except UnicodeDecodeError as error:
-        return UserError(f"{where}: byte {error.start:,}: not UTF-8: convert the file, or remove it")
+        return UserError(f"{where}: byte {error.start:,}: {NOT_UTF8}")
 
 
 def _features(record: bytes) -> dict[str, bytes] | None:
