@@ -73,7 +73,7 @@ class Election:
         `ending` ended the attempt before."""
         spare: list[int] = []
         ranks = [other for other in ranks if other not in left_out]
-        is_dead = not ending.is_orderly and self._retries.is_repeated and ending.kind in ("killed", "lost", "stuck")
+        is_dead = self._retries.is_repeated and ending.kind in ("killed", "lost", "stuck")
         if ending.fits is not None:
             ranks, spare = ranks[: ending.fits], ranks[ending.fits :]
         elif ending.kind in ("refused", "late"):
