@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from ..distributed.outcomes import UNSUCCESSFUL
 from ..program.array_numbers import Numbers
 from ..wire.events import NumbersMeasured
-from ..wire.number_events import ArrayNumbers, ExpertNumbers
 from .inputs import DeviceBatches
 from .progress import Progress
 from .tools import Tools
@@ -66,7 +65,10 @@ class ArrayMeter:
         began = time.perf_counter()
         arrays, experts, problem, self._is_wanted = [], None, None, False
         try:
-            arrays, experts = self.tools.cluster.run_on_all(lambda: self._measured(at), has_collectives=True)
+            program = self.tools.cluster.run_on_all(self._program(at).result)
+            arrays, experts = self.tools.cluster.run_on_all(
+                lambda: program.measure(at.state, self._batches.batch(at.begun, at.program)), has_collectives=True
+            )
         except UNSUCCESSFUL as error:  # training continues without it
             problem = "; ".join(error.problems)
         seconds, step = time.perf_counter() - began, at.begun + 1
@@ -85,6 +87,3 @@ class ArrayMeter:
             )
         )
         at.reports.restart_clock()
-
-    def _measured(self, at: Progress) -> tuple[list[ArrayNumbers], ExpertNumbers | None]:
-        return self._program(at).result().measure(at.state, self._batches.batch(at.begun, at.program))
