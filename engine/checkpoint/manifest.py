@@ -87,7 +87,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"the run was on {self.devices} × {self.platform}, but jax finds {platform} here: to resume on it, "
                 f"add --platform {platform}"
             )
-        if config.steps is not None and config.steps <= self.step:
+        is_complete = config.steps == self.step and restart.is_again  # it was lost after its last step
+        if config.steps is not None and config.steps <= self.step and not is_complete:
             problems.append(f"--steps {config.steps}: {self.step} steps are already done: give more")
         return problems
 

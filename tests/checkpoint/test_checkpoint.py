@@ -32,6 +32,7 @@ from shardtui.engine.distributed.outcomes import Damaged, Failure
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program, compile_initial_state
+from shardtui.engine.spec.attempt import Attempt
 from shardtui.engine.spec.config import CheckpointConfig, Restart, RunConfig
 from shardtui.engine.spec.preset_files import PRESETS
 from shardtui.engine.spec.preset_reader import read_preset
@@ -379,6 +380,9 @@ def test_a_run_refuses_to_resume_from_a_checkpoint_that_does_not_match(manifest:
     assert problems(here="tpu").endswith("to resume on it, add --platform tpu")
     assert problems(here="tpu", platform="tpu") == ""
     assert problems(steps=4) == "--steps 4: 4 steps are already done: give more"
+    again = Restart(attempt=Attempt(number=2, supervisor=1))
+    assert problems(how=again, steps=4) == "", "it was lost after its last step"
+    assert problems(how=again, steps=3) == "--steps 3: 4 steps are already done: give more"
 
 
 def test_settings_changed_without_set_are_reported(manifest: Manifest) -> None:

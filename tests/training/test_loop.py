@@ -280,6 +280,17 @@ def test_a_switch_whose_first_step_fails_is_rolled_back(machine: type[LoopMachin
     state.teardown()
 
 
+def test_a_run_that_was_lost_after_its_last_step_ends_at_once(
+    tiny: Task, tiny_programs: Programs, tmp_path: Path
+) -> None:
+    run(tiny, tiny_programs, tmp_path)
+    again = LocalRun(tiny, tiny_programs, tmp_path)
+    loop = again._loop
+    assert loop.run(loop.tools.saver.newest()) == 6
+    assert [event.step for event in again.named(Restored)] == [6]
+    assert losses(again.events) == {}
+
+
 def test_a_pause_drops_the_single_steps_that_were_requested_before() -> None:
     at: Any = SimpleNamespace(reports=StepReports(lambda _: None, lambda: None, Cluster()), done=0)
     pausing = Pausing(lambda _: None)
