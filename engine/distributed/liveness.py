@@ -10,6 +10,7 @@ import jax
 import msgspec
 
 from ..base.encoding import encode_msgpack
+from ..base.processes import Clock
 from ..wire.hosts import HostStatus
 from .hang import diagnose_hang
 from .joining import HEARTBEAT_SECONDS
@@ -122,15 +123,14 @@ class Liveness:
 
     def _exchange(self) -> None:
         """Exchanges statuses every second, also while the service waits for a process that does not ask it."""
-        before = time.monotonic()
+        clock = Clock(2 * BEAT_SECONDS)  # a process that was stopped itself does not count that time
         while not self._is_closed:
             time.sleep(BEAT_SECONDS)
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # `_watch` deals with it
                 self._exchange_once()
-            now = time.monotonic()
-            for process in self._known:  # a process that was stopped itself does not count that time
-                self._still[process] += min(now - before, 2 * BEAT_SECONDS)
-            before = now
+            passed = clock.passed()
+            for process in self._known:
+                self._still[process] += passed
 
     def _exchange_once(self) -> None:
         with self._exchanging:
