@@ -6,6 +6,7 @@ import jax
 
 from ..base import formatting
 from ..base.advice import problems_in
+from ..distributed.outcomes import Stranded
 from ..program.first_nonfinite import explain
 from ..wire.events import Explaining, NonfiniteExplained
 from .inputs import DeviceBatches
@@ -56,6 +57,8 @@ class NonfiniteExplainer:
             origin = explain(at.program.task, at.program.placement, at.state, self._batch(at))
             if origin is None:
                 problem = "the repeated step is finite: a device may be faulty: try --check-devices"
+        except Stranded:  # the others wait for this process, which a pause would not end
+            raise
         except Exception as error:  # the run pauses without it
             problem = "; ".join(problems_in(error))
         seconds = round(time.perf_counter() - began, 3)

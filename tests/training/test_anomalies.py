@@ -5,15 +5,17 @@ import random
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from shardtui.engine.distributed.cluster import Cluster
-from shardtui.engine.distributed.outcomes import Failure
+from shardtui.engine.distributed.outcomes import Failure, Stranded
 from shardtui.engine.models.array import gradient_name
 from shardtui.engine.models.task import Task
 from shardtui.engine.spec.config import AnomalyConfig, CheckpointConfig, ScheduledSwitch
 from shardtui.engine.training import numbers
+from shardtui.engine.training.nonfinite import NonfiniteExplainer
 from shardtui.engine.training.spikes import Spikes
 from shardtui.engine.wire.commands import MeasureNumbers, Pause, Resume
 from shardtui.engine.wire.event_log import LogReader
@@ -119,6 +121,20 @@ def test_a_run_that_stops_at_its_last_step_keeps_the_state_before_it(home: Path)
     result = answered("train", model, "--batch-size=16", "--steps=250", "--run=bad", "--on-nonfinite=stop")
     assert "first in `div` (goes_wrong.py:25)" in result.stderr
     assert "checkpoint of step 249" in result.stderr
+
+
+def test_a_run_does_not_pause_while_others_wait_for_this_process_in_a_collective() -> None:
+    def restore(*_: object) -> None:
+        raise Stranded("the disk is full")
+
+    tools: Any = SimpleNamespace(publish=lambda _: None)
+    restorer, at, batches = (
+        SimpleNamespace(restore=restore),
+        SimpleNamespace(program=None, replace_with=None, done=3),
+        None,
+    )
+    with pytest.raises(Stranded):
+        NonfiniteExplainer(tools, restorer, batches)._explained(at, step=3, back=2, began=0.0)  # type: ignore[arg-type]
 
 
 def gradient_norm(task: Task, event: NumbersMeasured) -> float:
