@@ -70,8 +70,9 @@ class Profiler:
 
     def request(self, first: int, steps: int, is_periodic: bool = False) -> None:
         """Requests a trace of `steps` steps from step `first` on; replaces a request that has not begun. `is_periodic`:
-        only the parts of the step are reported, and the trace is not kept."""
-        self._requested = Request(range(first, first + steps), is_periodic)
+        only the parts of the step are reported, and the trace is not kept; it replaces none, as it is due again."""
+        if self._requested is None or not is_periodic:
+            self._requested = Request(range(first, first + steps), is_periodic)
 
     def is_overdue(self) -> bool:
         """Returns whether a breakdown of the step is due, and nothing else is traced."""
@@ -109,13 +110,13 @@ class Profiler:
         self._directory.mkdir(parents=True, exist_ok=True)
         jax.profiler.start_trace(self._directory, profiler_options=options)
 
-    def named(self, step: int) -> "contextlib.AbstractContextManager[object]":
+    def named(self, step: int) -> contextlib.AbstractContextManager[object]:
         """Returns a context that annotates this step in the trace, or does nothing if no trace is in progress."""
         if self._tracing is None:
             return contextlib.nullcontext()
         return jax.profiler.StepTraceAnnotation("train", step_num=step + 1)
 
-    def input(self) -> "contextlib.AbstractContextManager[object]":
+    def input(self) -> contextlib.AbstractContextManager[object]:
         """Returns a context that annotates the preparation of a batch, or does nothing if no trace is in progress."""
         return contextlib.nullcontext() if self._tracing is None else jax.profiler.TraceAnnotation(INPUT)
 

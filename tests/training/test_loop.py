@@ -27,7 +27,7 @@ from shardtui.engine.program.program import Program, shard_digest_function
 from shardtui.engine.program.reshard import Transfers
 from shardtui.engine.spec.config import CheckpointConfig, ScheduledSwitch
 from shardtui.engine.training.loop import Loop
-from shardtui.engine.training.profiler import KEPT, Profiler
+from shardtui.engine.training.profiler import KEPT, Profiler, Request
 from shardtui.engine.training.progress import Pausing
 from shardtui.engine.training.step_reports import StepReports
 from shardtui.engine.training.tools import Tools
@@ -223,6 +223,14 @@ def test_the_parts_of_the_step_are_measured(task: Task, programs: Programs, tmp_
     assert sum(part.seconds for part in measured.parts) == pytest.approx(measured.step_seconds, rel=1e-3)
     assert measured.pause_seconds > 0
     assert not list((tmp_path / "profile").rglob("*.pb")), "the trace is not kept"
+
+
+def test_a_trace_that_a_viewer_requests_as_a_breakdown_is_due_is_made(tmp_path: Path) -> None:
+    """Both are commands before the same step, in this order."""
+    profiler = Profiler(tmp_path, lambda _: None, Cluster(), every=1.0)
+    profiler.request(7, 10)
+    profiler.request(7, 2, is_periodic=True)
+    assert profiler._requested == Request(range(7, 17), is_periodic=False)
 
 
 def test_training_continues_if_a_trace_cannot_be_written(tiny: Task, tiny_programs: Programs, tmp_path: Path) -> None:
