@@ -47,7 +47,7 @@ class Sampler:
 
         Waits for the step in flight. Temperature 0 takes the most probable byte.
         """
-        known = np.frombuffer(prompt[-(self.seq_len - 1) :], np.uint8)
+        known = np.frombuffer(prompt[-self.seq_len :], np.uint8)
         tokens = np.zeros((1, self.seq_len), np.int32)
         tokens[0, : len(known)] = known
         numbers = np.int32(len(known)), np.int32(count), np.float32(temperature), np.uint32(seed)

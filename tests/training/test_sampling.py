@@ -11,7 +11,7 @@ import pytest
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import Program
-from shardtui.engine.spec.config import Sampling
+from shardtui.engine.spec.config import Sampling, TrainingConfig
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.training.sampling import compile_sampler
 from shardtui.engine.wire.commands import SampleText
@@ -49,6 +49,11 @@ def test_bytes_are_the_most_probable_ones_of_a_window_that_moves() -> None:
         tokens = jnp.array([window + [0] * (16 - len(window))], jnp.int32)
         text.append(int(jnp.argmax(logits(params, tokens)[0, len(window) - 1])))
     assert sampler(task, "fsdp-tp2")(prompt, count, 0.0, 0) == bytes(text[len(prompt) :])
+
+
+def test_a_model_of_one_position_reads_the_last_byte() -> None:
+    sample = sampler(Task(tiny_config(training=TrainingConfig(batch_size=8, seq_len=1)), "cpu"), "dp")
+    assert sample(b"ab", 4, 1.0, 0) == sample(b"b", 4, 1.0, 0)
 
 
 @pytest.mark.parametrize(
