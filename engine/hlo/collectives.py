@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from ..spec.topology import spans, within
 from ..wire.collective import CollectiveInfo
@@ -12,7 +13,7 @@ from . import megascale
 from .array_types import arrays
 from .collective_forms import kind_of, results, sent_operands, sent_types
 from .dataflow import Dataflow
-from .device_groups import Ids, axes_of, grouping, groups_of, numbering
+from .device_groups import Groups, Ids, axes_of, grouping, groups_of, numbering
 from .execution_counts import runs
 from .live_values import aliases
 from .module import Computation, Instruction, Module
@@ -43,6 +44,17 @@ def inventory(module: Module, mesh: Mapping[str, int], arguments: Sequence[str] 
     return sorted(found, key=lambda info: -info.least_bytes)
 
 
+class Grouping(NamedTuple):
+    """The groups of a collective, in each slice alike."""
+
+    groups: Groups
+    """Devices as positions in the mesh of a slice."""
+    axes: list[str]
+    """The mesh axes that the groups span."""
+    size: int
+    """Number of devices in the largest group."""
+
+
 class Reader:
     """Reads the collectives of one module. What instructions share (types, groupings, operands) is parsed once."""
 
@@ -65,7 +77,7 @@ class Reader:
         """Characters that may still come from elsewhere, see `MAX_SHARED`."""
         self.unlisted = 0
         """Groupings so far that name more devices than their text has characters."""
-        self._groups: dict[tuple[str, Ids], tuple[list[str], int]] = {}
+        self._groupings: dict[tuple[str, Ids], Grouping] = {}
         self._received: dict[str, dict[str, str]] = {}
 
     def collectives(self) -> Iterator[CollectiveInfo]:
@@ -88,7 +100,7 @@ class Reader:
         transfer = megascale.kind_of(instruction)
         kind = "reduce-scatter" if _is_scatter(where, instruction) else kind_of(instruction) or ""
         names = sent_operands(instruction)
-        axes, size = self._across(instruction) if transfer else self._grouping(instruction)
+        axes, size = self._across(instruction) if transfer else self._grouping(instruction)[1:]
         operands = [found for name in names if (found := where.instructions.get(name))]
         bits, dtype = _sum(sent_types(instruction, operands))
         each = bits // 8 * (size if kind == "all-gather" else 1)
@@ -161,18 +173,25 @@ class Reader:
             found.append(min((self.arguments[self._updated[each]] for each in outputs), key=len, default=""))
         return found
 
-    def _grouping(self, instruction: Instruction) -> tuple[list[str], int]:
-        """The mesh axes of a grouping, and the number of devices in its largest group."""
+    def groups(self, instruction: Instruction) -> Groups:
+        """Returns the devices between which a collective sends data inside slices, as positions in the whole mesh."""
+        each = math.prod(self.mesh.values())
+        starts = range(0, self.slices * each, each)
+        found = self._grouping(instruction).groups
+        return [tuple(start + at for at in group) for start in starts for group in found]
+
+    def _grouping(self, instruction: Instruction) -> Grouping:
         text, devices = grouping(instruction), math.prod(self.mesh.values())
         replicas = self.module.replicas if self.module.partitions == devices else 1
         ids = numbering(instruction, replicas)
-        if (text, ids) not in self._groups:
+        if (text, ids) not in self._groupings:
             groups = groups_of(text, devices, ids, replicas)
             self.unlisted += sum(map(len, groups)) > len(text)
             if self.unlisted > MAX_GROUPINGS:
                 raise ValueError(f"more than {MAX_GROUPINGS:,} different groupings")
-            self._groups[text, ids] = axes_of(groups, self.mesh), max(map(len, groups), default=1)
-        return self._groups[text, ids]
+            size = max(map(len, groups), default=1)
+            self._groupings[text, ids] = Grouping(groups, axes_of(groups, self.mesh), size)
+        return self._groupings[text, ids]
 
 
 @lru_cache(1024)

@@ -13,7 +13,7 @@ from ..base import formatting
 from ..base.user_error import UserError
 from ..hlo.collectives import Reader
 from ..hlo.dataflow import is_product
-from ..hlo.device_groups import grouping, groups_of
+from ..hlo.device_groups import Groups
 from ..hlo.execution_counts import CONTAINERS
 from ..hlo.module import Computation, Instruction, Module, parse
 from ..hlo.products import scope
@@ -67,7 +67,7 @@ class Program:
             if info.axes:
                 self.collectives[info.name] = info if mesh else replace(info, axes=[])
                 if info.network != "dcn":
-                    self._groups[info.name] = _partners(grouping(instruction), devices)
+                    self._groups[info.name] = _partners(reader.groups(instruction))
         self.operations = {
             each.name: self._operation(each)
             for where, each in module.instructions()
@@ -191,10 +191,10 @@ def _module(op_name: str) -> str:
     return "/".join(word for word in words if word not in formatting.WRAPPERS)
 
 
-def _partners(text: str, devices: int) -> Mapping[int, tuple[int, ...]]:
+def _partners(groups: Groups) -> Mapping[int, tuple[int, ...]]:
     """Each device to all that are in a group with it."""
     found: dict[int, set[int]] = {}
-    for group in groups_of(text, devices):
+    for group in groups:
         for member in group:
             found.setdefault(member, set()).update(group)
     return {member: tuple(sorted(partners)) for member, partners in found.items()}

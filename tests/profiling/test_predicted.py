@@ -1,5 +1,6 @@
 """Where the time of a step that never ran goes: by hand-written schedules, and by those of the TPU compiler."""
 
+import math
 import re
 from pathlib import Path
 
@@ -151,3 +152,32 @@ def test_every_collective_of_the_inventory_has_one_operation_that_begins_it() ->
     assert (begin.is_begin, end.is_begin) == (True, False)
     assert (middle.part, middle.collective) == ("matrix products", "")
     assert operations["fusion.25"].part == "reduce-scatter over data", "one with a slice"
+
+
+@pytest.mark.parametrize(
+    ("head", "groups", "mesh", "partners"),
+    [
+        ("num_partitions=8", "[4,2]<=[8], use_global_device_ids=true", MESH, (2, 3)),
+        ("replica_count=2, num_partitions=4", "{{0},{1}}", {"data": 2, "model": 4}, (0, 1, 2, 3)),
+        ("replica_count=2, num_partitions=4", "{{0,1}}", {"data": 2, "model": 4}, (*range(8),)),
+        (
+            "num_partitions=8",
+            "{{0,1,2,3},{4,5,6,7}}, use_global_device_ids=true",
+            {"replica": 2, **MESH},
+            (8, 9, 10, 11),
+        ),
+        ("num_partitions=8", "[2,4]<=[8], use_global_device_ids=true", {"replica": 2, **MESH}, (8, 9, 10, 11)),
+    ],
+    ids=["devices", "partitions", "replicas", "lists in slices", "an iota in slices"],
+)
+def test_partners_are_devices_of_the_whole_mesh(
+    head: str, groups: str, mesh: dict[str, int], partners: tuple[int, ...]
+) -> None:
+    """Groups may count replicas of a `pmap`, or the devices of one slice."""
+    reduced = f"  %r = f32[8] all-reduce(%x), channel_id=1, replica_groups={groups}, to_apply=%add\n"
+    between = (TEXTS / "slices" / "2-slices-psum.hlo").read_text() if "replica" in mesh else ""
+    send = "".join(re.findall(r" %send = .*\n", between))
+    module = parse(
+        f"HloModule m, {head}\n\nENTRY %main () -> f32[8] {{\n  %x = f32[8] parameter(0)\n{reduced} {send}}}\n"
+    )
+    assert Program(module, mesh, math.prod(mesh.values()), set()).partners("r", partners[0]) == partners
