@@ -85,6 +85,10 @@ class BreakdownBuilder:
     peaks: Peaks | None
     """Of a device; None if unknown."""
 
+    def __post_init__(self) -> None:
+        if not self.step:
+            raise UserError(f"the operations of {self.program.module.name} take no time: there is nothing to divide")
+
     def breakdown(self, name: str, steps: int) -> StepBreakdown:
         """Returns the breakdown without a timeline. `name`: the program's name. `steps`: how many were measured."""
         devices = self.total.devices

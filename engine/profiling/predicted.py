@@ -10,7 +10,7 @@ from ..base import formatting
 from ..base.user_error import UserError
 from ..hlo.execution_counts import is_walkable, runs
 from ..hlo.module import APPLIED, BODY, Computation, Instruction, Module, parse
-from ..hlo.work import CYCLES, NO_WORK, cycles_of
+from ..hlo.work import NO_WORK, cycles_of
 from ..spec.topology import Topology, load_topology, wiring
 from ..wire.collective import Network
 from ..wire.step_breakdown import StepBreakdown
@@ -49,7 +49,7 @@ def predicted_breakdown(module: Module, mesh: Mapping[str, int], topology: Topol
 
     Raises UserError if the text has no estimates, or is of another number of devices.
     """
-    if not any(CYCLES.search(each.rest) for _, each in module.instructions()):
+    if not any(cycles_of(each) for _, each in module.instructions()):
         raise UserError(f"{module.name} has no estimated cycles: give the text of a program that the TPU compiler made")
     devices = module.partitions * topology.slices
     if devices != topology.devices:

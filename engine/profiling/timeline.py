@@ -129,12 +129,12 @@ def encoded(device: DeviceSpans, names: Sequence[str]) -> DeviceTimeline:
 def _in_ticks(spans: Iterable[tuple[int, int, str]], window: Span) -> list[tuple[float, float, str]]:
     """The spans within the window, in order and without overlaps: at any time, the one that began first."""
     low, high = window
-    scale = TICKS / (high - low)
     found: list[tuple[float, float, str]] = []
     until = low
     for begin, end, name in sorted(spans):
         begin, end = max(begin, until), min(end, high)
         if end > begin:
+            scale = TICKS / (high - low)
             found.append(((begin - low) * scale, (end - low) * scale, name))
             until = end
     return found

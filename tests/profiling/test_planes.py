@@ -236,6 +236,20 @@ def test_every_prefix_of_a_trace_is_read_or_refused(tmp_path: Path) -> None:
             assert sum(part.share for part in read_breakdown(path, {"data": 2}).parts) == pytest.approx(1)
 
 
+def test_a_step_may_take_no_time_but_not_all_of_them(tmp_path: Path) -> None:
+    def traced(*spans: tuple[int, int]) -> StepBreakdown:
+        plane = (space := Space()).plane("/device:TPU:0")
+        for line, name in (("XLA Modules", MODULE), ("XLA Ops", COPY)):
+            plane.line(line, [(name, begin, end) for begin, end in spans])
+        return read_breakdown(space.write(tmp_path), {})
+
+    breakdown = traced((10, 20), (110, 110), (210, 220))
+    assert parts(breakdown) == {"copies": pytest.approx(20 / 3), "host": pytest.approx(190 / 3)}
+    assert breakdown.timeline and breakdown.timeline.devices[0].work == []
+    with pytest.raises(UserError, match="the operations of jit_step take no time"):
+        traced((10, 10))
+
+
 ACTIVITIES = st.lists(
     st.builds(
         lambda begin, length, rank, key: Activity(begin, begin + length, rank, f"{rank.name}{key}"),

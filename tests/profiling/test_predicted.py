@@ -111,6 +111,8 @@ def test_a_transfer_between_slices_takes_the_rate_of_dcn() -> None:
     ("text", "mesh", "topology", "message"),
     [
         (HEAD + ENTRY + GATHER + END, MESH, "v5e:2x4", "m has no estimated cycles: give the text of a program that"),
+        (HEAD + ENTRY + FUSION.replace("300000", str(2**64 - 1)) + END, MESH, "v5e:2x4", "m has no estimated cycles"),
+        (HEAD + LOOP + ENTRY + END, MESH, "v5e:2x4", "the operations of m take no time: there is nothing to divide"),
         (HEAD + ENTRY + FUSION + END, MESH, "v5e:4x4", "m is for 8 devices, but v5e:4x4 has 16"),
         (HEAD + ENTRY + FUSION + END, {}, "v5e:2x4", "no --mesh, but m is for 8: give the mesh it was compiled for"),
         (HEAD + ENTRY + FUSION + END, {"data": 4}, "v5e:2x4", "--mesh data 4 has 4 devices, but m is for 8: give the"),
