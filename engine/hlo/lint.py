@@ -73,11 +73,12 @@ def _replicated_parameters(subject: Subject) -> Iterator[Finding]:
 
 
 def _replicated_moments(subject: Subject) -> Iterator[Finding]:
-    parameters = {array.name: array for array in subject.of_kind("parameter")}
+    parameters = subject.of_kind("parameter")
     wasteful: list[ArrayInfo] = []
     saved = 0
     for moment in subject.of_kind("moment"):
-        parameter = next((array for name, array in parameters.items() if moment.name.endswith(f".{name}")), None)
+        named = (array for array in parameters if moment.name.endswith(f".{array.name}"))
+        parameter = max(named, key=lambda array: len(array.name), default=None)  # of `a.b` also ends in `b`
         if parameter and replicas(moment.compiled_spec, subject.mesh) > replicas(parameter.compiled_spec, subject.mesh):
             wasteful.append(moment)
             saved += bytes_per_device(moment, subject.mesh) - bytes_per_device(parameter, subject.mesh)

@@ -189,6 +189,15 @@ def test_the_pitfall_of_replicated_moments(not_inspected: BuiltIn) -> None:
     assert [text.partition("override ")[2][:6] for text in ends] == ['"mu.*"', '"nu.*"']
 
 
+def test_a_moment_is_compared_with_its_own_parameter(not_inspected: BuiltIn) -> None:
+    """Not with another one, whose name its own ends in."""
+    found = not_inspected("tp")
+    whole = next(each for each in found.compiled.arrays if each.kind == "parameter" and not any(each.compiled_spec))
+    split = next(each for each in found.compiled.arrays if each.kind == "parameter" and any(each.compiled_spec))
+    other = msgspec.structs.replace(split, name=whole.name.rpartition(".")[2])
+    assert found.changed(arrays=[other, *found.compiled.arrays]).findings == []
+
+
 def test_the_pitfall_of_one_axis_for_batch_and_weights(built_in: BuiltIn) -> None:
     idle, redundant = built_in("pitfall-same-axis").findings
     assert (idle.code, redundant.code) == ("S104", "S105")
