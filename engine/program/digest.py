@@ -116,11 +116,11 @@ def _index(shard: tuple[int, ...], shape: tuple[int, ...], positions: list[Any])
     """Returns each element's row-major index in the global array, as one word, or two above 2³² elements."""
     is_wide = math.prod(shape) > 2**32
     with jax.enable_x64(is_wide):
-        dtype = jnp.uint64 if is_wide else U32
+        dtype, bits = (jnp.uint64, 64) if is_wide else (U32, 32)
         index, stride = jnp.zeros(shard, dtype), 1
         for dim in reversed(range(len(shard))):
             first = jnp.asarray(positions[dim], dtype) * dtype(shard[dim])
-            index += (lax.broadcasted_iota(dtype, shard, dim) + first) * dtype(stride % 2**64)
+            index += (lax.broadcasted_iota(dtype, shard, dim) + first) * dtype(stride % 2**bits)
             stride *= shape[dim]
         return [index.astype(U32), (index >> dtype(32)).astype(U32)] if is_wide else [index]
 

@@ -128,6 +128,8 @@ def test_indices_of_more_than_32_bits_and_non_finite_values_of_every_dtype_are_f
     assert [int(word) for word in words] == [*divmod(3 * 2**31 - 1, 2**32)][::-1]
     placed = digest._index((1, 4), (2**40, 8), [2**35, 1])
     assert [word.tolist() for word in placed] == [[[4, 5, 6, 7]], [[2**38 // 2**32] * 4]]
+    (word,) = digest._index((1, 1, 4), (1, 2**30, 4), [0, 2**30 - 1, 0])
+    assert word.tolist() == [[[2**32 - 4, 2**32 - 3, 2**32 - 2, 2**32 - 1]]], "as many elements as a word has values"
     without_nan = [jnp.ones(3, bool), jnp.ones(3, "int4"), jax.random.key(0), jnp.ones(3, "float8_e8m0fnu")]
     assert is_finite(without_nan)
     for dtype in ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float32", "complex64"):
