@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .array_types import MAIN, arrays, leaves, memory_space
 from .dataflow import Dataflow, is_product
 from .execution_counts import CONTAINERS, callees, is_walkable, runs
-from .module import Computation, Instruction, Module
+from .module import Computation, Instruction, Module, number
 from .products import product_flops
 
 SLICES = {"slice", "dynamic-slice", "gather"}
@@ -172,4 +172,4 @@ def cycles_of(each: Instruction) -> int:
     """Returns the cycles that the TPU compiler estimates for one execution; 0 if it estimates none, which it may write
     as -1, unsigned."""
     found = CYCLES.search(each.rest)
-    return int(found[1]) % NO_ESTIMATE if found else 0
+    return number(found[1]) % NO_ESTIMATE if found else 0

@@ -161,7 +161,7 @@ def cost_of(
     cost = timed(cost, work, topology, mesh)
     try:
         breakdown = predicted_breakdown(parse(text), mesh, topology)
-    except UserError:  # too many operations to go through, or of the GPU compiler, which estimates no times
+    except (UserError, ValueError):  # of the GPU compiler, which estimates no times, too long, or not readable
         return cost
     return replace(cost, breakdown=breakdown, scheduled_seconds=breakdown.step_seconds)
 

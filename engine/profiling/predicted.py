@@ -33,10 +33,9 @@ def predict(hlo: str, mesh: dict[str, int], topology: str) -> StepBreakdown:
     """Breaks down a program that never ran. `hlo`: a file with its text, compiled for the slice. Raises UserError."""
     target = load_topology(topology)
     try:
-        module = parse(program_text(hlo, hlo))
+        return predicted_breakdown(parse(program_text(hlo, hlo)), mesh, target)
     except ValueError as error:
         raise UserError(f"{hlo}: {error}") from error
-    return predicted_breakdown(module, mesh, target)
 
 
 def predicted_breakdown(module: Module, mesh: Mapping[str, int], topology: Topology) -> StepBreakdown:
@@ -47,7 +46,7 @@ def predicted_breakdown(module: Module, mesh: Mapping[str, int], topology: Topol
     program waits for it. Nothing waits for other devices, copies in flight and scalars take no time, and other
     operations without an estimate are named in `skipped`.
 
-    Raises UserError if the text has no estimates, or is of another number of devices.
+    Raises UserError if the text has no estimates, or is of another number of devices; ValueError if it cannot be read.
     """
     if not any(cycles_of(each) for _, each in module.instructions()):
         raise UserError(f"{module.name} has no estimated cycles: give the text of a program that the TPU compiler made")

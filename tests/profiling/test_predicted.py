@@ -10,7 +10,7 @@ from shardtui.engine.hlo.collectives import inventory
 from shardtui.engine.hlo.execution_counts import runs
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.work import cycles_of
-from shardtui.engine.profiling.predicted import predicted_breakdown
+from shardtui.engine.profiling.predicted import predict, predicted_breakdown
 from shardtui.engine.profiling.program import Program
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.step_breakdown import StepBreakdown
@@ -121,6 +121,21 @@ def test_a_transfer_between_slices_takes_the_rate_of_dcn() -> None:
 def test_what_cannot_be_predicted(text: str, mesh: dict[str, int], topology: str, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         predicted_breakdown(parse(text), mesh, load_topology(topology))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no HLO", "it does not start with `HloModule`"),
+        (HEAD + ENTRY + FUSION + GATHER.replace("[4,2]<=[8]", "{{0,9}}") + END, "ag: its groups name a device outside"),
+        (HEAD + ENTRY + FUSION.replace("300000", "3" * 5000) + END, "a number of 5,000 digits"),
+    ],
+)
+def test_a_text_that_cannot_be_read_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.hlo"
+    path.write_text(text)
+    with pytest.raises(UserError, match=re.escape(f"{path}: {message}")):
+        predict(str(path), MESH, "v5e:2x4")
 
 
 @pytest.mark.parametrize("name", ["psum-in-a-loop", "psum-in-two-loops", "fsdp", "all_gather-in-a-loop"])
