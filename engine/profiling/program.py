@@ -83,8 +83,11 @@ class Program:
         return self.collectives[collective].bytes_sent
 
     def work(self, name: str) -> Work:
-        """Returns the work of an operation each time it runs on a device."""
-        return self._works.of(*self._located[name])
+        """Returns the work of an operation each time it runs on a device. Raises UserError if its types are refused."""
+        try:
+            return self._works.of(*self._located[name])
+        except ValueError as error:
+            raise UserError(f"the text of {self.module.name} cannot be read: {name[:100]}: {error}") from error
 
     def part_of(self, name: str, is_waiting: bool = False) -> str:
         """Returns the part of the step that an operation's time belongs to; of a collective, waiting or exposed."""

@@ -215,6 +215,12 @@ def test_a_convolution_of_a_gpu_library_is_one_product_of_several_kernels(tmp_pa
         (None, GPU_TEXT.replace("fusion.1", "f").replace(".1 =", ".9 ="), {"model": 2}, "of another program"),
         (None, GPU_TEXT, {"model": 1}, "has 1 devices, but jit_step ran on 2"),
         (None, GPU_TEXT.replace("{{0,1}}", "{{0,9}}"), {"model": 2}, "outside the mesh"),
+        (
+            None,
+            GPU_TEXT.replace("%gemm.1 = f32[8", f"%gemm.1 = f32[{2**62}"),
+            {"model": 2},
+            "read: gemm.1: an array of",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_refused(
