@@ -8,10 +8,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence, Set
 
 from .live_values import ELEMENTWISE
-from .module import BODY, CALLERS, Computation, Instruction, Module, number
+from .module import BODY, CALLERS, Computation, Instruction, Module
 
-INDEX = r"\bindex=(\d+)"
-PARAMETER = re.compile(r"(\d{1,9})\)")
 MOVES = {
     *("copy", "copy-start", "copy-done", "bitcast", "convert", "transpose", "reshape", "slice", "dynamic-slice"),
     *("all-gather", "all-gather-start", "all-gather-done", "opt-barrier"),
@@ -97,12 +95,9 @@ class Dataflow:
             return None
         match instruction.opcode:
             case "parameter":
-                index = _parameter(instruction)
-                if where == self._entry or index is None:
-                    return index
-                return self._passed(where, index)
+                return instruction.index if where == self._entry else self._passed(where, instruction.index)
             case "get-tuple-element":
-                return self._element(where, instruction.operand, _index(instruction))
+                return self._element(where, instruction.operand, instruction.index)
             case "fusion" | "call":
                 return self._root(instruction)
             case opcode:
@@ -143,7 +138,7 @@ class Dataflow:
         if not found or not root or root.opcode != "tuple" or body not in self._callers or index >= len(root.operands):
             return False
         element = found.instructions.get(root.operands[index])
-        if not element or element.opcode != "get-tuple-element" or _index(element) != index:
+        if not element or element.opcode != "get-tuple-element" or element.index != index:
             return False
         source = found.instructions.get(element.operand)
         return source is not None and source.opcode == "parameter" and self._callers[body][1].opcode == "while"
@@ -151,7 +146,7 @@ class Dataflow:
     def _elements(self, where: str, name: str, indices: Set[int]) -> Iterator[Value]:
         """These elements of a tuple."""
         for user in self.users(where, name):
-            if user.opcode == "get-tuple-element" and _index(user) in indices:
+            if user.opcode == "get-tuple-element" and user.index in indices:
                 yield where, user.name
 
     def _results(self, where: str, name: str, user: Instruction, follows: Follows) -> Iterator[Value]:
@@ -167,7 +162,7 @@ class Dataflow:
             called = user.attribute(CALLERS[user.opcode]) or ""
             taken = {index for index, operand in enumerate(user.operands) if operand == name}
             for each in self._parameters(called):
-                if _parameter(each) in taken:
+                if each.index in taken:
                     yield called, each.name
 
     def _same_tuples(self, where: str, built: Instruction, follows: Follows) -> Iterator[Value]:
@@ -206,12 +201,3 @@ def _is_updated(user: Instruction, name: str) -> bool:
     if user.opcode in MOVES:
         return user.operand == name
     return user.opcode in SUMS or bool(ELEMENTWISE.fullmatch(user.opcode))
-
-
-def _parameter(instruction: Instruction) -> int | None:
-    found = PARAMETER.match(instruction.rest)
-    return int(found[1]) if found else None
-
-
-def _index(instruction: Instruction) -> int:
-    return number(instruction.attribute(INDEX) or "0")

@@ -87,8 +87,7 @@ def _element(where: Computation, name: str) -> int | None:
     """The index of a value in the tuple that the computation is given; None if it is computed."""
     found = _plain(where, name)
     source = where.instructions.get(found.operand) if found and found.opcode == "get-tuple-element" else None
-    index = found.attribute(r"\bindex=(\d+)") if found and source and source.opcode == "parameter" else None
-    return number(index) if index else None
+    return found.index if found and source and source.opcode == "parameter" else None
 
 
 def called(instruction: Instruction) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from .module import APPLIED, BODY, CONDITION, Computation, Instruction, Module, 
 
 OUTPUT_ALIAS = re.compile(r"\{([\d, ]*)\}: \((\d+), \{[\d, ]*\}")
 """An output, and the argument or operand whose memory it takes."""
-RENAMES = ("bitcast", "tuple", "opt-barrier", "optimization-barrier", "after-all", "call")
+RENAMES = ("bitcast", "tuple", "opt-barrier", "after-all", "call")
 """Opcodes whose result is the memory of their operands."""
 UPDATES = ("dynamic-update-slice", "scatter")
 """Opcodes that change their first operand in place."""
@@ -125,10 +125,9 @@ class Schedule:
         flat = [value for values in operands for value in values]
         match each.opcode:
             case "parameter":
-                index = number((each.rest[: each.closing]).strip() or "0")
                 if given is not None:
-                    return given[index] if index < len(given) else []
-                return self._new(where, each, argument=index)
+                    return given[each.index] if each.index < len(given) else []
+                return self._new(where, each, argument=each.index)
             case "get-tuple-element":
                 return _element(where, each, flat)
             case "call" if called := self.module.computations.get(each.attribute(APPLIED) or ""):
@@ -245,6 +244,4 @@ def _share(value: Value, other: Value) -> None:
 def _element(where: Computation, each: Instruction, flat: Values) -> Values:
     operand = where.instructions.get(each.operand)
     counts = elements(operand.type) if operand else ()
-    index = number(each.attribute(r"\bindex=(\d+)") or "0")
-    at = sum(counts[:index])
-    return flat[at : at + (counts[index] if index < len(counts) else 0)]
+    return flat[sum(counts[: each.index]) : sum(counts[: each.index + 1])]

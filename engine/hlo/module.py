@@ -23,6 +23,7 @@ CALLS = r"\bcalls=%?([\w.\-]+)"
 APPLIED = r"\bto_apply=%?([\w.\-]+)"
 BODY = r"\bbody=%?([\w.\-]+)"
 CONDITION = r"\bcondition=%?([\w.\-]+)"
+INDEX = r"\bindex=(\d+)"
 CALLERS = {"fusion": CALLS, "call": APPLIED, "while": BODY, "async-start": CALLS}
 """Opcodes that run another computation on their operands, to the attribute that names it. A loop has one tuple."""
 DIGITS = re.compile(r"\d+")
@@ -71,6 +72,13 @@ class Instruction(Struct, frozen=True, dict=True):
     @property
     def operand(self) -> str:
         return self.operands[0] if self.operands else ""
+
+    @property
+    def index(self) -> int:
+        """Which parameter a `parameter` is, or which element of a tuple a `get-tuple-element`; 0 if it is not said."""
+        text = self.rest if self.opcode == "parameter" else self.attribute(INDEX) or ""
+        found = DIGITS.match(text)
+        return number(found[0]) if found else 0
 
     def attribute(self, pattern: str) -> str | None:
         """Returns the first group of `pattern` in the attributes; None if it does not match. Results are cached."""

@@ -13,7 +13,7 @@ from .array_types import MAIN, arrays, element_bits, memory_space
 from .dataflow import Dataflow
 from .execution_counts import is_walkable
 from .live_values import Schedule, Value
-from .module import Instruction, Module, number, numbers
+from .module import Instruction, Module, numbers
 
 ARRAY = re.compile(r"(\w+)\[([\d,<=]*)\](?:\{([\d,]*))?")
 TILE = re.compile(r"T\(([\d,]+)\)")
@@ -156,8 +156,7 @@ class _Reader:
             elif at.opcode in MOVES:
                 at = here.instructions.get(at.operand)
             elif at.opcode == "parameter" and inside:
-                index = number(at.rest[: at.closing].strip())
-                at, inside = place.instructions.get(each.operands[index]), None
+                at, inside = place.instructions.get(each.operands[at.index]), None
             else:
                 break
         return at if at and "/" in at.op_name else each

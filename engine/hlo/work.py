@@ -119,12 +119,11 @@ class Works:
 
     def _read(self, where: Computation, fusion: Instruction, body: Computation) -> int:
         """Bytes that a fusion reads of its operands."""
-        parameters = [inner for inner in body.instructions.values() if inner.opcode == "parameter"]
-        by_index = {inner.rest.partition(")")[0]: inner for inner in parameters}
+        parameters = {inner.index: inner for inner in body.instructions.values() if inner.opcode == "parameter"}
         total = 0
         for index, name in enumerate(fusion.operands):
             whole = self._size(where, name)
-            inner = by_index.get(str(index))
+            inner = parameters.get(index)
             total += self._used(body, inner.name, whole) if inner else whole
         return total
 
