@@ -4,6 +4,7 @@ These are pure functions of what the engine reports, so the UI, the command line
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ..base import formatting
@@ -164,17 +165,17 @@ def _other_layouts(subject: Subject) -> Iterator[Finding]:
 def _traffic_over_compute(subject: Subject) -> Iterator[Finding]:
     if subject.flops_per_step is None:
         return
-    flops, moved = subject.flops_per_step / len(subject.mesh.device_ids), dict[tuple[str, ...], int]()
+    flops, moved = subject.flops_per_step / len(subject.mesh.device_ids), Counter[tuple[str, ...]]()
     for info in subject.collectives:
-        moved[tuple(info.axes)] = moved.get(tuple(info.axes), 0) + info.least_bytes
-    for axes, sent in moved.items():
-        if flops < FLOPS_PER_BYTE * sent:
+        moved[tuple(info.axes)] += info.least_bytes
+    for axes, size in moved.items():
+        if flops < FLOPS_PER_BYTE * size:
             yield Finding(
                 "S109",
-                f"{formatting.over(axes)} carries {formatting.size(sent)} per device and step "
-                f"for {formatting.rate(flops)}FLOP of compute: {flops / sent:.1f} FLOP per byte",
+                f"{formatting.over(axes)} carries {formatting.size(size)} per device and step "
+                f"for {formatting.rate(flops)}FLOP of compute: {flops / size:.1f} FLOP per byte",
                 "give each device more to compute: a larger batch, longer sequences, or fewer devices on that axis",
-                bytes_per_device=sent,
+                bytes_per_device=size,
                 axes=list(axes),
             )
 
@@ -199,11 +200,11 @@ def _layers_over_dcn(subject: Subject) -> Iterator[Finding]:
         for dim, axes in enumerate(array.compiled_spec):
             for axis in axes:
                 split.setdefault(axis, set()).add(dim_name(array, dim))
-    moved: dict[str, int] = {}
+    sent: Counter[str] = Counter()
     for info in subject.collectives:
         for axis in info.axes if info.network == "dcn" else ():
-            moved[axis] = moved.get(axis, 0) + info.least_bytes
-    yield from over_dcn(split, moved)
+            sent[axis] += info.bytes_sent or 0
+    yield from over_dcn(split, sent)
 
 
 def _names(arrays: Sequence[ArrayInfo]) -> str:

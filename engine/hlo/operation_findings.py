@@ -115,13 +115,13 @@ def _bytes_of(array: ArrayInfo, gather: CollectiveInfo) -> int:
     return gather.least_bytes * mine // max(1, sum(sizes))
 
 
-def over_dcn(split: Mapping[str, set[str]], moved: Mapping[str, int]) -> Iterator[Finding]:
+def over_dcn(split: Mapping[str, set[str]], sent: Mapping[str, int]) -> Iterator[Finding]:
     """Yields a finding for each tensor or sequence axis that crosses slices.
 
-    `split`: mesh axis to the logical axes that it splits. `moved`: each mesh axis that crosses slices, to the bytes per
-    device and step of its collectives on DCN; 0 if unknown.
+    `split`: mesh axis to the logical axes that it splits. `sent`: each mesh axis that crosses slices, to the bytes that
+    a device sends for its collectives on DCN in a step; 0 if unknown.
     """
-    for axis, size in moved.items():
+    for axis, size in sent.items():
         dims = sorted(split.get(axis, set()) & PARALLELISM.keys())
         if not dims or {"batch", "layers"} & split[axis]:  # pipeline stages may split the vocabulary, too
             continue

@@ -316,10 +316,11 @@ def test_rules_for_logical_axes_that_no_parameter_has(not_inspected: BuiltIn) ->
 
 def test_a_tensor_axis_over_dcn(not_inspected: BuiltIn) -> None:
     found = not_inspected("fsdp-tp2")._replace(flops=None)
-    between = [msgspec.structs.replace(info, network="dcn") for info in found.compiled.collectives or ()]
-    moved = sum(info.bytes_per_device or 0 for info in between if "model" in info.axes)
+    infos = found.compiled.collectives or ()
+    between = [msgspec.structs.replace(info, network="dcn", group_size=4) for info in infos]
+    sent = sum(info.bytes_sent or 0 for info in between if "model" in info.axes)
     (finding,) = [each for each in found.changed(collectives=between).findings if each.code == "S111"]
-    assert (finding.axes, finding.dims, finding.bytes_per_device) == (["model"], ["heads", "mlp", "vocab"], moved)
+    assert (finding.axes, finding.dims, finding.bytes_per_device) == (["model"], ["heads", "mlp", "vocab"], sent)
     assert "model is a tensor axis (heads, mlp, vocab) and crosses slices" in finding.message
     assert not [each for each in found.findings if each.code == "S111"]
 
