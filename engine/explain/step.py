@@ -74,7 +74,7 @@ def lowered(task: Task, placement: Placement) -> tuple[Any, str, list[str], Reas
 def lowered_step(task: Task, placement: Placement, traced: Traced) -> Any:
     """Returns the module of a step for the task's platform. Raises UserError if it is for no other devices than here,
     as what calls back to Python is."""
-    is_simulated = placement.mesh.devices.flat[0].platform != task.platform
+    is_simulated = placement.platform != task.platform
     platforms = (LOWERED_FOR[task.platform],) if is_simulated else None
     try:
         return traced.lower(lowering_platforms=platforms).compiler_ir("stablehlo")

@@ -19,7 +19,7 @@ from ..models.array import Array, gradient_name
 from ..models.task import Task, TrainState
 from ..spec.config import UserModel
 from ..wire.number_events import STANDS_OUT, UPDATE, ArrayNumbers, ExpertNumbers, ShardNumbers
-from .placement import Placement, Tree, with_shardings
+from .placement import Placement, Tree
 from .program import named_activations, quick, rules_of
 from .recorded_trace import Loop, Operation, Recorder, loops
 
@@ -116,11 +116,10 @@ def compile_numbers(task: Task, placement: Placement) -> Numbers:
         return _by_device(leaves, arrays), _by_name(recorder, recorder.evaluate(jax.tree.leaves(arguments)))
 
     replicated = NamedSharding(placement.mesh, PartitionSpec())
-    arguments = placement.abstract_state(task), with_shardings(task.batch_arrays, placement.batch_shardings)
     with rules_of(task, placement):
         compiled = (
             jax.jit(measure, out_shardings=replicated, keep_unused=True)
-            .lower(*arguments)
+            .lower(*placement.abstract_arguments(task))
             .compile(compiler_options=quick(placement))
         )
     return Numbers(compiled, arrays, sizes, placement.preset.parts("experts", placement.mesh.size))

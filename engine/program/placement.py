@@ -56,8 +56,16 @@ class Placement:
     def _sharding(self, decision: Decision) -> NamedSharding:
         return NamedSharding(self.mesh, decision.spec)
 
+    @property
+    def platform(self) -> str:
+        return self.mesh.devices.flat[0].platform
+
     def abstract_state(self, task: Task) -> TrainState:
-        return with_shardings(task.abstract_state, self.state_shardings)
+        return _with_shardings(task.abstract_state, self.state_shardings)
+
+    def abstract_arguments(self, task: Task) -> tuple[TrainState, Tree]:
+        """Returns the state and the batch that a step takes, without values."""
+        return self.abstract_state(task), _with_shardings(task.batch_arrays, self.batch_shardings)
 
     def pipeline(self, task: Task) -> PipelineInfo | None:
         """Returns stages and micro-batches; None if the preset has no pipeline."""
@@ -207,7 +215,7 @@ def _step_problems(task: Task, preset: Preset, sizes: Mapping[str, int], decisio
     return [f"{preset.name}: [overrides] do not change how the step splits: {each}" for each in found]
 
 
-def with_shardings(tree: Any, shardings: Any) -> Any:
+def _with_shardings(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree, shardings
     )

@@ -26,7 +26,7 @@ from ..wire.events import Phase, PresetCompiled
 from .compilation_cache import cache_hits, mark_code
 from .digest import digests, is_finite, shard_digests
 from .memory import predict
-from .placement import Placement, Tree, with_shardings
+from .placement import Placement, Tree
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,7 @@ def compile_program(task: Task, placement: Placement, on_phase: Callable[[Phase]
 
 def trace_step(task: Task, placement: Placement, observed: Observed | None = None) -> Traced:
     """Traces the step with the placement's shardings. If `observed` is given, compiling the result fills it in."""
-    state, batch = placement.state_shardings, placement.batch_shardings
-    options = COMPILER_OPTIONS.get(_platform(placement))
+    state, options = placement.state_shardings, COMPILER_OPTIONS.get(placement.platform)
 
     def train_step(arrays: TrainState, inputs: Tree) -> tuple[TrainState, Scalars]:
         return task.train_step(arrays, inputs, state.params)
@@ -157,15 +156,13 @@ def trace_step(task: Task, placement: Placement, observed: Observed | None = Non
         step = jax.jit(
             train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True, compiler_options=options
         )
-        return step.trace(placement.abstract_state(task), with_shardings(task.batch_arrays, batch))
+        return step.trace(*placement.abstract_arguments(task))
 
 
 def trace_held_out(task: Task, placement: Placement) -> Traced:
     """Traces the loss of a held-out batch: a program of its own, so that the step is the same with and without it."""
     with rules_of(task, placement):
-        return jax.jit(task.held_out_loss).trace(
-            placement.abstract_state(task), with_shardings(task.batch_arrays, placement.batch_shardings)
-        )
+        return jax.jit(task.held_out_loss).trace(*placement.abstract_arguments(task))
 
 
 @contextlib.contextmanager
@@ -213,7 +210,7 @@ def _describe(
         arrays=arrays,
         collectives=report.collectives,
         products=report.products,
-        memory=predict(step, sizes, placement.mesh.devices.flat[0].platform),
+        memory=predict(step, sizes, placement.platform),
         pipeline=placement.pipeline(task),
         unused_rules=_unused_rules(task, placement.preset),
         attention=placement.attention(task),
@@ -233,12 +230,9 @@ def _unused_rules(task: Task, preset: Preset) -> list[str]:
 def quick(placement: Placement) -> dict[str, str | bool]:
     """Returns options for a fast compilation of a program that runs once or never: on CPU, most of the time optimizes
     machine code."""
-    is_cpu = _platform(placement) == "cpu"
-    return {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True} if is_cpu else {}
-
-
-def _platform(placement: Placement) -> str:
-    return placement.mesh.devices.flat[0].platform
+    if placement.platform != "cpu":
+        return {}
+    return {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
 
 
 @contextlib.contextmanager
