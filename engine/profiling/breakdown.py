@@ -130,7 +130,7 @@ class BreakdownBuilder:
     def _collectives(self) -> list[CollectiveTime]:
         found: list[CollectiveTime] = []
         for name, info in self.program.collectives.items():
-            total, moved = self.total, self.program.sent(name)
+            total, sent = self.total, info.bytes_sent
             rate = self.peaks and self.peaks.rate_of(info.network)
             waiting, exposed, hidden = (total.mean(of, name) for of in (total.waiting, total.exposed, total.hidden))
             found.append(
@@ -143,7 +143,7 @@ class BreakdownBuilder:
                     waiting_seconds=waiting,
                     exposed_seconds=exposed,
                     hidden_seconds=hidden,
-                    predicted_seconds=moved / rate if rate and moved is not None else None,
+                    predicted_seconds=sent / rate if rate and sent is not None else None,
                     bytes=info.bytes_per_device,
                     source=info.source,
                 )
@@ -171,8 +171,7 @@ class BreakdownBuilder:
         total, peaks = self.total, self.peaks
         if collective := self.program.collectives.get(each.name):
             moving = total.mean(total.exposed, each.name) + total.mean(total.hidden, each.name)
-            sent = self.program.sent(each.name)
-            each = replace(each, bytes=None if sent is None else round(sent))
+            each = replace(each, bytes=collective.bytes_sent)
             return _with_rates(each, moving, None, peaks and peaks.rate_of(collective.network))
         flops, moved = (None if value is None else each.count * value for value in self.program.work(each.name))
         each = replace(each, flops=flops, bytes=None if moved is None else round(moved))

@@ -137,8 +137,7 @@ class Schedule:
     def _duration(self, name: str) -> int:
         """Picoseconds of one execution of a collective; 0 if its bytes are not known."""
         info = self._program.collectives[name]
-        sent = self._program.sent(name)
-        if not sent or not info.count:
+        if not info.bytes_sent or not info.count:
             self._unknown[name] = None
             return 0
         whole = math.prod(self._program.mesh[axis] for axis in info.axes)
@@ -146,7 +145,7 @@ class Schedule:
         group = self._program.partners(name, 0) if is_part else ()
         wired = wiring(self._topology, self._program.mesh, info.axes, group)
         rate = (wired.dcn_rate if info.network == "dcn" else wired.rate) or math.inf
-        return round(sent / info.count / rate * PICOSECONDS)
+        return round(info.bytes_sent / info.count / rate * PICOSECONDS)
 
     def breakdown(self) -> StepBreakdown:
         """Returns the breakdown of all that has run."""

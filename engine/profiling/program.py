@@ -78,10 +78,6 @@ class Program:
         """Returns the positions in the mesh of the devices that communicate with one, itself included."""
         return self._groups.get(collective, {}).get(position, (position,))
 
-    def sent(self, collective: str) -> int | None:
-        """Returns the bytes that a device sends in a step for a collective; None if that depends on data."""
-        return self.collectives[collective].bytes_sent
-
     def work(self, name: str) -> Work:
         """Returns the work of an operation each time it runs on a device. Raises UserError if its types are refused."""
         try:
@@ -119,13 +115,11 @@ class Program:
 
     def _operation(self, each: Instruction) -> Operation:
         name = self._begins.get(each.name, each.name)
-        inner = self._inner(each)
+        inner = [found for _, found in self.module.inside(each)]
         if name in self.collectives and not (name != each.name and any(map(is_product, inner))):
             info = self.collectives[name]
-            part, source = (
-                f"{info.kind} over {formatting.over(info.axes, info.network)}" if info.axes else info.kind,
-                info.source,
-            )
+            over = f" over {formatting.over(info.axes, info.network)}" if info.axes else ""
+            part, source = f"{info.kind}{over}", info.source
         else:
             name, part, source = "", self._part(each, inner), self.module.source(each)
         return Operation(
@@ -143,10 +137,6 @@ class Program:
             return PRODUCTS
         opcodes = {other.opcode for other in inner} - FORMAL or {each.opcode}
         return COPIES if opcodes <= MOVES else FUSIONS
-
-    def _inner(self, each: Instruction) -> list[Instruction]:
-        """The instructions of a fusion and of the fusions in it."""
-        return [inner for _, inner in self.module.inside(each)]
 
 
 def read_program(traced: ProgramTrace, text: str, mesh: Mapping[str, int]) -> Program:

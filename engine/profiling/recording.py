@@ -130,10 +130,11 @@ class Recording:
             parts = {name: time * scale for name, time in picoseconds.items()}
             own = DeviceBreakdown(place.position, place.id, parts, times / len(self._steps), waited * scale)
             total.devices.append(own)
+        chosen = extremes(total.devices, MAX_DEVICES)
         total.shown = [
-            device_spans(self._places[device].position, self._places[device].id, activities[device], shown)
+            device_spans(place.position, place.id, activities[device], shown)
             for device in self._devices
-            if self._places[device].position in extremes(total.devices, MAX_DEVICES)
+            if (place := self._places[device]).position in chosen
         ]
         total.counts = {name: count / len(self._steps) for name, count in self._counts().items()}
         total.skipped = [*self._trace.skipped, *(f"operation {name}" for name in self._unknown[:MAX_UNKNOWN])]
