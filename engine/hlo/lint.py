@@ -10,11 +10,9 @@ from collections.abc import Iterator, Sequence
 from ..base import formatting
 from ..wire.descriptions import ArrayInfo, MeshInfo
 from ..wire.events import PresetCompiled, PresetInspected
-from .finding import RULES, Finding, Subject
+from .finding import Finding, Subject
 from .layout import bytes_per_device, dim_name, is_same_layout, replicas, shard_shape, used_axes
 from .operation_findings import gathered_parameters, over_dcn, repeated_products
-
-__all__ = ["RULES", "Finding", "lint"]
 
 LARGE_BYTES = 2**20
 """Bytes per device that splitting an array must save for S101 to report it."""

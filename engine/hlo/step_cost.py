@@ -1,5 +1,6 @@
 """The cost of a step on one device: memory, traffic and time by a roofline, traced or of a compiled program."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -99,11 +100,10 @@ class StepCost(Struct, frozen=True, kw_only=True):
     @property
     def sent_by_axis(self) -> dict[str, int]:
         """Bytes that a device sends per step by axes, such as `data`, `data × model` or `data on DCN`, most first."""
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for flow in self.collectives or ():
-            axes = formatting.over(flow.axes, flow.network)
-            found[axes] = found.get(axes, 0) + flow.bytes_sent
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            found[formatting.over(flow.axes, flow.network)] += flow.bytes_sent
+        return dict(found.most_common())
 
     @property
     def fits(self) -> bool:

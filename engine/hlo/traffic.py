@@ -71,20 +71,23 @@ def flows(collectives: Sequence[CollectiveInfo]) -> list[Flow]:
 def changes(before: Sequence[CollectiveInfo], after: Sequence[CollectiveInfo]) -> list[FlowChange]:
     """Compares two presets: every flow that either has."""
     old, new = ({_key(flow): flow for flow in flows(side)} for side in (before, after))
-    return [
-        FlowChange(
-            kind=kind,
-            axes=list(axes),
-            network=network,
-            count=one.count if (one := old.get((kind, axes, network))) else 0,
-            other_count=other.count if (other := new.get((kind, axes, network))) else 0,
-            bytes_per_device=one.bytes_per_device if one else 0,
-            other_bytes_per_device=other.bytes_per_device if other else 0,
-            bytes_sent=one.sent if one else 0,
-            other_bytes_sent=other.sent if other else 0,
+    found: list[FlowChange] = []
+    for key in dict.fromkeys((*old, *new)):
+        one, other = (side.get(key) or _flow(key, []) for side in (old, new))
+        found.append(
+            FlowChange(
+                kind=one.kind,
+                axes=one.axes,
+                network=one.network,
+                count=one.count,
+                other_count=other.count,
+                bytes_per_device=one.bytes_per_device,
+                other_bytes_per_device=other.bytes_per_device,
+                bytes_sent=one.sent,
+                other_bytes_sent=other.sent,
+            )
         )
-        for kind, axes, network in dict.fromkeys((*old, *new))
-    ]
+    return found
 
 
 def _key(flow: Flow) -> Key:

@@ -44,8 +44,7 @@ def inspect(config: RunConfig, *others: str) -> Iterator[Inspection]:
 def inspections(config: RunConfig, *others: str) -> Iterator[tuple[Task, Placement, Inspection]]:
     """Yields inspections, each with its task and placement. Raises UserError if the config or a preset is invalid."""
     devices, task = devices_and_task(config)
-    problems = problems_of(config)
-    refuse(problems)
+    refuse(problems_of(config))
     for name in (config.preset, *others):
         placement = place(task, load_preset(name), devices)
         inspection = Inspection(

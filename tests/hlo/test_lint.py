@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from shardtui.engine.explain.explanation import Explanation
 from shardtui.engine.explain.step import explained
-from shardtui.engine.hlo.lint import RULES, Finding, lint
+from shardtui.engine.hlo.finding import RULES, Finding
+from shardtui.engine.hlo.lint import lint
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import Placement, place

@@ -21,7 +21,7 @@ from shardtui.engine.explain.explanation import (
     StepRequest,
     ValueOrigin,
 )
-from shardtui.engine.hlo.lint import Finding
+from shardtui.engine.hlo.finding import Finding
 from shardtui.engine.wire.events import Inspection
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.explainer import Rules

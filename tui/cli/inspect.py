@@ -19,7 +19,7 @@ from ...engine.base.untrusted import read_text
 from ...engine.base.user_error import UserError
 from ...engine.explain.explanation import Explained
 from ...engine.hlo.collectives import inventory
-from ...engine.hlo.lint import Finding
+from ...engine.hlo.finding import Finding
 from ...engine.hlo.megascale import WrongSlices, slices_of
 from ...engine.hlo.module import MAX_TEXT_BYTES, parse
 from ...engine.hlo.traffic import flows, overlapped_share

@@ -6,8 +6,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ...engine.explain.explanation import Explained, Explanation, Link, ValueOrigin
+from ...engine.hlo.finding import Finding
 from ...engine.hlo.layout import Shard, bytes_per_device, replicas, shards, shards_differ, wasted_bytes
-from ...engine.hlo.lint import Finding, lint
+from ...engine.hlo.lint import lint
 from ...engine.hlo.traffic import FlowChange, changes, flows, overlapped_share
 from ...engine.spec.preset import PipelineInfo
 from ...engine.wire.collective import CollectiveInfo
