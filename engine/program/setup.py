@@ -20,13 +20,14 @@ def devices_and_task(
     """
     of, left_out = (attempt.of, attempt.left_out) if attempt else (processes, ())
     simulated = config.devices or SIMULATED_DEVICES
-    if simulated % of:
-        raise UserError(f"--devices {simulated} cannot be split evenly among {of} processes: give a multiple of {of}")
-    jax.config.update("jax_num_cpu_devices", simulated // of)
+    is_uneven = simulated % of > 0
+    jax.config.update("jax_num_cpu_devices", max(1, simulated // of))
     if config.platform:
         jax.config.update("jax_platforms", config.platform)
     use_compilation_cache()
-    found = find_devices(config.devices and config.devices * processes // of)
+    found = find_devices(None if is_uneven else config.devices and config.devices * processes // of)
+    if is_uneven and (config.devices or found[0].platform == "cpu"):
+        raise UserError(f"--devices {simulated} cannot be split evenly among {of} processes: give a multiple of {of}")
     devices = [device for device in found if device.id not in left_out]
     return devices, Task(config, devices[0].platform)
 
