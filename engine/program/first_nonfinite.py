@@ -8,7 +8,7 @@ other branch of a `where`, is not on that way. A second program finds its elemen
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,13 +49,14 @@ class Found:
     is_nan: bool
 
 
+@dataclass(frozen=True)
 class Findings:
-    """What the program has reported of each value."""
+    """What the program has reported of values: whether they have a NaN, an infinity, and their largest magnitude."""
 
-    def __init__(self, recorder: Recorder, reported: dict[tuple[int, int], np.ndarray], arguments: np.ndarray) -> None:
-        """`reported`: float32 [turns …, 3] of each result, `arguments`: float32 [arguments, 3]: whether it has a NaN,
-        an infinity, and its largest finite magnitude."""
-        self.recorder, self._reported, self._arguments = recorder, reported, arguments
+    reported: dict[tuple[int, int], np.ndarray]
+    """float32 [turns …, 3] of each result."""
+    arguments: np.ndarray
+    """float32 [arguments, 3]."""
 
     def origin(self, output: Reference) -> Found | None:
         """Returns where an output's first non-finite value comes from; None if it is finite."""
@@ -81,7 +82,7 @@ class Findings:
         known = [self._of(each, turns) for each, turns in self._sources(inputs, found.turns)]
         return max((float(each[2]) for each in known if each is not None), default=None)
 
-    def _bad(self, sources: Iterator[tuple[Reference, Turns]] | Sequence[tuple[Reference, Turns]]) -> Iterator[Found]:
+    def _bad(self, sources: Iterable[tuple[Reference, Turns]]) -> Iterator[Found]:
         for value, turns in sources:
             report = self._of(value, turns)
             if report is not None and (report[0] or report[1]) and isinstance(value, Result | Argument):
@@ -89,10 +90,10 @@ class Findings:
 
     def _of(self, value: Reference, turns: Turns) -> np.ndarray | None:
         if isinstance(value, Argument):
-            return self._arguments[value.position]
+            return self.arguments[value.position]
         if not isinstance(value, Result):
             return None
-        reported = self._reported.get((value.operation.number, value.output))
+        reported = self.reported.get((value.operation.number, value.output))
         return None if reported is None else reported[turns]
 
     def _order(self, found: Found) -> tuple[int, ...]:
@@ -151,11 +152,11 @@ def explain(task: Task, placement: Placement, state: TrainState, batch: Tree) ->
     traced = trace_step(task, placement, observed)
     arguments = jax.tree.leaves((state, batch))
     recorder = Recorder(traced.jaxpr, lambda _, index, x: _report(x))
-    findings = Findings(recorder, *_run(task, placement, recorder, arguments))
+    findings = Findings(*_run(task, placement, recorder, arguments))
     _, scalars = traced.out_info
-    names, first = sorted(scalars), len(recorder.outputs) - len(scalars)
+    outputs = dict(zip(sorted(scalars), recorder.outputs[-len(scalars) :], strict=True))
     for what in ("loss", "grad_norm", "update_norm"):
-        found = findings.origin(recorder.outputs[first + names.index(what)])
+        found = findings.origin(outputs[what])
         if found is None:
             continue
         if isinstance(found.value, Argument):
@@ -277,15 +278,11 @@ def _elements(
 
 def _of_argument(array: Array, what: str, found: Found, value: jax.Array) -> NonfiniteOrigin:
     """Describes an array of the state or the batch, from its shards in this process."""
-    bad = {shard.device.id: ~np.isfinite(np.asarray(shard.data, np.float32)) for shard in value.addressable_shards}
-    places = np.concatenate(
-        [
-            np.argwhere(bad[shard.device.id])
-            + [part.indices(size)[0] for part, size in zip(shard.index, value.shape, strict=True)]
-            for shard in value.addressable_shards
-        ]
-    )
-    unique = np.unique(places, axis=0)
+    places: dict[int, np.ndarray] = {}
+    for shard in value.addressable_shards:
+        first = [part.indices(size)[0] for part, size in zip(shard.index, value.shape, strict=True)]
+        places[shard.device.id] = np.argwhere(~np.isfinite(np.asarray(shard.data, np.float32))) + first
+    unique = np.unique(np.concatenate([*places.values()]), axis=0)
     return NonfiniteOrigin(
         what=what,
         is_nan=found.is_nan,
@@ -295,5 +292,5 @@ def _of_argument(array: Array, what: str, found: Found, value: jax.Array) -> Non
         dims=[axis or "" for axis in array.logical_axes],
         indices=[np.unique(unique[:, dim])[:MOST_INDICES].tolist() for dim in range(value.ndim)],
         elements=len(unique),
-        devices=[device for device, each in bad.items() if each.any()],
+        devices=[device for device, each in places.items() if len(each)],
     )
