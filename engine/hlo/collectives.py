@@ -4,8 +4,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from ..spec.topology import spans, within
 from ..wire.collective import CollectiveInfo
@@ -44,15 +44,27 @@ def inventory(module: Module, mesh: Mapping[str, int], arguments: Sequence[str] 
     return sorted(found, key=lambda info: -info.least_bytes)
 
 
-class Grouping(NamedTuple):
-    """The groups of a collective, in each slice alike."""
+@dataclass(frozen=True)
+class Grouping:
+    """The groups of a collective inside slices."""
 
     groups: Groups
-    """Devices as positions in the mesh of a slice."""
-    axes: list[str]
-    """The mesh axes that the groups span."""
-    size: int
-    """Number of devices in the largest group."""
+    """Devices as positions in the whole mesh, in order."""
+    span: tuple[list[str], int]
+    """The mesh axes that the groups span, and the number of devices in the largest group."""
+
+    @cached_property
+    def _by_member(self) -> Mapping[int, Groups]:
+        found: dict[int, Groups] = {}
+        for group in self.groups:
+            for member in group:
+                found.setdefault(member, []).append(group)
+        return found
+
+    def partners(self, position: int) -> tuple[int, ...]:
+        """Returns the devices that are in a group with one, itself included, in order."""
+        groups = self._by_member.get(position, [(position,)])
+        return groups[0] if len(groups) == 1 else tuple(sorted({member for group in groups for member in group}))
 
 
 class Reader:
@@ -100,7 +112,7 @@ class Reader:
         transfer = megascale.kind_of(instruction)
         kind = "reduce-scatter" if _is_scatter(where, instruction) else kind_of(instruction) or ""
         names = sent_operands(instruction)
-        axes, size = self._across(instruction) if transfer else self._grouping(instruction)[1:]
+        axes, size = self._across(instruction) if transfer else self.groups(instruction).span
         operands = [found for name in names if (found := where.instructions.get(name))]
         bits, dtype = _sum(sent_types(instruction, operands))
         each = bits // 8 * (size if kind == "all-gather" else 1)
@@ -173,14 +185,8 @@ class Reader:
             found.append(min((self.arguments[self._updated[each]] for each in outputs), key=len, default=""))
         return found
 
-    def groups(self, instruction: Instruction) -> Groups:
-        """Returns the devices between which a collective sends data inside slices, as positions in the whole mesh."""
-        each = math.prod(self.mesh.values())
-        starts = range(0, self.slices * each, each)
-        found = self._grouping(instruction).groups
-        return [tuple(start + at for at in group) for start in starts for group in found]
-
-    def _grouping(self, instruction: Instruction) -> Grouping:
+    def groups(self, instruction: Instruction) -> Grouping:
+        """Returns the groups of a collective, not of a transfer between slices. Raises ValueError."""
         text, devices = grouping(instruction), math.prod(self.mesh.values())
         replicas = self.module.replicas if self.module.partitions == devices else 1
         ids = numbering(instruction, replicas)
@@ -189,8 +195,10 @@ class Reader:
             self.unlisted += sum(map(len, groups)) > len(text)
             if self.unlisted > MAX_GROUPINGS:
                 raise ValueError(f"more than {MAX_GROUPINGS:,} different groupings")
-            size = max(map(len, groups), default=1)
-            self._groupings[text, ids] = Grouping(groups, axes_of(groups, self.mesh), size)
+            span = axes_of(groups, self.mesh), max(map(len, groups), default=1)
+            starts = range(0, self.slices * devices, devices)
+            whole = [tuple(start + at for at in sorted({*group})) for start in starts for group in groups]
+            self._groupings[text, ids] = Grouping(whole, span)
         return self._groupings[text, ids]
 
 

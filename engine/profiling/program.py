@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from ..base import formatting
 from ..base.user_error import UserError
-from ..hlo.collectives import Reader
+from ..hlo.collectives import Grouping, Reader
 from ..hlo.dataflow import is_product
-from ..hlo.device_groups import Groups
 from ..hlo.execution_counts import CONTAINERS
 from ..hlo.module import Computation, Instruction, Module, parse
 from ..hlo.products import scope
@@ -60,14 +59,14 @@ class Program:
         self._products = products
         self.collectives: dict[str, CollectiveInfo] = {}
         """By the instruction that the trace names: the collective, or the fusion that contains it."""
-        self._groups: dict[str, Mapping[int, tuple[int, ...]]] = {}
+        self._groupings: dict[str, Grouping] = {}
         reader = Reader(module, mesh or {"": devices})
         self._begins = reader.schedule.begins()
         for _, instruction, info in reader.located():
             if info.axes:
                 self.collectives[info.name] = info if mesh else replace(info, axes=[])
                 if info.network != "dcn":
-                    self._groups[info.name] = _partners(reader.groups(instruction))
+                    self._groupings[info.name] = reader.groups(instruction)
         self.operations = {
             each.name: self._operation(each)
             for where, each in module.instructions()
@@ -76,7 +75,8 @@ class Program:
 
     def partners(self, collective: str, position: int) -> tuple[int, ...]:
         """Returns the positions in the mesh of the devices that communicate with one, itself included."""
-        return self._groups.get(collective, {}).get(position, (position,))
+        grouping = self._groupings.get(collective)
+        return grouping.partners(position) if grouping else (position,)
 
     def work(self, name: str) -> Work:
         """Returns the work of an operation each time it runs on a device. Raises UserError if its types are refused."""
@@ -182,12 +182,3 @@ def _module(op_name: str) -> str:
     """The scope of the code, without jax's own words and without the primitive."""
     words = scope(op_name.partition(";")[0].rpartition("/")[0]).split("/")
     return "/".join(word for word in words if word not in formatting.WRAPPERS)
-
-
-def _partners(groups: Groups) -> Mapping[int, tuple[int, ...]]:
-    """Each device to all that are in a group with it."""
-    found: dict[int, set[int]] = {}
-    for group in groups:
-        for member in group:
-            found.setdefault(member, set()).update(group)
-    return {member: tuple(sorted(partners)) for member, partners in found.items()}
