@@ -45,16 +45,12 @@ class Schedule:
 
     def begins(self) -> dict[str, str]:
         """Returns each instruction that continues or ends an asynchronous one, with the name of that."""
-        fusions = [
-            (each.name, called)
-            for _, each in self._module.instructions()
-            if each.opcode == "fusion" and (called := each.attribute(CALLS) or "") in self._targets
-        ]
-        starts = {self._channels[called]: name for name, called in fusions if START in self._targets[called]}
+        fusions = [(each.name, fused) for _, each in self._module.instructions() if (fused := self._fused(each))]
+        starts = {self._channels[fused]: name for name, fused in fusions if START in self._targets[fused]}
         found = {
             name: starts[channel]
-            for name, called in fusions
-            if (channel := self._channels[called]) in self._started and starts[channel] != name
+            for name, fused in fusions
+            if (channel := self._channels[fused]) in self._started and starts[channel] != name
         }
         for computation in self._module.computations.values():
             received = megascale.received(computation)
@@ -90,26 +86,32 @@ class Schedule:
                 computing.add(computation.name)  # XLA prints it before its callers
         return found
 
+    def _fused(self, instruction: Instruction) -> str:
+        """The fused computation with a collective that an instruction runs; empty if it runs none."""
+        called = instruction.attribute(CALLS) or "" if instruction.opcode == "fusion" else ""
+        return called if called in self._targets else ""
+
     def _start(self, instruction: Instruction) -> tuple[str, str] | None:
         """If an instruction starts a collective, the key of its end, and the computation that has the collective."""
-        called = instruction.attribute(CALLS) or "" if instruction.opcode in ("async-start", "fusion") else ""
-        if START in self._targets.get(called, ()):
-            return f"channel {self._channels[called]}", called
-        starts = instruction.opcode.endswith("-start") or is_permute(instruction)
-        return (instruction.name, called) if starts else None
+        fused = self._fused(instruction)
+        if START in self._targets.get(fused, ()):
+            return f"channel {self._channels[fused]}", fused
+        if instruction.opcode.endswith("-start") or is_permute(instruction):
+            return instruction.name, instruction.attribute(CALLS) or ""
+        return None
 
     def _end(self, instruction: Instruction) -> str:
         """If an instruction ends or updates a collective, the key of its start; else an empty string."""
         if instruction.opcode.endswith(("-done", "-update")):
             return instruction.operand
-        called = instruction.attribute(CALLS) or "" if instruction.opcode == "fusion" else ""
-        return f"channel {self._channels[called]}" if DONE in self._targets.get(called, ()) else ""
+        fused = self._fused(instruction)
+        return f"channel {self._channels[fused]}" if DONE in self._targets.get(fused, ()) else ""
 
     def _computes(self, instruction: Instruction, computing: set[str]) -> bool:
         match instruction.opcode:
             case "fusion":
-                called = instruction.attribute(CALLS) or ""
-                return called not in self._targets or self._continues(called)
+                fused = self._fused(instruction)
+                return not fused or self._continues(fused)
             case "custom-call":
                 return instruction.attribute(TARGET) not in NO_KERNELS
             case "while" | "call":
