@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -197,11 +198,7 @@ class Compiler:
         return self._queue.submit(Urgency.REQUESTED, lambda: self.compiled(name, on_phase), on_done)
 
     def compile_state_functions(self, program: Program) -> None:
-        def compile_apart() -> None:
-            with compiled_apart():
-                program.compile_state_functions()
-
-        self._queue.submit(Urgency.SCHEDULED, compile_apart)
+        self._queue.submit(Urgency.SCHEDULED, compiled_apart()(program.compile_state_functions))
 
     def request(
         self,
@@ -219,11 +216,7 @@ class Compiler:
 
     def numbers(self, program: Program, on_done: Callable[[], None]) -> Future[Numbers]:
         """Compiles the program that measures the arrays of a layout. `on_done` is called as for `first`."""
-
-        def compiled() -> Numbers:
-            with compiled_apart():
-                return compile_numbers(program.task, program.placement)
-
+        compiled = compiled_apart()(partial(compile_numbers, program.task, program.placement))
         return self._queue.submit(Urgency.INSPECT, compiled, on_done)
 
     def inspect(self, name: str, on_done: Callable[[], None]) -> Future[PresetInspected]:
@@ -243,14 +236,14 @@ class Compiler:
     def close(self) -> None:
         self._queue.close()
 
+    @compiled_apart()
     def _ready(self, source: Program, name: str, on_phase: Callable[[Phase], None]) -> Ready:
         began, is_kept = time.perf_counter(), name_of(name) in self.kept
-        with compiled_apart():
-            program = self.compiled(name, on_phase)
-            self.kept.get(source.name)  # keeps it longer: the user may switch back
-            on_phase("transfers")
-            program.compile_state_functions()
-            compiled = self.transfers.prepare(
-                self.task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
-            )
+        program = self.compiled(name, on_phase)
+        self.kept.get(source.name)  # keeps it longer: the user may switch back
+        on_phase("transfers")
+        program.compile_state_functions()
+        compiled = self.transfers.prepare(
+            self.task.abstract_state, source.placement.state_shardings, program.placement.state_shardings
+        )
         return Ready(program, time.perf_counter() - began if compiled or not is_kept else 0.0)
