@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend.core import ClosedJaxpr, Literal
 
-CALLS = ("jit", "pjit", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "closed_call", "eval_jaxpr")
+CALLS = ("jit", "remat2", "custom_jvp_call", "custom_vjp_call", "closed_call", "eval_jaxpr")
 """Primitives that call a jaxpr once with their inputs."""
 
 
