@@ -95,16 +95,17 @@ def gathered_parameters(subject: Subject) -> Iterator[Finding]:
         mine = [info for info in gathers if array.name in info.gathered and set(info.axes) <= used_axes(array)]
         if any(info.multiplied for info in mine):
             moved = sum(_bytes_of(array, info) for info in mine)
-            axes = " × ".join(mine[0].axes)
+            axes = list(dict.fromkeys(axis for info in mine for axis in info.axes))
+            over = " × ".join(axes)
             yield Finding(
                 "S106",
-                f"{array.name} is all-gathered over {axes}, {formatting.size(moved)} per device and step, "
-                f"although the batch is not split over {axes}",
+                f"{array.name} is all-gathered over {over}, {formatting.size(moved)} per device and step, "
+                f"although the batch is not split over {over}",
                 "split a dim that activations have, too (heads, mlp or vocab), so that each device multiplies its part",
                 [array.name],
                 moved,
-                next((info.source for info in mine if info.multiplied), ""),
-                list(dict.fromkeys(axis for info in mine for axis in info.axes)),
+                next(info.source for info in mine if info.multiplied),
+                axes,
             )
 
 

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from shardtui.engine.explain.explanation import Explanation
 from shardtui.engine.explain.step import explained
-from shardtui.engine.hlo.finding import RULES, Finding
+from shardtui.engine.hlo.finding import RULES, Finding, Subject
 from shardtui.engine.hlo.lint import lint
+from shardtui.engine.hlo.operation_findings import gathered_parameters
 from shardtui.engine.models.task import Task
 from shardtui.engine.program.inspection import inspect_program
 from shardtui.engine.program.placement import Placement, place
@@ -163,9 +164,19 @@ def test_bytes_of_a_combined_gather_are_divided_by_array(not_inspected: BuiltIn)
         gathered=names,
         multiplied=True,
     )
-    found = not_inspected("pitfall-first-dim").changed(collectives=[combined]).findings
+    step = not_inspected("pitfall-first-dim")
+    found = step.changed(collectives=[combined]).findings
     gathered = {finding.arrays[0]: finding.bytes_per_device for finding in found if finding.code == "S106"}
     assert gathered == dict(zip(names, (480, 320), strict=True))
+    (array,) = (each for each in step.compiled.arrays if each.name == names[0])
+    array = msgspec.structs.replace(array, compiled_spec=[[], ["model"], ["other"]])
+    twice = [combined, msgspec.structs.replace(combined, axes=["other"])]
+    mesh = msgspec.structs.replace(step.compiled.mesh, axes={"model": 4, "other": 2})
+    (both,) = gathered_parameters(
+        Subject(step.changed(collectives=twice, arrays=[array], mesh=mesh).compiled, None, None)
+    )
+    assert (both.axes, both.bytes_per_device) == (["model", "other"], 960)
+    assert "all-gathered over model × other, 960 B per" in both.message
 
 
 @pytest.mark.parametrize("name", slow_but("fsdp-tp2", names=GOOD))
