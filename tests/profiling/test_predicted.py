@@ -130,6 +130,7 @@ def test_what_cannot_be_predicted(text: str, mesh: dict[str, int], topology: str
         (HEAD + ENTRY + FUSION + GATHER.replace("[4,2]<=[8]", "{{0,9}}") + END, "ag: its groups name a device outside"),
         (HEAD + ENTRY + FUSION.replace("300000", "3" * 5000) + END, "a number of 5,000 digits"),
     ],
+    ids=["another text", "groups", "digits"],
 )
 def test_a_text_that_cannot_be_read_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "a.hlo"
