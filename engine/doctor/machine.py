@@ -124,9 +124,10 @@ def check_sockets() -> Check:
 
 def check_caches() -> Check:
     """Sizes the cache of compiled programs, which makes the second start of a run fast."""
-    cache = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or compilation_cache())
-    if "://" in str(cache):
-        return Check(found=f"compiled programs in {cache}")
+    place = os.environ.get("JAX_COMPILATION_CACHE_DIR") or str(compilation_cache())
+    if "://" in place:
+        return Check(found=f"compiled programs in {place}")
+    cache = Path(place)
     cache.mkdir(parents=True, exist_ok=True)
     sizes = [path.stat().st_size for path in cache.iterdir() if path.is_file()]
     found = f"{len(sizes):,} files, {formatting.size(sum(sizes))} of compiled programs in {cache}"

@@ -150,6 +150,15 @@ def test_a_full_disk_is_named() -> None:
     assert "10 ok, 0 warnings, 1 broken. Report, without names: " in run.stdout
 
 
+def test_a_compilation_cache_in_a_bucket_is_named_and_no_directory_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://bucket/cache")
+    assert machine.check_caches() == Check(found="compiled programs in gs://bucket/cache")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("ends", "why"),
     [
