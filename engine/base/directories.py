@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .encoding import text_path
+from .user_error import UserError
 
 if TYPE_CHECKING:
     from platformdirs.unix import Unix
@@ -27,6 +28,14 @@ def state_directory() -> Path:
 
 def cache_directory() -> Path:
     return text_path(_directories().user_cache_path)
+
+
+def expanded(path: str) -> Path:
+    """Returns a path with `~` as the home directory. Raises UserError if there is none, as of an unknown user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path}: there is no such home directory: write the whole path") from error
 
 
 @cache

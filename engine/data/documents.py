@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ..base.directories import expanded
 from ..base.regular_file import NotRegular, open_regular
 from ..base.untrusted import MAX_BYTES, decode
 from ..base.user_error import UserError
@@ -73,7 +74,7 @@ class Piece(NamedTuple):
 
 def sources_of(source: str, text_field: str) -> Sources:
     """Divides a file, or the files of a directory in the order of their names. Raises UserError."""
-    path = Path(source).expanduser()
+    path = expanded(source)
     if not path.exists():
         raise UserError(f"{source}: no such file or directory")
     paths = [found for found in sorted(path.rglob("*")) if not found.is_dir()] if path.is_dir() else [path]

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from ..base.atomic_write import write_atomically, writing
-from ..base.directories import cache_directory
+from ..base.directories import cache_directory, expanded
 from ..base.encoding import encode_json
 from ..base.formatting import count, listed
 from ..base.output import note
@@ -61,7 +61,7 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
         skipped_share=_skipped_share(sources, shards),
     )
     if request.tokenizer:
-        write_atomically(out / TOKENIZER, read_bytes(Path(request.tokenizer).expanduser()))
+        write_atomically(out / TOKENIZER, read_bytes(expanded(request.tokenizer)))
     write_atomically(out / FILE_NAME, msgspec.json.encode(found))
     for path in (out / PLAN, *(_note(out, number) for number in range(len(parts)))):
         path.unlink(missing_ok=True)

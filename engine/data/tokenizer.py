@@ -3,11 +3,11 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..base.directories import expanded
 from ..base.untrusted import read_bytes, refusing
 from ..base.user_error import UserError
 
@@ -38,7 +38,7 @@ def load_tokenizer(file: str | None, end_of_text: str | None = None) -> Tokenize
     """Loads a `tokenizer.json`; None for bytes. Raises UserError."""
     if file is None:
         return Tokenizer(BYTES, 0, None, lambda text: np.frombuffer(text.encode(), np.uint8))
-    content = read_bytes(Path(file).expanduser(), name=f"--tokenizer {file}")
+    content = read_bytes(expanded(file), name=f"--tokenizer {file}")
     found = _parse(file, content)
     end = _end_of_text(file, found, end_of_text)
     sha256 = hashlib.sha256(content).hexdigest()

@@ -1,5 +1,6 @@
 """Resolves `--model` and `--set` to a model config and a training config."""
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
+from ..base.directories import expanded
 from ..base.output import note
 from ..base.user_error import UserError, refuse, suggestion, together
 from .config import ModelConfig, Setting, TrainingConfig, UserModel
@@ -52,7 +54,7 @@ def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:
     """Returns a model preset, a model of `transformers` (`hf:DIR`), or a user's function, whose name has a colon or is
     a file. Raises UserError."""
     if name.startswith(HF):
-        return _hf_model(Path(name.removeprefix(HF)).expanduser().absolute(), settings)
+        return _hf_model(expanded(name.removeprefix(HF)).absolute(), settings)
     if ":" in name or "/" in name or name.endswith(".py"):
         model, training = user_model(name, settings)
         return ModelChoice(model.name, model, training)
@@ -108,12 +110,12 @@ def user_model(
     place, _, function = reference.rpartition(":")
     is_file = "/" in place or place.endswith(".py")
     problems: list[str] = []
-    path = Path(place or reference).expanduser().absolute()
+    path = expanded(place or reference).absolute()
     if not place:
         problems.append(f"{option} {reference}: no function is named: write {reference}:FUNCTION")
     elif is_file and path.suffix != ".py":
         problems.append(f"{option} {reference}: {place} is not a Python file: its name must end in .py")
-    elif is_file and not path.is_file():
+    elif is_file and not os.path.isfile(path):  # noqa: PTH113 # raises nothing
         problems.append(f"{option} {reference}: there is no file {path}")
     elif not is_file and not all(map(str.isidentifier, place.split("."))):
         problems.append(f"{option} {reference}: {place!r} is not a module name: give package.module or path/file.py")

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from ..base.directories import expanded
+from ..base.untrusted import refusing
 from ..base.user_error import UserError, noting, suggestion
 from .preset import AXIS_NAME, BUILT_IN, LOGICAL_AXES, NO_STAGES, REST, SPLIT_ONCE, Axes, AxisTypes, Override, Preset
 from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml, wrong_value
@@ -86,13 +88,10 @@ class PresetFile(Struct, frozen=True, forbid_unknown_fields=True):
 def load_preset(name: str) -> Preset:
     """Reads a preset by name, or by file if `name` has a `/` or ends in `.toml`. Raises UserError."""
     if is_file(name):
-        try:
-            path = Path(name).expanduser()
-            found = path.exists()
-        except (OSError, RuntimeError) as error:  # a path too long, or ~user of an unknown user
-            raise UserError(f"--preset {name}: {error}") from error
-        if not found:
-            raise UserError(f"--preset {name}: no such file")
+        path = expanded(name)
+        with refusing(f"--preset {name}"):
+            if not path.exists():
+                raise UserError(f"--preset {name}: no such file")
         return read_preset(path)
     files = preset_files("parallelism")
     if name in files:

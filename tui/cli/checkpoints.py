@@ -1,12 +1,12 @@
 """`shardtui verify` checks a run's checkpoints; `shardtui export` writes one as a model for `transformers`."""
 
 import argparse
-from pathlib import Path
 from typing import get_args
 
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.base.directories import expanded
 from ...engine.base.output import show
 from ...engine.base.user_error import UserError
 from ...engine.spec.hf_export import Dtype, Exported, ExportRequest
@@ -77,7 +77,7 @@ def export_command(options: argparse.Namespace) -> int:
     run = run_directory.find(options.run)
     if watched := run.watched:
         raise UserError(watched.refusal)
-    out = str(Path(options.directory).expanduser().absolute())
+    out = str(expanded(options.directory).absolute())
     request = ExportRequest(run=str(run.path), out=out, step=options.from_step, dtype=options.dtype)
     (found,) = ask_engine(Exported, "export", request)
     if options.json:

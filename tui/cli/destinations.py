@@ -2,9 +2,9 @@
 
 import argparse
 from collections.abc import Iterable
-from pathlib import Path
 from typing import get_args
 
+from ...engine.base.directories import expanded
 from ...engine.base.user_error import UserError, noting
 from ...engine.spec.config import Destination, DestinationKind, RunConfig
 from ...engine.wire.run_directory import RunDirectory
@@ -41,10 +41,7 @@ def destination(kind: DestinationKind, place: str) -> Destination:
         raise UserError(
             f"{kind}:{place}: curves are written to a path on this machine: give one, and copy it from there"
         )
-    try:
-        return Destination(kind=kind, place=str(Path(place).expanduser().absolute()))
-    except RuntimeError as error:  # an unknown ~user
-        raise UserError(f"{kind}:{place}: {error}".rstrip(".")) from error
+    return Destination(kind=kind, place=str(expanded(place).absolute()))
 
 
 def chosen(given: list[Destination | None] | None) -> tuple[Destination, ...] | None:

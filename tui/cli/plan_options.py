@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import get_args
 
+from ...engine.base.directories import expanded
 from ...engine.base.user_error import UserError, noting, refuse
 from ...engine.planning.finalists import MOST_PROGRAMS
 from ...engine.spec.checks import problems_of
@@ -142,7 +143,7 @@ def _place_problems(options: argparse.Namespace) -> list[str]:
 
 def _place_of(name: str) -> Path:
     """Returns the file of a preset to be saved: `name` is a path, or a name in the user's preset directory."""
-    return Path(name).expanduser().absolute() if is_file(name) else user_presets() / "parallelism" / f"{name}.toml"
+    return expanded(name).absolute() if is_file(name) else user_presets() / "parallelism" / f"{name}.toml"
 
 
 def _price(text: str) -> tuple[str, float]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.text import Text
 
 from ...engine.base import formatting
+from ...engine.base.directories import expanded
 from ...engine.base.output import note, say, show
 from ...engine.base.user_error import UserError, refuse
 from ...engine.spec.maxtext_rules import maxtext_text, read_maxtext
@@ -77,7 +78,7 @@ def _exchange(options: argparse.Namespace) -> int:
             raise UserError(*preset.problems)
         show(*maxtext_text(preset).splitlines())
         return FINE
-    return _import(Path(options.subject).expanduser(), options.name, options.sizes or {})
+    return _import(expanded(options.subject), options.name, options.sizes or {})
 
 
 def _import(path: Path, name: str | None, sizes: dict[str, int]) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from ...engine.base.directories import expanded
 from ...engine.base.user_error import UserError, refuse, suggestion
 from ...engine.spec.config import Destination, ScheduledSwitch
 from ...engine.spec.model_choice import setting_value
@@ -61,7 +62,7 @@ def _path(options: argparse.Namespace) -> Path | None:
     if options.file and options.like:
         raise UserError(f"{options.file} and --like {options.like}: give one of them")
     if options.file:
-        return Path(options.file).expanduser()
+        return expanded(options.file)
     if not options.like:
         return None
     path = run_directory.find(options.like).run_file
