@@ -86,8 +86,10 @@ class EventLog:
 
     def _write(self, line: bytes) -> None:
         """Writes a line, and first ends a truncated one. Ignores errors: a full disk must not end the training."""
+        if not self._is_complete:
+            line = b"\n" + line
         try:
-            self._is_complete = self._file.write(line if self._is_complete else b"\n" + line) >= len(line)
+            self._is_complete = self._file.write(line) == len(line)
             self._has_reported = False
         except OSError as error:
             self._is_complete = False

@@ -6,6 +6,7 @@ import os
 import struct
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -96,6 +97,21 @@ def test_a_restarted_engine_continues_the_numbers(tmp_path: Path, torn: bytes) -
             file.write(torn)
     found = events_in(path)
     assert [(event.seq, event.step) for event in found] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def test_a_line_whose_last_byte_the_disk_does_not_take_is_ended_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, lambda event: None)
+    file = log._file
+    for lost in (9, 1):
+        with monkeypatch.context() as on_a_full_disk:
+            taken = SimpleNamespace(write=lambda line, lost=lost: file.write(line[:-lost]))
+            on_a_full_disk.setattr(log, "_file", taken)
+            log.append(Paused(step=lost))
+    log.append(Paused(step=0))
+    assert [event.step for event in events_in(path) if isinstance(event, Paused)] == [1, 0]
 
 
 def test_a_reader_waits_for_the_end_of_an_incomplete_line(tmp_path: Path) -> None:
