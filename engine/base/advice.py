@@ -100,11 +100,15 @@ def problems_in(error: BaseException) -> list[str]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Returns the error and its causes, the innermost last."""
+    """Returns the error and its causes as a traceback shows them, the innermost last: none `from None`."""
     chain = [error]
-    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None and inner not in chain:
+    while (inner := _cause(chain[-1])) is not None and inner not in chain:
         chain.append(inner)
     return [error, *(link for link in chain[1:] if type(link).__name__ not in REMARKS)]
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    return error.__cause__ if error.__suppress_context__ else error.__context__
 
 
 def error_line(error: BaseException) -> str:

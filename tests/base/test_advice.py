@@ -67,6 +67,8 @@ def test_the_innermost_of_chained_errors_is_reported() -> None:
     handling = RuntimeError("the write failed")
     handling.__context__ = LookupError("no such shard")
     assert problems_in(handling) == ["LookupError: no such shard"], "as it is raised where another is handled"
+    handling.__suppress_context__ = True
+    assert problems_in(handling) == ["RuntimeError: the write failed"], "as it is raised `from None`"
     outer.__cause__ = JaxStackTraceBeforeTransformation("The preceding stack trace is the source of the JAX operation")
     assert problems_in(outer) == ["RuntimeError: the write failed"], "jax chains a remark, which is innermost"
     outer.args = ("out of memory allocating 4 bytes",)
