@@ -206,13 +206,20 @@ class ProgramOutput:
         if not is_end and time.monotonic() - self._last < OUTPUT_SECONDS:
             return None
         self._last = time.monotonic()
-        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        *lines, rest = (self._rest + self._file.read()).split(b"\n")
+        self._rest = _last_written(rest)
         if is_end and self._rest:
             lines.append(self._rest)
         if not lines:
             return None
-        texts = [line.decode(errors="replace")[:MOST_CHARACTERS] for line in lines[-MOST_LINES:]]
+        shown = [_last_written(line).rstrip(b"\r") for line in lines[-MOST_LINES:]]
+        texts = [line.decode(errors="replace")[:MOST_CHARACTERS] for line in shown]
         return Printed(lines=texts, left_out=len(lines) - len(texts))
+
+
+def _last_written(line: bytes) -> bytes:
+    """Returns what a terminal shows of a line that is written again and again, as by a progress bar."""
+    return line[line.rstrip(b"\r").rfind(b"\r") + 1 :]
 
 
 def _read(losses: list[Any]) -> list[tuple[float | None, dict[str, float], float | None]]:

@@ -315,6 +315,11 @@ def test_output_comes_in_lines_and_the_last_of_many(tmp_path: Path, monkeypatch:
         assert output.read() == wire.Printed(lines=["one"], left_out=0)
         printing.write(b"\n" + b"x" * 600 + b"\n" + b"y\xff\n" * 40)
         assert output.read() == wire.Printed(lines=["y\ufffd"] * 20, left_out=22)
+        for percent in range(101):
+            printing.write(b"\r%d %%" % percent)
+            assert output.read() is None
+        printing.write(b"\nof Windows\r\n")
+        assert output.read() == wire.Printed(lines=["100 %", "of Windows"], left_out=0)
         printing.write(b"end")
         assert output.read() is None
         assert output.read(is_end=True) == wire.Printed(lines=["end"], left_out=0)
