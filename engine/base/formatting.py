@@ -7,12 +7,11 @@ from itertools import pairwise
 WRAPPERS = ("while", "body", "closed_call", "checkpoint", "cond", "shard_map", "eval_jaxpr", "vmap(vmap())")
 """Parts that jax adds to an op name for its own control flow and transformations."""
 BARS = "▁▂▃▄▅▆▇█"
-_BYTES = ("B", "kB", "MB", "GB", "TB")
 
 
 def size(count: float) -> str:
     """Formats bytes in decimal units with three digits: `9.87 MB`."""
-    return _scaled(count, 1000, _BYTES)
+    return _scaled(count, ("B", "kB", "MB", "GB", "TB", "PB", "EB"))
 
 
 def seconds(value: float) -> str:
@@ -36,7 +35,7 @@ def rough_seconds(value: float) -> str:
 
 def count(value: float) -> str:
     """Formats a number of parameters: `848 k`, `124 M`, `1.56 B`."""
-    return _scaled(value, 1000, ("", "k", "M", "B", "T"))
+    return _scaled(value, ("", "k", "M", "B", "T"))
 
 
 def three_digits(value: float) -> str:
@@ -54,7 +53,7 @@ def number(value: float, digits: int = 3) -> str:
 
 def rate(value: float) -> str:
     """Formats a number with the prefix of the unit that the caller appends: `2.3 G` for `2.3 GFLOP/s`."""
-    return _scaled(value, 1000, ("", "k", "M", "G", "T", "P"))
+    return _scaled(value, ("", "k", "M", "G", "T", "P", "E"))
 
 
 def percent(value: float) -> str:
@@ -143,11 +142,11 @@ def op(name: str) -> str:
     return f"{short} and {len(others)} more" if others else short
 
 
-def _scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+def _scaled(value: float, units: tuple[str, ...]) -> str:
     for unit in units[:-1]:
-        if abs(value) < step * 0.9995:
-            return f"{value:.3g} {unit}".strip() if abs(value) < 999.5 else f"{value:.0f} {unit}".strip()
-        value /= step
+        if abs(value) < 999.5:
+            return f"{value:.3g} {unit}".strip()
+        value /= 1000
     return f"{value:.3g} {units[-1]}"
 
 

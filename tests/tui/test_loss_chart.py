@@ -124,13 +124,14 @@ def test_the_axes_fit_the_longest_and_highest_curve() -> None:
 
 
 def test_bytes_seconds_and_counts_have_three_digits_and_a_unit() -> None:
-    sizes = {0: "0 B", 999: "999 B", 1000: "1 kB", 999_999: "1 MB", 9_873_408: "9.87 MB"}
+    sizes = {0: "0 B", 999: "999 B", 1000: "1 kB", 999_999: "1 MB", 9_873_408: "9.87 MB", 15 * 10**14: "1.5 PB"}
     seconds = {4e-5: "40 µs", 0.0031: "3.1 ms", 0.031: "31 ms", 0.9999: "1.0 s", 4.24: "4.2 s", 200: "3 min 20 s"}
     counts = {842_496: "842 k", 124_439_808: "124 M", 1_557_611_200: "1.56 B"}
     assert {each: formatting.size(each) for each in sizes} == sizes
     assert {each: formatting.seconds(each) for each in seconds} == seconds
     assert formatting.seconds(7300) == "2 h 1 min"
     assert {each: formatting.count(each) for each in counts} == counts
+    assert formatting.rate(1.68e18) == "1.68 E", "the FLOPs of a step of 4 M tokens of a model of 70 B"
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.floats(0.5, 9) | st.none())), st.integers(0, 60), st.integers(0, 60))
