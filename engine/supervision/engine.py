@@ -248,15 +248,14 @@ class Retries:
         if not self._faults:
             return None
         rank, ending, step = self._faults[-1]
-        why = "; ".join(ending.problems) or ending.kind
         if self.is_repeated:
             return (
-                f"process {rank} ended {SAME_FAULTS} times in a row after step {step:,}, each time because: {why}: not "
-                "started again: the cause is in that step or in the model, not in the machine"
+                f"process {rank} ended {SAME_FAULTS} times in a row after step {step:,}, each time because: "
+                f"{ending.why}: not started again: the cause is in that step or in the model, not in the machine"
             )
         if len(self._restarts) > self._most and time.monotonic() - self._restarts[0] < WINDOW_SECONDS:
             return (
                 f"the engine was restarted {self._most} times within an hour, the limit of --restarts, and ended "
-                f"again: process {rank}: {why}"
+                f"again: process {rank}: {ending.why}"
             )
         return None

@@ -198,7 +198,7 @@ def _join(connect: Callable[[], Seal], process: int, record: Callable[[Event], N
         problems = cluster.loss_report(gone)
         record(HostsLost(reasons=dict(gone), hosts=cluster.statuses()))
         record(Failed(problems=problems, refused=False))
-        write_ending(Ending(kind="lost", lost=dict(gone)))
+        write_ending(Ending(kind="lost", lost=list(gone.values())))
         if process:
             say(*problems)
         time.sleep(FLUSH_SECONDS)

@@ -38,8 +38,8 @@ class Ending(Struct, frozen=True, kw_only=True):
     kind: Kind
     step: int = 0
     problems: list[str] = []
-    lost: dict[int, str] = {}
-    """Why other processes were lost, by process index."""
+    lost: list[str] = []
+    """Why other processes were lost."""
     fits: int | None = None
     """Number of processes on which a preset fits, if none fits on this attempt's; else null."""
     wrong: dict[int, list[int]] = {}
@@ -56,7 +56,7 @@ class Ending(Struct, frozen=True, kw_only=True):
 
     @property
     def why(self) -> str:
-        return "; ".join([*self.problems, *self.lost.values()]) or self.kind
+        return "; ".join(self.problems + self.lost) or self.kind
 
 
 def unrecorded(status: int) -> Ending:
@@ -130,11 +130,10 @@ class _Pipe:
 
 
 def _short(ending: Ending) -> Ending:
-    return msgspec.structs.replace(
-        ending,
-        problems=[problem[:MAX_PROBLEM_CHARS] for problem in ending.problems[:MAX_PROBLEMS]],
-        lost={process: why[:MAX_PROBLEM_CHARS] for process, why in ending.lost.items()},
+    problems, lost = (
+        [text[:MAX_PROBLEM_CHARS] for text in texts[:MAX_PROBLEMS]] for texts in (ending.problems, ending.lost)
     )
+    return msgspec.structs.replace(ending, problems=problems, lost=lost)
 
 
 _PIPE = _Pipe()

@@ -178,6 +178,7 @@ def stuck(line: int, step: int) -> Ending:
     ("faults", "problem"),
     [
         ([(KILLED, 7)] * SAME_FAULTS, "process 1 ended 3 times in a row after step 7"),
+        ([(Ending(kind="lost", lost=["no sign of life"]), 7)] * SAME_FAULTS, "each time because: no sign of life: not"),
         ([(KILLED, step) for step in range(10)], ""),
         ([(KILLED, 7), (KILLED, 7), (KILLED, 8), (KILLED, 7)], ""),  # three, but not in a row
         # the line of its loop may differ, and so may the last step that was reported before

@@ -16,7 +16,7 @@ if not os.fork():
     write_ending(Ending(kind="refused"))  # a child that user code forks
     os._exit(0)
 os.wait()
-write_ending(Ending(kind="failed", step=3, problems=["\\ud800" + "x" * 100_000] * 100))
+write_ending(Ending(kind="failed", step=3, problems=["\\ud800" + "x" * 100_000] * 100, lost=["no sign of life"] * 9000))
 write_ending(Ending(kind="finished"))
 os._exit(77)
 """
