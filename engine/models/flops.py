@@ -14,7 +14,8 @@ Scoped = dict[str, float | None]
 
 def flops(jaxpr: Jaxpr) -> float:
     """Returns the FLOPs of matrix products and convolutions, 2 per multiply-add. A `scan` counts by its length, a
-    `while`, whose trip count depends on data, once, and a `cond` by its costliest branch."""
+    Pallas kernel by its grid, also what a mask lets it skip, a `while` or a dim of a grid that depends on data once,
+    and a `cond` by its costliest branch."""
     return _flops(jaxpr, {})
 
 
@@ -25,17 +26,14 @@ def flops_by_scope(jaxpr: Jaxpr) -> Scoped:
 
 
 def kernel_flops(jaxpr: Jaxpr) -> dict[str, float]:
-    """Returns the FLOPs in a call of each Pallas kernel by its name, ÷ the elements of its largest operand. All of its
-    grid counts, also what a mask lets the kernel skip."""
+    """Returns the FLOPs in a call of each Pallas kernel by its name, ÷ the elements of its largest operand."""
     found: dict[str, float] = {}
     for equation in jaxpr.eqns:
-        parameters = equation.params
         if equation.primitive.name == "pallas_call":
-            programs = math.prod(parameters["grid_mapping"].grid)
             elements = max(each.aval.size for each in equation.invars)
-            found[parameters["name"]] = programs * _flops(parameters["jaxpr"], {}) / elements
+            found[equation.params["name"]] = _equation_flops(equation, {}) / elements
             continue
-        for inner in _inner_jaxprs(parameters):
+        for inner in _inner_jaxprs(equation.params):
             found |= kernel_flops(inner)
     return found
 
@@ -61,11 +59,16 @@ def _equation_flops(equation: Any, known: dict[int, float]) -> float:
     match name:
         case "dot_general":
             return _dot_flops(equation)
+        case "ragged_dot_general":
+            return _ragged_flops(equation)
         case "conv_general_dilated":
             kernel, out = equation.invars[1].aval, equation.outvars[0].aval
             return 2.0 * out.size * kernel.size / kernel.shape[parameters["dimension_numbers"].rhs_spec[0]]
         case "cond":
             return max(_flops(each, known) for each in parameters["branches"])
+        case "pallas_call":
+            programs = math.prod(size for size in parameters["grid_mapping"].grid if isinstance(size, int))
+            return programs * _flops(parameters["jaxpr"], known)
         case _:
             inner = sum(_flops(each, known) for each in _inner_jaxprs(parameters))
             return inner * (parameters["length"] if name == "scan" else 1)
@@ -80,7 +83,7 @@ def _scoped(equation: Any, known: dict[int, Scoped]) -> Iterator[tuple[str, floa
             yield scope(here), _dot_flops(equation)
         case "conv_general_dilated":
             yield scope(here), _convolution_flops(equation)
-        case "ragged_dot" | "ragged_dot_general":
+        case "ragged_dot_general":
             yield scope(here), None
         case "pallas_call":
             pass  # its products are not in the compiled text either
@@ -108,6 +111,15 @@ def _dot_flops(equation: Any) -> float:
     left, out = equation.invars[0].aval, equation.outvars[0].aval
     (contracted, _), _ = equation.params["dimension_numbers"]
     return 2.0 * out.size * math.prod(left.shape[dim] for dim in contracted)
+
+
+def _ragged_flops(equation: Any) -> float:
+    """The FLOPs if all rows are in groups: each meets the matrix of its own group."""
+    left, right = (variable.aval for variable in equation.invars[:2])
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    (_, contracted), (_, batch) = numbers.dot_dimension_numbers
+    shared = {*contracted, *batch, *numbers.rhs_group_dimensions}
+    return 2.0 * left.size * math.prod(size for dim, size in enumerate(right.shape) if dim not in shared)
 
 
 def _convolution_flops(equation: Any) -> float | None:

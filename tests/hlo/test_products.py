@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.experimental import pallas
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.hlo.dataflow import Dataflow
@@ -17,7 +18,7 @@ from shardtui.engine.hlo.module import Module, parse
 from shardtui.engine.hlo.products import Dim, multiplied, products, scope
 from shardtui.engine.hlo.program_text import read
 from shardtui.engine.hlo.work import Work, Works
-from shardtui.engine.models.flops import flops_by_scope
+from shardtui.engine.models.flops import flops, flops_by_scope, kernel_flops
 
 from ..collective_programs import LAYERS, WIDTH
 from ..hlo_texts import HOSTILE, MESH, loops, module
@@ -157,6 +158,29 @@ def test_flops_of_the_traced_and_the_compiled_program_are_equal_unless_they_depe
             return jax.shard_map(lambda x: x @ x, mesh=mesh, in_specs=P(), out_specs=P(), check_vma=False)(x)
 
     assert flops_by_scope(jax.make_jaxpr(step)(x)) == {"choice": None, "until": None, "ragged": None, "parts": 8 * 128}
+
+
+def test_kernels_count_by_their_grid_and_ragged_products_by_their_rows() -> None:
+    x, kernel = jnp.ones((256, 128)), jnp.ones((128, 64))
+    once = 2 * 256 * 128 * 64
+
+    def multiply(x: Any, kernel: Any, out: Any) -> None:
+        out[...] = x[...] @ kernel[...]
+
+    def in_blocks(x: jax.Array, kernel: jax.Array, blocks: Any = 4) -> jax.Array:
+        specs = [pallas.BlockSpec((64, 128), lambda i: (i, 0)), pallas.BlockSpec((128, 64), lambda i: (0, 0))]
+        out = jax.ShapeDtypeStruct((256, 64), x.dtype)
+        block = pallas.BlockSpec((64, 64), lambda i: (i, 0))
+        call = pallas.pallas_call(
+            multiply, out, grid=(blocks,), in_specs=specs, out_specs=block, interpret=True, name="blocks"
+        )
+        return call(x, kernel)
+
+    known, unknown = jax.make_jaxpr(in_blocks)(x, kernel), jax.make_jaxpr(in_blocks)(x, kernel, 4)
+    assert (flops(known), kernel_flops(known)) == (once, {"blocks": once / x.size})
+    assert (flops(unknown), kernel_flops(unknown)) == (once / 4, {"blocks": once / 4 / x.size})
+    ragged = jax.make_jaxpr(jax.lax.ragged_dot)(x, jnp.stack([kernel] * 3), jnp.array([100, 150, 6]))
+    assert flops(ragged) == once
 
 
 def gathers(text: str) -> list[tuple[int | None, bool]]:
