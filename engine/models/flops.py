@@ -15,7 +15,8 @@ Scoped = dict[str, float | None]
 def flops(jaxpr: Jaxpr) -> float:
     """Returns the FLOPs of matrix products and convolutions, 2 per multiply-add. A `scan` counts by its length, a
     Pallas kernel by its grid, also what a mask lets it skip, a `while` or a dim of a grid that depends on data once,
-    and a `cond` by its costliest branch."""
+    and a `cond` by its costliest branch. Zeros of padding count, those between the elements of a transposed
+    convolution do not."""
     return _flops(jaxpr, {})
 
 
@@ -63,7 +64,8 @@ def _equation_flops(equation: Any, known: dict[int, float]) -> float:
             return _ragged_flops(equation)
         case "conv_general_dilated":
             kernel, out = equation.invars[1].aval, equation.outvars[0].aval
-            return 2.0 * out.size * kernel.size / kernel.shape[parameters["dimension_numbers"].rhs_spec[0]]
+            features = kernel.shape[parameters["dimension_numbers"].rhs_spec[0]]
+            return 2.0 * out.size * kernel.size / features / math.prod(parameters["lhs_dilation"])
         case "cond":
             return max(_flops(each, known) for each in parameters["branches"])
         case "pallas_call":

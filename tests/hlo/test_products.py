@@ -183,6 +183,13 @@ def test_kernels_count_by_their_grid_and_ragged_products_by_their_rows() -> None
     assert flops(ragged) == once
 
 
+def test_a_transposed_convolution_counts_the_elements_that_it_is_given() -> None:
+    def enlarge(images: jax.Array) -> jax.Array:
+        return jax.lax.conv_transpose(images, jnp.ones((2, 2, 3, 5)), strides=(2, 2), padding="VALID")
+
+    assert flops(jax.make_jaxpr(enlarge)(jnp.ones((4, 8, 8, 3)))) == 2 * 4 * 8 * 8 * (2 * 2 * 3 * 5)
+
+
 def gathers(text: str) -> list[tuple[int | None, bool]]:
     """For each gather, the index of the argument that it gathers, and whether a product takes it."""
     found: Module = parse(text)
