@@ -268,8 +268,12 @@ def find(name: str | None) -> RunDirectory:
 
 def all_runs() -> list[RunDirectory]:
     """Returns all runs, oldest first. Ignores directories whose name is not valid for a run."""
-    files = [file for file in state_home().glob("*/run.json") if RUN_NAME.fullmatch(file.parent.name)]
-    return [RunDirectory(file.parent) for file in sorted(files, key=lambda file: file.stat().st_mtime)]
+    found: list[tuple[float, Path]] = []
+    for file in state_home().glob("*/run.json"):
+        if RUN_NAME.fullmatch(file.parent.name):
+            with contextlib.suppress(OSError):  # it is removed meanwhile
+                found.append((file.stat().st_mtime, file.parent))
+    return [RunDirectory(path) for _, path in sorted(found)]
 
 
 def checked_name(name: str) -> str:

@@ -6,7 +6,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -253,3 +255,23 @@ def test_a_run_without_its_directory_ends(home: Path, change: Callable[[Path], N
     assert sorted(path.rglob("*")) == before, "nothing is saved where the directory was"
     assert (kept / f"mine/{step}").exists() == elsewhere
     assert not is_alive(pid)
+
+
+def test_runs_are_listed_while_others_are_removed(home: Path) -> None:
+    kept, has_ended = run_directory.create(tiny_config(run="kept")), threading.Event()
+    others = [RunDirectory(kept.path.with_name(f"r{number}")) for number in range(30)]
+
+    def come_and_go() -> None:
+        while not has_ended.is_set():
+            for other in others:
+                other.path.mkdir()
+                (other.path / "run.json").touch()
+            for other in others:
+                other.discard()
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(come_and_go)
+        try:
+            assert all(kept in run_directory.all_runs() for _ in range(1000))
+        finally:
+            has_ended.set()
