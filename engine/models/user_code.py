@@ -35,7 +35,8 @@ def load_module(model: UserModel, option: str = "--model") -> ModuleType:
             return importlib.import_module(model.place)
     finally:
         sys.path.remove(model.directory)
-        sys.path.append(model.directory)
+        if model.directory not in sys.path:
+            sys.path.append(model.directory)
 
 
 def _run_file(path: str) -> ModuleType:

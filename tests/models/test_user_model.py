@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,14 @@ def test_the_guides_models_train_and_switch(model: str, presets: tuple[str, str]
     for name, spec in laid_out.items():
         assert arrays[name].spec == arrays[name].compiled_spec == spec, name
     assert first.description.collectives
+
+
+def test_a_model_that_is_loaded_again_leaves_its_directory_once_in_the_path(tmp_path: Path) -> None:
+    model = UserModel(reference=f"{written(tmp_path, 'import sizes')}:make", directory=str(tmp_path))
+    for _ in range(3):
+        load_module(model)
+    assert sys.path.count(str(tmp_path)) == 1
+    assert sys.path[-1] == str(tmp_path), "a random.py there does not replace Python's"
 
 
 def test_parameters_and_flops_are_those_by_hand_and_by_formula(task: Task) -> None:
