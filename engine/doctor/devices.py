@@ -17,7 +17,7 @@ from ..program.compilation_cache import use_compilation_cache
 from ..program.digest import joined, shard_digests
 from ..program.memory import allocated
 from ..spec.config import SIMULATED_DEVICES
-from ..spec.topology import DIMS, Topology, chips, load_topology, peaks, wiring
+from ..spec.topology import DIMS, Topology, chip_of, chips, load_topology, wiring
 from ..wire.checkup import Check, Examination
 from ..wire.collective import ring_bytes
 
@@ -79,7 +79,7 @@ def check_topology(devices: Sequence[jax.Device]) -> Check:
         return Check(found="simulated devices have no links of their own")
     if topology := topology_of(devices):
         return Check(found=f"the devices fill {topology.title}, as --topology {topology.name} plans for it")
-    if peaks(kind):
+    if chip_of(kind):
         coords = ", ".join(str(getattr(device, "coords", None)) for device in devices[:8])
         return Check(
             verdict="warning",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..base.untrusted import read_text
 from ..base.user_error import UserError
 from ..hlo.module import MAX_TEXT_BYTES
-from ..spec.topology import Peaks, peaks
+from ..spec.topology import Chip, chip_of
 from ..wire.step_breakdown import CollectiveTime, DeviceTime, OperationTime, PartTime, StepBreakdown, Timeline, WaitTime
 from .partial_breakdown import PartialBreakdown, extremes, merged
 from .program import COPIES, FUSIONS, PRODUCTS, Operation, Program
@@ -52,11 +52,11 @@ def read_breakdown(path: Path, mesh: Mapping[str, int], text: str = "") -> StepB
     """
     recording = read_recording(path, mesh, text)
     window, shown = recording.window, recording.shown_window
-    return breakdown_of(recording, [recording.breakdown(window, shown)], window, shown, peaks(recording.kind))
+    return breakdown_of(recording, [recording.breakdown(window, shown)], window, shown, chip_of(recording.kind))
 
 
 def breakdown_of(
-    recording: Recording, found: Sequence[PartialBreakdown], window: Span, shown: Span, peaks: Peaks | None
+    recording: Recording, found: Sequence[PartialBreakdown], window: Span, shown: Span, chip: Chip | None
 ) -> StepBreakdown:
     """Returns the breakdown of the steps of a recording.
 
@@ -64,7 +64,7 @@ def breakdown_of(
     timeline.
     """
     steps = len(recording.steps)
-    builder = BreakdownBuilder(recording.program, merged(found), _seconds(window) / steps, peaks)
+    builder = BreakdownBuilder(recording.program, merged(found), _seconds(window) / steps, chip)
     breakdown = builder.breakdown(recording.traced.name, steps)
     timeline = builder.timeline(recording.shown_step, _seconds(shown), [each.name for each in breakdown.operations])
     return replace(breakdown, processes=len(found), timeline=timeline)
@@ -82,8 +82,8 @@ class BreakdownBuilder:
     total: PartialBreakdown
     step: float
     """Seconds per step."""
-    peaks: Peaks | None
-    """Of a device; None if unknown."""
+    chip: Chip | None
+    """Of the devices; None if unknown."""
 
     def __post_init__(self) -> None:
         if not self.step:
@@ -131,7 +131,7 @@ class BreakdownBuilder:
         found: list[CollectiveTime] = []
         for name, info in self.program.collectives.items():
             total, sent = self.total, info.bytes_sent
-            rate = self.peaks and self.peaks.rate_of(info.network)
+            rate = self.chip and self.chip.rate_of(info.network)
             waiting, exposed, hidden = (total.mean(of, name) for of in (total.waiting, total.exposed, total.hidden))
             found.append(
                 CollectiveTime(
@@ -168,14 +168,14 @@ class BreakdownBuilder:
         )
 
     def _rated(self, each: OperationTime) -> OperationTime:
-        total, peaks = self.total, self.peaks
+        total, chip = self.total, self.chip
         if collective := self.program.collectives.get(each.name):
             moving = total.mean(total.exposed, each.name) + total.mean(total.hidden, each.name)
             each = replace(each, bytes=collective.bytes_sent)
-            return _with_rates(each, moving, None, peaks and peaks.rate_of(collective.network))
+            return _with_rates(each, moving, None, chip and chip.rate_of(collective.network))
         flops, moved = (None if value is None else each.count * value for value in self.program.work(each.name))
         each = replace(each, flops=flops, bytes=None if moved is None else round(moved))
-        return _with_rates(each, each.seconds, peaks and peaks.flops, peaks and peaks.memory_rate)
+        return _with_rates(each, each.seconds, chip and chip.flops, chip and chip.memory_rate)
 
     def _waits(self) -> list[WaitTime]:
         devices = self.total.devices

@@ -159,7 +159,7 @@ class Schedule:
         more = len(self._unknown) - MAX_UNKNOWN
         total.skipped = [*[*self._unknown][:MAX_UNKNOWN], *([f"{more} more operations"] if more > 0 else [])]
         total.shown = [device_spans(0, 0, self._activities, window)]
-        builder = BreakdownBuilder(self._program, total, self._now / PICOSECONDS, self._topology.chip.peaks)
+        builder = BreakdownBuilder(self._program, total, self._now / PICOSECONDS, self._topology.chip)
         found = builder.breakdown(self._program.module.name, 1)
         timeline = builder.timeline(1, found.step_seconds, [each.name for each in found.operations])
         return replace(found, timeline=timeline, predicted_for=self._topology.title)

@@ -56,24 +56,12 @@ class Chip(Struct, frozen=True, forbid_unknown_fields=True):
     """Hosts whose GPUs are connected by NVLink."""
     target: Target | None = None
 
-    @property
-    def peaks(self) -> "Peaks":
-        ring_rate = self.link_rate if self.target else 2 * self.link_rate / self.cores
-        return Peaks(self.flops, self.memory_rate, ring_rate, self.dcn_rate)
-
-
-class Peaks(Struct, frozen=True):
-    """The highest rates of one device per second: FLOPs in bfloat16, bytes of HBM."""
-
-    flops: float
-    memory_rate: float
-    ring_rate: float
-    """Bytes per second that it sends on a ring of ICI links, both directions, or by NVLink."""
-    dcn_rate: float | None = None
-
     def rate_of(self, network: str | None) -> float | None:
-        """Returns the bytes per second that it sends over a network, as in `CollectiveInfo`; None if unknown."""
-        return self.dcn_rate if network in ("dcn", "network") else self.ring_rate
+        """Returns the bytes per second that a device sends over a network, as in `CollectiveInfo`; None if unknown. On
+        a ring of ICI links it sends in both directions."""
+        if network in ("dcn", "network"):
+            return self.dcn_rate
+        return self.link_rate if self.target else 2 * self.link_rate / self.cores
 
 
 class Topology(Struct, frozen=True):
@@ -149,11 +137,9 @@ class Wiring(Struct, frozen=True, kw_only=True):
 
 
 @lru_cache
-def peaks(kind: str) -> Peaks | None:
-    """Returns the peak rates of a device of this kind, as jax or the profiler names it; None if unknown."""
-    named = kind.lower()
-    chip = next((chip for chip in chips().values() if named in map(str.lower, chip.kinds)), None)
-    return chip.peaks if chip else None
+def chip_of(kind: str) -> Chip | None:
+    """Returns the chip of a device of this kind, as jax or the profiler names it; None if unknown."""
+    return next((chip for chip in chips().values() if kind.lower() in map(str.lower, chip.kinds)), None)
 
 
 @lru_cache

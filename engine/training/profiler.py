@@ -20,7 +20,7 @@ from ..profiling.partial_breakdown import PartialBreakdown
 from ..profiling.planes import INPUT
 from ..profiling.recording import PICOSECONDS, Place, Recording, read_recording
 from ..program.program import Program
-from ..spec.topology import Peaks, peaks
+from ..spec.topology import Chip, chip_of
 from ..wire.events import Event, PartsMeasured, Profiled, ProfileFailed, ProfileWriting, Profiling
 from ..wire.step_breakdown import StepBreakdown
 from .progress import Progress
@@ -175,7 +175,7 @@ class Profiler:
             return None, f"{steps:,} steps are too many to read: trace at most {MOST_READ}"
         kind = program.placement.mesh.devices.flat[0].device_kind
         try:
-            breakdown = joint_breakdown(self._cluster, lambda: self._recording(program), peaks(kind))
+            breakdown = joint_breakdown(self._cluster, lambda: self._recording(program), chip_of(kind))
             if breakdown is None:
                 return None, None
             breakdown = structs.replace(breakdown, clock_seconds=seconds)
@@ -210,7 +210,7 @@ def _places(mesh: jax.sharding.Mesh) -> dict[int, Place]:
     }
 
 
-def joint_breakdown(cluster: Cluster, read: Callable[[], Recording], peaks: Peaks | None) -> StepBreakdown | None:
+def joint_breakdown(cluster: Cluster, read: Callable[[], Recording], chip: Chip | None) -> StepBreakdown | None:
     """Returns in process 0 the breakdown of the steps that all processes have traced whole; None in the others. Every
     process calls it. `read` reads its own trace. Raises in all the same, as `Cluster.run_on_all`."""
     recording = cluster.run_on_all(read)
@@ -220,7 +220,7 @@ def joint_breakdown(cluster: Cluster, read: Callable[[], Recording], peaks: Peak
     found = cluster.gather(cluster.run_on_all(lambda: _breakdown(recording, clocks, cluster.process)), PartialBreakdown)
     if cluster.process:
         return None
-    breakdown = breakdown_of(recording, found, clocks.window, clocks.shown, peaks)
+    breakdown = breakdown_of(recording, found, clocks.window, clocks.shown, chip)
     return structs.replace(breakdown, clock_error_seconds=None if clocks.error is None else clocks.error / PICOSECONDS)
 
 

@@ -6,7 +6,7 @@ import pytest
 from shardtui.engine.profiling.breakdown import breakdown_of, read_breakdown
 from shardtui.engine.profiling.clocks import MAX_ARRIVALS, Clocks, Traced, kept_steps, shared
 from shardtui.engine.profiling.recording import Place, read_recording
-from shardtui.engine.spec.topology import peaks
+from shardtui.engine.spec.topology import chip_of
 from shardtui.engine.wire.step_breakdown import StepBreakdown
 
 from .test_planes import COPY, FUSION, MODULE, REDUCE, parts
@@ -65,7 +65,7 @@ def joint(
         sums.append(
             recording.breakdown(clocks.by_clock(process, clocks.window), clocks.by_clock(process, clocks.shown))
         )
-    return breakdown_of(recordings[0], sums, clocks.window, clocks.shown, peaks(recordings[0].kind)), clocks
+    return breakdown_of(recordings[0], sums, clocks.window, clocks.shown, chip_of(recordings[0].kind)), clocks
 
 
 @pytest.mark.parametrize("groups", ["{{0,1,2,3}}", "{{0,2},{1,3}}"])

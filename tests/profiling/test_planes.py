@@ -10,7 +10,7 @@ from shardtui.engine.base.user_error import UserError
 from shardtui.engine.profiling import breakdown as breakdown_module
 from shardtui.engine.profiling.breakdown import read_breakdown
 from shardtui.engine.profiling.timeline import Activity, Rank, sweep
-from shardtui.engine.spec.topology import Peaks
+from shardtui.engine.spec.topology import Chip
 from shardtui.engine.wire.step_breakdown import StepBreakdown
 
 from .xspaces import Space, Timed
@@ -78,7 +78,8 @@ def test_the_step_of_a_tpu_is_divided_among_its_parts_and_operations_have_rates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy reads and writes 256 bytes in 10 µs; an all-reduce sends 256 in 20 µs, after 5 µs of waiting."""
-    monkeypatch.setattr(breakdown_module, "peaks", lambda kind: Peaks(1e12, 1e9, 5e8))
+    chip = Chip(flops=1e12, memory=0, memory_rate=1e9, link_rate=2.5e8, clock_rate=1.0, kinds=())
+    monkeypatch.setattr(breakdown_module, "chip_of", lambda kind: chip)
     breakdown = read_breakdown(tpu().write(tmp_path), {"data": 2})
     assert breakdown.steps == 3
     # from 10 to 280: three steps of 70 and two pauses of 30

@@ -287,10 +287,10 @@ class RunState(Struct):
 
 def peak_flops_of(ready: EngineReady) -> float | None:
     """Returns the peak FLOP/s of all devices in bfloat16; None if unknown."""
-    from ...engine.spec.topology import peaks  # the first frame does not wait for it
+    from ...engine.spec.topology import chip_of  # the first frame does not wait for it
 
-    found = peaks(ready.devices[0].kind) if ready.devices else None
-    return found.flops * len(ready.devices) if found else None
+    chip = chip_of(ready.devices[0].kind) if ready.devices else None
+    return chip.flops * len(ready.devices) if chip else None
 
 
 def _median(seconds: Iterable[float]) -> float:
