@@ -26,15 +26,14 @@ class _Active:
     """In one stage of a pipeline and one group of the batch: the rules outside."""
 
     @property
-    def sizes(self) -> dict[str, int]:
-        return dict(self.mesh.shape)
-
-    @property
     def is_explicit(self) -> bool:
         return AxisType.Explicit in self.mesh.axis_types
 
     def decide(self, shape: Sequence[int], logical_axes: LogicalAxes) -> Decision:
-        return by_rules(shape, logical_axes, self.rules, self.sizes)
+        return by_rules(shape, logical_axes, self.rules, self.mesh.shape)
+
+    def sharding(self, shape: Sequence[int], logical_axes: LogicalAxes) -> NamedSharding:
+        return NamedSharding(self.mesh, self.decide(shape, logical_axes).spec)
 
     def axes(self, logical: str) -> Axes:
         return self.rules.get(logical, UNSPLIT)[0]
@@ -44,6 +43,12 @@ class _Active:
 
 
 _active: ContextVar[_Active | None] = ContextVar("active rules", default=None)
+
+
+def _explicit() -> _Active | None:
+    """Returns the active rules if axis types are explicit."""
+    active = _active.get()
+    return active if active and active.is_explicit else None
 
 
 @contextlib.contextmanager
@@ -103,41 +108,37 @@ def constrain(x: jax.Array, *logical_axes: str | None, gradient: LogicalAxes | N
     active = _active.get()
     if active is None:
         return x
-    forward = _sharding(active, x.shape, logical_axes)
+    forward = active.sharding(x.shape, logical_axes)
     if active.is_explicit:
         return jax.sharding.reshard(x, forward)
     if gradient is None:
         return jax.lax.with_sharding_constraint(x, forward)
-    return _constrained(x, forward, _sharding(active, x.shape, gradient))
+    return _constrained(x, forward, active.sharding(x.shape, gradient))
 
 
 def resharded(x: jax.Array, *logical_axes: str | None) -> jax.Array:
     """Reshards an activation where explicit axis types need it; under automatic ones the compiler does."""
-    active = _active.get()
-    return constrain(x, *logical_axes) if active is not None and active.is_explicit else x
+    return constrain(x, *logical_axes) if _explicit() else x
 
 
 def hinted(x: jax.Array, *logical_axes: str | None) -> jax.Array:
     """Constrains an activation under automatic axis types, as to how the compiler computes it. Under explicit ones,
     each constraint would be a reshard."""
-    active = _active.get()
-    return x if active is not None and active.is_explicit else constrain(x, *logical_axes)
+    return x if _explicit() else constrain(x, *logical_axes)
 
 
 def out_sharding(shape: Sequence[int], *logical_axes: str | None) -> NamedSharding | None:
     """Returns a product's `out_sharding`, which explicit axis types need if a contracted dim is split; else None."""
-    active = _active.get()
-    if active is None or not active.is_explicit:
-        return None
-    return _sharding(active, shape, logical_axes)
+    active = _explicit()
+    return active.sharding(shape, logical_axes) if active else None
 
 
 def gathered(parameter: jax.Array, logical_axes: LogicalAxes) -> jax.Array:
     """Gathers a parameter for its product with activations, as FSDP does, under explicit axis types. It stays split
     over the mesh axes that split the same logical axis of activations, except batch and sequence. Experts stay split,
     since tokens are sent to them."""
-    active = _active.get()
-    if active is None or not active.is_explicit:
+    active = _explicit()
+    if active is None:
         return parameter
     taken = {*active.axes("batch"), *active.axes("seq")}
 
@@ -153,10 +154,10 @@ def gathered(parameter: jax.Array, logical_axes: LogicalAxes) -> jax.Array:
 def left_to_compiler(function: Callable[..., jax.Array], *arrays: jax.Array, out: LogicalAxes) -> jax.Array:
     """Calls a function whose inner operations take no `out_sharding`, with automatic axis types inside. Its result has
     the logical axes `out` and the shape of the first of `arrays`."""
-    active = _active.get()
-    if active is None or not active.is_explicit:
+    active = _explicit()
+    if active is None:
         return function(*arrays)
-    automatic: Any = jax.sharding.auto_axes(function, out_sharding=_sharding(active, arrays[0].shape, out))
+    automatic: Any = jax.sharding.auto_axes(function, out_sharding=active.sharding(arrays[0].shape, out))
     return automatic(*arrays)
 
 
@@ -173,10 +174,10 @@ def per_device(
     active = _active.get()
     if active is None:
         return function(*arrays)
-    shardings = [_sharding(active, array.shape, names) for array, names in zip(arrays, axes, strict=True)]
+    shardings = [active.sharding(array.shape, names) for array, names in zip(arrays, axes, strict=True)]
     if active.is_explicit:
         arrays = tuple(map(jax.sharding.reshard, arrays, shardings))
-    spec = _sharding(active, arrays[0].shape, out).spec
+    spec = active.sharding(arrays[0].shape, out).spec
     mapped = jax.shard_map(
         (lambda *shards: function(*shards)[None]) if summed_over else function,
         mesh=active.mesh,
@@ -193,11 +194,7 @@ def split_axes(shape: Sequence[int], *logical_axes: str | None) -> tuple[Axes, .
     active = _active.get()
     if active is None:
         return ((),) * len(shape)
-    return tuple(axes_of(entry) for entry in _sharding(active, shape, logical_axes).spec)
-
-
-def _sharding(active: _Active, shape: Sequence[int], logical_axes: LogicalAxes) -> NamedSharding:
-    return NamedSharding(active.mesh, active.decide(shape, logical_axes).spec)
+    return tuple(axes_of(entry) for entry in active.sharding(shape, logical_axes).spec)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
