@@ -150,13 +150,9 @@ def _pairs(axes: Axes, step: jax.Array | int, of_queries: bool = False) -> jax.A
     """Returns the tiles that the mask leaves, as (chunk of queries, chunk of keys), with the keys, or the queries, from
     the device `step` places before. All later chunks come after all earlier ones; of two devices, the earlier chunk of
     the first comes first, and its later chunk last."""
-    is_first = _index(axes) >= step  # the device that the visitor comes from
+    is_first = jax.lax.axis_index(axes) >= step  # the device that the visitor comes from
     same = jnp.where(is_first != of_queries, 0, 1)
     return jnp.stack([jnp.array([1, 0]), jnp.stack([same, same])])
-
-
-def _index(axes: Axes) -> jax.Array:
-    return jax.lax.axis_index(axes)
 
 
 def _send(x: Any, axes: Axes) -> Any:
@@ -187,13 +183,13 @@ def _balanced(x: jax.Array, axes: Axes) -> jax.Array:
     even, odd = (
         _permute(chunk, axes, homes) for chunk, homes in zip(jnp.split(x, 2, axis=2), _homes(axes), strict=True)
     )
-    is_even = _index(axes) % 2 == 0
+    is_even = jax.lax.axis_index(axes) % 2 == 0
     return jnp.stack([jnp.where(is_even, even, odd), jnp.where(is_even, odd, even)])
 
 
 def _in_order(x: jax.Array, axes: Axes) -> jax.Array:
     """The inverse of `_balanced`."""
-    is_even = _index(axes) % 2 == 0
+    is_even = jax.lax.axis_index(axes) % 2 == 0
     chunks = jnp.where(is_even, x[0], x[1]), jnp.where(is_even, x[1], x[0])
     back = [[(target, source) for source, target in homes] for homes in _homes(axes)]
     return jnp.concatenate([_permute(chunk, axes, homes) for chunk, homes in zip(chunks, back, strict=True)], axis=2)
