@@ -45,7 +45,7 @@ def parts_of(config: ModelConfig, architecture: str, names: set[str] | None = No
     """
     names = names or set()
     is_short = "wte.weight" in names
-    for part in _Gpt2(config) if architecture == "GPT2LMHeadModel" else _Llama(config, architecture):
+    for part in _gpt2(config) if architecture == "GPT2LMHeadModel" else _Llama(config, architecture):
         tensor = part.tensor.removeprefix("transformer.") if is_short else part.tensor
         if config.tied and part.parameter == TABLE and tensor not in names and OUTPUT in names:
             tensor = OUTPUT
@@ -149,31 +149,25 @@ class _Llama:
         return _linear(tensor, f"blocks.mlp.{name}.kernel", index, *sizes, rows)
 
 
-class _Gpt2:
+def _gpt2(config: ModelConfig) -> Iterator[Part]:
     """The names of GPT-2, whose kernels have the input first."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        self._config = config
-
-    def __iter__(self) -> Iterator[Part]:
-        config = self._config
-        width, heads = (config.embed,), (config.heads, config.head_dim)
-        yield _plain("transformer.wte.weight", TABLE, (), (config.vocab_rows, *width))
-        yield _plain("transformer.wpe.weight", "position.embedding", (), (config.context, *width))
-        yield from _norm("transformer.ln_f", "norm", (), width)
-        for layer in range(config.layers):
-            place, at = f"transformer.h.{layer}", (layer,)
-            yield from _norm(f"{place}.ln_1", "blocks.attention_norm", at, width)
-            yield from _norm(f"{place}.ln_2", "blocks.mlp_norm", at, width)
-            for theirs, ours, fan_in, fan_out in (
-                ("attn.c_attn", "attention.qkv", width, (3, *heads)),
-                ("attn.c_proj", "attention.out", heads, width),
-                ("mlp.c_fc", "mlp.up", width, (config.mlp,)),
-                ("mlp.c_proj", "mlp.down", (config.mlp,), width),
-            ):
-                sizes = (*fan_in, *fan_out), (math.prod(fan_in), math.prod(fan_out))
-                yield Part(f"{place}.{theirs}.weight", f"blocks.{ours}.kernel", at, *sizes)
-                yield _vector(f"{place}.{theirs}.bias", f"blocks.{ours}.bias", at, fan_out)
+    width, heads = (config.embed,), (config.heads, config.head_dim)
+    yield _plain("transformer.wte.weight", TABLE, (), (config.vocab_rows, *width))
+    yield _plain("transformer.wpe.weight", "position.embedding", (), (config.context, *width))
+    yield from _norm("transformer.ln_f", "norm", (), width)
+    for layer in range(config.layers):
+        place, at = f"transformer.h.{layer}", (layer,)
+        yield from _norm(f"{place}.ln_1", "blocks.attention_norm", at, width)
+        yield from _norm(f"{place}.ln_2", "blocks.mlp_norm", at, width)
+        for theirs, ours, fan_in, fan_out in (
+            ("attn.c_attn", "attention.qkv", width, (3, *heads)),
+            ("attn.c_proj", "attention.out", heads, width),
+            ("mlp.c_fc", "mlp.up", width, (config.mlp,)),
+            ("mlp.c_proj", "mlp.down", (config.mlp,), width),
+        ):
+            sizes = (*fan_in, *fan_out), (math.prod(fan_in), math.prod(fan_out))
+            yield Part(f"{place}.{theirs}.weight", f"blocks.{ours}.kernel", at, *sizes)
+            yield _vector(f"{place}.{theirs}.bias", f"blocks.{ours}.bias", at, fan_out)
 
 
 def _norm(theirs: str, ours: str, at: Index, width: Shape) -> Iterator[Part]:
