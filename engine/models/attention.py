@@ -10,9 +10,9 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
-from ..parallel.constraints import out_sharding, shard
+from ..parallel.constraints import out_sharding, shard, token_groups
 from ..spec.model_config import ModelConfig, Rope
-from .attention_kernels import QUERY, Scores, attend, kernel_of, keys_and_values
+from .attention_kernels import QUERY, Scores, attend, keys_and_values
 from .layers import INIT_STDDEV, heads_norm, projection
 from .sizes import AttentionKernels
 
@@ -43,7 +43,7 @@ class Attention(nnx.Module):
     def __call__(self, x: jax.Array, is_local: bool = False) -> jax.Array:
         """Maps [B, T, D] to [B, T, D]; `is_local`: the layer has a window."""
         config = self._config
-        kernel = kernel_of(self._kernels, x.shape[1])
+        kernel = self._kernels.of(x.shape[1], token_groups()[1])
         own_axes = "batch", "seq", "qkv", self._key_axis, "head_dim"
         query, kv = self._projected(x)
         if config.rope or self.query_norm:

@@ -13,7 +13,7 @@ from ..parallel.constraints import left_to_compiler, mesh_axes, per_device, toke
 from ..spec.model_config import AttentionKernel
 from .attention_tiles import Compiled, Splash, splash_kernel
 from .ring_attention import ring_attention
-from .sizes import AttentionKernels, query_block
+from .sizes import query_block
 
 QUERY = ("batch", "seq", "heads", "head_dim")
 KERNEL_QUERY, KERNEL_KV = ("batch", None, "heads", None), ("batch", None, None, "heads", None)
@@ -34,11 +34,6 @@ class Scores:
 
 
 ORDINARY = Scores()
-
-
-def kernel_of(kernels: AttentionKernels, seq_len: int) -> AttentionKernel:
-    """Returns the kernel for sequences of this length under the active rules."""
-    return kernels.of(seq_len, token_groups()[1])
 
 
 def keys_and_values(heads: str, kernel: AttentionKernel) -> tuple[str, ...]:

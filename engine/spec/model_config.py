@@ -181,8 +181,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     @property
     def fits_cudnn(self) -> bool:
         """Whether cuDNN's attention takes heads of this width, without windows and capped scores."""
-        fits_width = self.head_dim % CUDNN_HEADS == 0 and self.head_dim <= CUDNN_WIDEST
-        return fits_width and not self.window and not self.score_cap
+        return self.head_dim % CUDNN_HEADS == 0 and self.head_dim <= CUDNN_WIDEST and self.fits_ring
 
     @property
     def fits_ring(self) -> bool:
