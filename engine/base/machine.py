@@ -1,5 +1,6 @@
 """This machine: its accelerators, its memory, its room for compilations, and the versions of its packages."""
 
+import contextlib
 import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -16,6 +17,10 @@ ACCELERATORS = ("accel[0-9]*", "vfio/[0-9]*", "nvidia[0-9]*", "dxg", "kfd")
 """Files in /dev of TPUs and of GPUs, on WSL `dxg`."""
 
 
+CONTAINER = Path("/sys/fs/cgroup")
+"""The control group of a container, as it is seen inside."""
+
+
 def accelerators(dev: Path = Path("/dev")) -> list[Path]:
     return [path for pattern in ACCELERATORS for path in sorted(dev.glob(pattern))]
 
@@ -23,16 +28,24 @@ def accelerators(dev: Path = Path("/dev")) -> list[Path]:
 def machine_memory() -> int:
     """Bytes of host memory of this machine, or the container's limit if that is less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # not in a container with a limit
-        return total
+    return min(total, _container_limit() or total)
 
 
 def available_memory() -> int:
-    """Bytes of host memory for new processes."""
+    """Bytes of host memory for new processes: of this machine, or what a container's limit leaves if that is less."""
     lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    return int(lines["MemAvailable"].split()[0]) * 1024
+    available = int(lines["MemAvailable"].split()[0]) * 1024
+    if limit := _container_limit():
+        counts = dict(line.split() for line in (CONTAINER / "memory.stat").read_text().splitlines())
+        cached = int(counts["inactive_file"])  # which the kernel frees when the limit is reached
+        available = min(available, max(0, limit - int((CONTAINER / "memory.current").read_text()) + cached))
+    return available
+
+
+def _container_limit() -> int | None:
+    with contextlib.suppress(OSError, ValueError):  # `max` without a limit
+        return int((CONTAINER / "memory.max").read_text())
+    return None
 
 
 def cores() -> int:
