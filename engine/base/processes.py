@@ -71,7 +71,8 @@ def status(pid: int) -> list[str]:
     """Returns the fields of proc_pid_stat(5) from the state on; of a process that has ended, its state `X` alone, or a
     zombie's fields."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # its name may be cut inside of a character
+        return text.rpartition(")")[2].split()
     return ["X"]
 
 

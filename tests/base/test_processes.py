@@ -2,12 +2,13 @@
 
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from shardtui.engine.base import processes
-from shardtui.engine.base.processes import Deadline, IdleClock, exit_words, is_stopped, last_line, wait_for
+from shardtui.engine.base.processes import Deadline, IdleClock, exit_words, is_running, is_stopped, last_line, wait_for
 
 from ..processes import awaited
 
@@ -34,6 +35,15 @@ def test_every_exit_status_has_words() -> None:
 def test_the_last_line_before_a_crash_is_what_the_library_said(said: str, stacks: str, line: str) -> None:
     written = f"\nFatal Python error: {stacks}\n\nThread 0x1 (most recent call first):\n  File x" * bool(stacks)
     assert last_line(f"{said}{written}".splitlines()) == line
+
+
+def test_the_state_of_a_process_is_known_whatever_its_name() -> None:
+    named = "import ctypes; ctypes.CDLL(None).prctl(15, 'обучение'.encode()); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", named], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        process.stdout.readline()
+        assert is_running(process.pid)
+        process.stdin.close()
 
 
 @contextmanager
