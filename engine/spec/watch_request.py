@@ -18,17 +18,13 @@ class WatchRequest(Struct, frozen=True, kw_only=True):
     """Name of the run; with a number if it is taken by then."""
     step: str | None = None
     """Name of the jitted function that is the step; None to find it."""
-    python_path: str | None = None
-    """The program's own PYTHONPATH; None if it is not set."""
     output: str | None = None
     """The file that the program prints to; None if it prints elsewhere."""
 
 
 def environment(request: WatchRequest) -> dict[str, str]:
     """Returns the environment in which Python runs a program watched. The program finds its own instead."""
-    own = os.environ.get(PYTHON_PATH)
-    request = msgspec.structs.replace(request, python_path=own)
-    path = f"{STARTUP}{os.pathsep}{own}" if own else str(STARTUP)
+    path = os.pathsep.join(filter(None, (str(STARTUP), os.environ.get(PYTHON_PATH))))
     return {**os.environ, PYTHON_PATH: path, VARIABLE: msgspec.json.encode(request).decode()}
 
 
@@ -36,8 +32,7 @@ def take_request() -> WatchRequest:
     """Returns the request of this process, and gives it the environment and `sys.path` of an unwatched one."""
     request = msgspec.json.decode(os.environ.pop(VARIABLE), type=WatchRequest)
     sys.path.remove(str(STARTUP))
-    if request.python_path is None:
-        del os.environ[PYTHON_PATH]
-    else:
-        os.environ[PYTHON_PATH] = request.python_path
+    own = [path for path in os.environ.pop(PYTHON_PATH).split(os.pathsep) if path != str(STARTUP)]
+    if own:
+        os.environ[PYTHON_PATH] = os.pathsep.join(own)
     return request

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from shardtui.engine.spec.watch_request import WatchRequest
+from shardtui.engine.spec.watch_request import STARTUP, WatchRequest, environment, take_request
 from shardtui.engine.watching.jitted import Calls, Jitted, _also_as_decorator, replace_jit
 from shardtui.engine.watching.program import Program
 from shardtui.engine.watching.reporter import ProgramOutput
@@ -77,6 +77,18 @@ def test_a_program_runs_as_without_and_its_run_shows_what_it_has() -> None:
     assert (found.step.name, found.step.calls) == ("Trainer.train_step", 6)
     assert ("evaluate", 6) in [(each.name, each.calls) for each in found.others]
     assert any("TypeError" in problem and "entry.py" in problem for problem in state.problems)
+
+
+@pytest.mark.parametrize("own", ["", "one", f"one{os.pathsep}two", "caf\udcff"])
+def test_a_program_has_its_own_path(monkeypatch: pytest.MonkeyPatch, own: str) -> None:
+    monkeypatch.setenv("PYTHONPATH", own)
+    monkeypatch.setattr(sys, "path", [str(STARTUP), *sys.path])
+    request, before = WatchRequest(run="mine"), sys.path[1:]
+    for name, value in environment(request).items():
+        monkeypatch.setenv(name, value)
+    assert os.environ["PYTHONPATH"] == os.pathsep.join(filter(None, [str(STARTUP), own]))
+    assert take_request() == request
+    assert (os.environ.get("PYTHONPATH", ""), sys.path) == (own, before)
 
 
 MOMENTS = {"": "parameter", "mu.": "moment", "nu.": "moment"}
