@@ -12,7 +12,6 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from ..base.atomic_write import write_atomically, writing
@@ -62,7 +61,7 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
     )
     if request.tokenizer:
         write_atomically(out / TOKENIZER, read_bytes(expanded(request.tokenizer)))
-    write_atomically(out / FILE_NAME, msgspec.json.encode(found))
+    write_atomically(out / FILE_NAME, encode_json(found))
     for path in (out / PLAN, *(_note(out, number) for number in range(len(parts)))):
         path.unlink(missing_ok=True)
     return PrepareAnswer(directory=str(out), data=found)
@@ -167,7 +166,7 @@ def _write(request: PrepareRequest, out: Path, number: int, part: Part) -> Prepa
     )
     with writing(str(path)):
         write_atomically(path, content)
-        write_atomically(note, msgspec.json.encode(shard))
+        write_atomically(note, encode_json(shard))
     return shard
 
 

@@ -255,6 +255,16 @@ def test_skipped_records_and_files_are_counted_and_named(
     assert capsys.readouterr().err.startswith("no documents: .git/config, README.md\n"), "a slow one says how far it is"
 
 
+def test_skipped_files_and_records_are_named_whatever_their_name(tmp_path: Path) -> None:
+    (folder := tmp_path / "in").mkdir()
+    (folder / "caf\udce9.jsonl").write_bytes(LINES + b"{}\n")
+    (folder / "caf\udce9.png").write_bytes(b"\x89PNG\0\0")
+    prepared(folder, tmp_path / "out")
+    written = msgspec.json.decode((tmp_path / "out" / "data.json").read_bytes(), type=Prepared)
+    assert written.skipped_files == [f"{folder}/caf\\udce9.png: not text, it has a NUL byte"]
+    assert written.shards[0].problems[0].startswith(f"{folder}/caf\\udce9.jsonl: line 3: ")
+
+
 @pytest.mark.parametrize(("skipped", "status"), [(1, 0), (3, 1)])
 def test_a_share_of_skipped_records_above_1_percent_is_a_failure(
     tmp_path: Path, skipped: int, status: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
