@@ -84,7 +84,7 @@ def _number_checks(training: TrainingConfig) -> list[tuple[bool, str]]:
         (training.seq_len >= 1, f"--seq-len {training.seq_len}: must be at least 1"),
         (training.learning_rate > 0, f"learning_rate {training.learning_rate}: must be above 0"),
         (training.grad_clip > 0, f"grad_clip {training.grad_clip}: must be above 0"),
-        *_least(training, 0, "warmup_steps", "stable_steps", "decay_steps", "z_loss"),
+        *_least(training, 0, "warmup_steps", "stable_steps", "decay_steps", "weight_decay", "z_loss"),
         (0 <= training.final_share <= 1, f"final_share {training.final_share}: must be from 0 to 1"),
         *_least(training, 1, "accumulate_steps"),
     ]

@@ -154,7 +154,7 @@ class ModelConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
 
     @property
     def head_dim(self) -> int:
-        return self.head_width or self.embed // self.heads
+        return self.head_width or self.embed // max(1, self.heads)
 
     @property
     def key_heads(self) -> int:

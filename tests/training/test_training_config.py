@@ -1,5 +1,6 @@
 """What a training config asks for: schedules, optimizers and their state, z-loss, accumulated gradients."""
 
+import math
 from typing import Any
 
 import jax
@@ -62,6 +63,8 @@ def test_schedules_are_those_of_optax_or_fall_to_the_final_share() -> None:
         ({"decay_steps": 5}, "a constant schedule has no decay"),
         ({"schedule": "linear", "decay_steps": 5, "stable_steps": 2}, "schedule linear has none"),
         ({"final_share": 2.0}, "final_share 2.0: must be from 0 to 1"),
+        ({"weight_decay": math.nan}, "weight_decay nan: must be 0 or more"),
+        ({"model": {"heads": 0}}, "heads 0: must be at least 1"),
         ({"optimizer": "adafactor", "moment_dtype": "bfloat16"}, "adafactor has no first moment"),
         ({"accumulate_steps": 3}, "--batch-size 8 does not divide by it: use a divisor of 8, or a batch of 9"),
     ],
