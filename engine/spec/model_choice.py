@@ -13,6 +13,7 @@ from ..base.directories import expanded
 from ..base.output import note
 from ..base.user_error import UserError, refuse, suggestion, together
 from .config import ModelConfig, Setting, TrainingConfig, UserModel
+from .model_config import Rope
 from .preset_files import preset_files, read_toml, wrong_value
 
 Model = TypeVar("Model", bound=ModelConfig | UserModel)
@@ -145,7 +146,7 @@ def model_preset(tables: dict[str, Any], where: str) -> ModelPreset:
     try:
         return msgspec.convert(tables, ModelPreset)
     except msgspec.ValidationError as error:
-        raise UserError(f"{where}: {wrong_value(error, ModelConfig, TrainingConfig)}") from error
+        raise UserError(f"{where}: {wrong_value(error, ModelConfig, Rope, TrainingConfig)}") from error
 
 
 def with_settings(
@@ -158,7 +159,8 @@ def with_settings(
     try:
         return msgspec.convert(tables["model"], type(model)), msgspec.convert(tables["training"], TrainingConfig)
     except msgspec.ValidationError as error:
-        raise UserError(f"--set {' '.join(settings)}{of}: {wrong_value(error, ModelConfig, TrainingConfig)}") from error
+        problem = wrong_value(error, ModelConfig, Rope, TrainingConfig)
+        raise UserError(f"--set {' '.join(settings)}{of}: {problem}") from error
 
 
 def _override(tables: dict[str, Any], setting: str, is_users: bool) -> str | None:

@@ -3,7 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -59,4 +59,12 @@ def wrong_value(error: msgspec.ValidationError, *structs: type[Struct]) -> str:
     if "Invalid enum value" not in text or found is None:
         return text
     hints = {name: hint for struct in structs for name, hint in get_type_hints(struct).items()}
-    return f"{text}: choose from {', '.join(map(str, get_args(hints.get(found[1]))))}"
+    return f"{text}: choose from {', '.join(_choices(hints.get(found[1])))}"
+
+
+def _choices(hint: Any) -> list[str]:
+    """Returns the values that a type allows, if it names them."""
+    if hint is bool:
+        return ["true", "false"]
+    parts = get_args(hint)
+    return list(map(str, parts)) if get_origin(hint) is Literal else [each for part in parts for each in _choices(part)]

@@ -132,6 +132,14 @@ HLO = TEXTS / "tpu-psum.hlo"
         ([*TRAIN, "--switch=tp"], "'tp' is not STEP:PRESET"),
         ([*TRAIN, "--set=layers=many"], "Expected `int`, got `str` at `.layers`"),
         ([*TRAIN, "--set=attention=fast"], "'fast' at `.attention`: choose from auto, plain, splash, cudnn, ring"),
+        (
+            [*TRAIN, "--set=remat=some"],
+            "'some' at `.remat`: choose from true, false, full, save_out_proj, save_qkv_proj",
+        ),
+        (
+            [*TRAIN, "--set=rope={scaling='x'}"],
+            "'x' at `.rope.scaling`: choose from none, linear, dynamic, llama3, yarn",
+        ),
         ([*TRAIN, "--seq-len=500"], "--seq-len 500 is longer than the model's context of 128"),
         (["attach", "nope"], "run nope: no such run"),
         ([], "the UI needs a terminal"),
