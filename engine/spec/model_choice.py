@@ -18,6 +18,8 @@ from .preset_files import preset_files, read_toml, wrong_value
 
 Model = TypeVar("Model", bound=ModelConfig | UserModel)
 HF = "hf:"
+LONGEST = 48
+"""Characters of the default name of a run."""
 DEFAULT_TRAINING = TrainingConfig(batch_size=16, seq_len=128)
 """Training of a user's model, or of one of `transformers`, before `--set` and other options."""
 
@@ -44,11 +46,11 @@ class ModelChoice(NamedTuple):
 
     @property
     def run_name(self) -> str:
-        """The default name of a run."""
+        """The default name of a run, without its number."""
         if isinstance(self.model, ModelConfig) and not self.name.startswith(HF):
-            return self.name
+            return self.name.lower()[:LONGEST]
         name = self.name.removeprefix(HF) if isinstance(self.model, ModelConfig) else self.model.function
-        return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48] or "model"
+        return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST] or "model"
 
 
 def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:

@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 from shardtui.engine.base.user_error import UserError
+from shardtui.engine.spec.model_choice import choose_model
+from shardtui.engine.spec.preset_files import PRESETS, user_presets
 from shardtui.engine.wire import framing, run_directory
 from shardtui.engine.wire.commands import Hello, SaveCheckpoint
 from shardtui.engine.wire.lock import Holder
@@ -153,6 +155,15 @@ def test_names_cannot_leave_the_directory(home: Path, name: str) -> None:
     for use in (run_directory.checked_name, lambda name: run_directory.create(tiny_config(run=name))):
         with pytest.raises(UserError, match="a name has 1 to 64 characters"):
             use(name)
+
+
+@pytest.mark.parametrize("model", ["Big", "x" * 64, "A.b_c"])
+def test_a_run_of_any_model_preset_has_a_default_name(home: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    (own := user_presets() / "models").mkdir(parents=True)
+    shutil.copy(PRESETS / "models" / "nano.toml", own / f"{model}.toml")
+    name = run_directory.free_name(choose_model(model).run_name)
+    assert run_directory.checked_name(name) == f"{model.lower()[:48]}-1"
 
 
 def test_a_run_keeps_its_configuration(home: Path) -> None:
