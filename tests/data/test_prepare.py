@@ -368,3 +368,9 @@ def test_the_data_of_a_run_are_tokenized_once(tmp_path: Path, tokenizer: Path, m
     options.tokenizer, options.data, options.eval_data = str(tokenizer), None, None
     with pytest.raises(UserError, match="there is nothing to tokenize: add --data PATH"):
         new_config(options)
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["lint"], ["why", "mlp"], ["presets"]])
+def test_commands_that_do_not_train_prepare_no_data(tmp_path: Path, command: list[str]) -> None:
+    source = write(tmp_path, "jsonl")
+    assert new_config(_parser(command[0]).parse_args([*command, f"--data={source}"])).data == str(source)

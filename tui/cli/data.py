@@ -67,8 +67,9 @@ def tokenized(config: RunConfig, options: argparse.Namespace) -> RunConfig:
 
     Raises UserError if there is a `--tokenizer` but nothing to tokenize, and SystemExit if that fails.
     """
-    evaluation, changes = config.evaluation, dict[str, object]()
-    given = getattr(options, "tokenizer", None)
+    if not hasattr(options, "tokenizer"):  # the command only accepts --data
+        return config
+    evaluation, changes, given = config.evaluation, dict[str, object](), options.tokenizer
     if options.data and (given or _has_documents(options.data)):
         changes["data"] = _directory(options, options.data)
     held_out = getattr(options, "eval_data", None)
