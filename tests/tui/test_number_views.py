@@ -284,6 +284,9 @@ def test_courses_are_kept_and_a_restored_checkpoint_drops_later_measurements() -
     assert kept(*each[:3], wire.TrainingStarted(preset="dp", step=3)).newest is each[2]
     assert kept(each[0], numbers_measured(2, problem="no memory")).newest is each[0]
     assert [*kept(each[0], numbers_measured(1, array_numbers("up", 9.0))).courses["up"]] == [(1, 9.0)]
+    numbers.rewind_to(2)
+    numbers.rewind_to(1)
+    assert [*numbers.courses["up"]] == [(1, 1.0)], "two rewinds without a measurement between them"
 
 
 def test_updates_are_figures_of_their_parameter() -> None:

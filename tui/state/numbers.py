@@ -38,9 +38,8 @@ class Numbers(Struct):
 
     def rewind_to(self, step: int) -> None:
         """Drops what was measured after that step."""
-        if self.newest is None or self.newest.step <= step:
-            return
-        self.newest = None
+        if self.newest and self.newest.step > step:
+            self.newest = None
         for course in self.courses.values():
             while course and course[-1][0] > step:
                 course.pop()
@@ -72,14 +71,14 @@ def rows_of(numbers: Numbers) -> list[NumbersRow]:
         return []
     by_name = {array.name: array for array in numbers.newest.arrays}
     return [
-        NumbersRow(array, update_ratios(array, by_name.get(UPDATE + array.name)), courses_of(numbers, array.name))
+        NumbersRow(
+            array,
+            update_ratios(array, by_name.get(UPDATE + array.name)),
+            [rms for _, rms in numbers.courses.get(array.name, ())],
+        )
         for array in numbers.newest.arrays
         if not array.name.startswith(UPDATE)
     ]
-
-
-def courses_of(numbers: Numbers, name: str) -> list[float]:
-    return [rms for _, rms in numbers.courses.get(name, ())]
 
 
 def update_ratios(array: ArrayNumbers, update: ArrayNumbers | None) -> list[float | None]:
