@@ -5,18 +5,21 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from shardtui.engine.spec.config import CheckpointConfig
+from shardtui.engine.wire import events as wire
 from shardtui.engine.wire import lock, run_directory
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.cli.main import _parser, main
-from shardtui.tui.cli.train import _newest_checkpoint
-from shardtui.tui.state.interpreter import apply
+from shardtui.tui.cli.train import _newest_checkpoint, _print_summary
+from shardtui.tui.state.interpreter import apply, apply_all
 from shardtui.tui.state.run_state import RunState
 
 from ..command import answered
-from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
+from ..conftest import READY, SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config
 from ..programs import OF_EXPERTS
+from ..recorded import preset_info, restored, steps
 from ..recorded import started as started_event
 from ..schemas import checked, checked_lines
 
@@ -306,3 +309,16 @@ def test_an_optional_argument_may_stand_after_options() -> None:
     assert _parser("explain").parse_args(arguments).name == "hidden"
     with pytest.raises(SystemExit):
         _parser("explain").parse_args([*arguments, "more"])
+
+
+def test_the_summary_of_a_resumed_run_has_the_presets_of_its_earlier_engines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    presets = [preset_info("dp"), preset_info("tp", mesh={"model": 8})]
+    begin, end = (started_event(), msgspec.structs.replace(READY, presets=presets)), wire.EngineStopped(2, "finished")
+    state = RunState()
+    apply_all(state, [*begin, wire.TrainingStarted("dp"), steps(2, 3.0, 2.0), end])
+    apply_all(state, [*begin, restored(2), wire.TrainingStarted("tp", 2), steps(4, 2.0, 1.0), end])
+    _print_summary(state)
+    printed = capsys.readouterr().out
+    assert [" ".join(line.split()[:3]) for line in printed.splitlines()[4:6]] == ["dp data 8", "tp model 8"], printed

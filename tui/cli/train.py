@@ -223,8 +223,8 @@ def _print_summary(state: RunState) -> None:
         seconds = median(times)
         tokens = state.ready.tokens_per_step if state.ready else None
         rate = f"{tokens / seconds:,.0f}" if tokens else ""
-        mesh = formatting.axes(state.compiled[preset].mesh.axes)
-        table.add_row(preset, mesh, formatting.seconds(seconds), rate)
+        info = state.preset_info(preset)  # of an earlier engine, perhaps, which compiled it
+        table.add_row(preset, formatting.axes(info.mesh) if info else "", formatting.seconds(seconds), rate)
     console = table_console()
     console.print(table)
     if state.losses:
