@@ -12,7 +12,7 @@ from ..engine.base.user_error import UserError
 from ..engine.spec.config import RunConfig
 from ..engine.spec.preset import reference
 from ..engine.wire.commands import InspectPreset, ProfileSteps
-from ..engine.wire.events import AnyEvent, EngineReady, PresetAdded, Profiled, ProfileFailed
+from ..engine.wire.events import AnyEvent, EngineReady, EngineStarted, PresetAdded, Profiled, ProfileFailed
 from .app_keys import PROFILE_STEPS
 from .client.engine_client import EngineClient
 from .notices import Notices
@@ -39,6 +39,9 @@ class Lookups(Struct, eq=False):
     """Whether the user has requested a profile here that is not there yet."""
 
     async def note(self, event: AnyEvent) -> None:
+        if isinstance(event, EngineStarted):  # which no request to the one before has reached
+            self._inspected.clear()
+            self.awaits_profile = False
         if isinstance(event, PresetAdded):
             self._estimating = None  # the new preset has no estimate yet
         if self.awaits_profile and isinstance(event, Profiled | ProfileFailed):

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.commands import Stop
-from shardtui.engine.wire.events import SwitchCancelled
+from shardtui.engine.wire.commands import AnyCommand, InspectPreset, Stop
+from shardtui.engine.wire.events import SwitchCancelled, TrainingStarted
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.client.engine_client import EngineClient
+from shardtui.tui.messages import EventsArrived
 from shardtui.tui.screens.help import HelpScreen
 from shardtui.tui.state.run_state import Phase
 from shardtui.tui.terminal.export import screen_text
@@ -23,6 +24,7 @@ from shardtui.tui.widgets.preset_list import FOLDED, PresetList, group_of
 from textual.pilot import Pilot
 
 from ..conftest import least_config, paced_config, tiny_config
+from ..recorded import started as engine_started
 from ..schemas import checked_lines
 from .recordings import recorded
 
@@ -261,6 +263,22 @@ async def test_events_may_arrive_while_a_view_is_mounted(home: Path) -> None:
             await mounting
             await pilot.pause()
         assert status(app).endswith("■ stopped")
+
+
+async def test_each_engine_is_asked_once_for_the_other_arrays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[AnyCommand] = []
+
+    async def send(command: AnyCommand) -> None:
+        sent.append(command)
+
+    async with finished(recorded()) as (app, _):
+        monkeypatch.setattr(app.client, "send", send)
+        for number in (1, 2):
+            await app.apply(EventsArrived([engine_started(), TrainingStarted("dp")]))
+            app.lookups.inspect()
+            app.lookups.inspect()
+            await until(lambda: len(sent) >= number, "a request")  # noqa: B023 (it is awaited here)
+        assert sent == 2 * [InspectPreset("dp")]
 
 
 @pytest.mark.parametrize(
