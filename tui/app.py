@@ -275,4 +275,4 @@ class ShardtuiApp(BaseApp[None]):
         for command in super().get_system_commands(screen):  # pyright: ignore[reportUnknownMemberType]
             if command.title in OF_TEXTUAL:
                 yield command
-        yield from palette_commands(self, self.client, self.state)
+        yield from palette_commands(self, self.state)

@@ -14,9 +14,8 @@ from textual.errors import NoWidget
 from textual.events import Click, Mount
 from textual.markup import escape
 
-from ..engine.wire.commands import SwitchPreset
 from .app_keys import PROFILE_STEPS
-from .client.engine_client import EngineClient
+from .messages import PresetChosen
 from .screens.dialog import Dialog
 from .state.availability import why_not
 from .state.run_state import RunState
@@ -94,12 +93,13 @@ OF_TEXTUAL = ("Theme", "Maximize", "Minimize")
 """Titles of Textual's commands that stay: there is a command here in the place of each other one."""
 
 
-def palette_commands(app: App[Any], client: EngineClient, state: RunState) -> Iterable[SystemCommand]:
-    """Yields the commands that do something now, and a switch to each preset."""
+def palette_commands(app: App[Any], state: RunState) -> Iterable[SystemCommand]:
+    """Yields the commands that do something now, and a switch to each preset, but for one that is under way."""
     for action, title, text in COMMANDS:
         if not why_not(action, state):
             yield SystemCommand(title, text, partial(app.run_action, action))
     if state.ready and not why_not("switch", state):
-        for info in state.ready.presets:
-            switch = partial(client.send, SwitchPreset(info.name))
+        pending = state.pending.preset if state.pending else ""
+        for info in (each for each in state.ready.presets if each.name != pending):
+            switch = partial(app.post_message, PresetChosen(info.name))
             yield SystemCommand(escape(f"Switch to {info.name}"), escape(info.summary), switch)

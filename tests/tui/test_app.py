@@ -87,6 +87,12 @@ async def choose(app: ShardtuiApp, pilot: Pilot, preset: str) -> None:
     await pilot.press(*["down" if end > begin else "up"] * passed, "enter")
 
 
+async def run_command(app: ShardtuiApp, title: str) -> None:
+    """Chooses a command of the palette."""
+    (command,) = (each for each in app.get_system_commands(app.screen) if each.title == title)
+    command.callback()
+
+
 async def answer(app: ShardtuiApp, pilot: Pilot, key: str, answer: str = "y") -> None:
     await pilot.press(key)
     await until(lambda: app.screen.query("#yes"), "the question")
@@ -242,10 +248,11 @@ async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Pat
         assert holder
         os.kill(holder.pid, signal.SIGSTOP)
         try:
-            await choose(app, pilot, "dp-tp2")
-            await until(lambda: "requested, no answer yet" in screen_text(app), "the request")
-            await pilot.press("escape")
-            await until(lambda: "requested, no answer yet" not in screen_text(app), "its end")
+            for request in (choose(app, pilot, "dp-tp2"), run_command(app, "Switch to dp-tp2")):
+                await request
+                await until(lambda: "requested, no answer yet" in screen_text(app), "the request")
+                await pilot.press("escape")
+                await until(lambda: "requested, no answer yet" not in screen_text(app), "its end")
         finally:
             os.kill(holder.pid, signal.SIGCONT)
         await until(lambda: any(isinstance(event, SwitchCancelled) for event in app.state.events), "the answer")
