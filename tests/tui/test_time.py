@@ -165,6 +165,16 @@ def test_a_run_that_has_ended_shows_its_last_profile(home: Path) -> None:
     assert "+0 µs" in printed(name, "--diff", name)
 
 
+def test_a_run_comes_before_a_file_of_its_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the directory that `metrics --tensorboard .` makes."""
+    name = recorded().name
+    (home / name).mkdir()
+    monkeypatch.chdir(home)
+    assert "all-reduce over model" in printed(name)
+    refused = answered("profile", f"./{name}")
+    assert (refused.returncode, "no .xplane.pb below it" in refused.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("content", "arguments", "problem"),
     [

@@ -73,7 +73,8 @@ def profile_command(options: argparse.Namespace) -> int:
 
 def _breakdown(subject: str, options: argparse.Namespace) -> tuple[StepBreakdown, Alternative | None]:
     """Returns the breakdown, and of a run the preset to try."""
-    if "/" in subject or subject.endswith(".pb") or Path(subject).exists():
+    is_run = any(directory.name == subject for directory in run_directory.all_runs())
+    if "/" in subject or subject.endswith(".pb") or (Path(subject).exists() and not is_run):
         path, sizes = str(Path(subject).absolute()), json.dumps(options.mesh or {})
         question = ("predict", path, sizes, options.topology)
         if not options.topology:
