@@ -409,6 +409,9 @@ def test_hosts_may_stand_in_a_file(home: Path, tmp_path: Path, monkeypatch: pyte
     file.write_text("hosts = 3")
     with pytest.raises(UserError, match=r"hosts.toml: Expected `array`.*: write hosts = "):
         configured_hosts()
+    file.write_text('host = ["vm-1"]')
+    with pytest.raises(UserError, match=r"hosts.toml: Object contains unknown field `host`: write hosts = "):
+        configured_hosts()
 
 
 def test_a_live_run_has_its_pace_and_when_it_was_active(home: Path) -> None:

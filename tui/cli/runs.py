@@ -20,6 +20,12 @@ from .options import add_json_option, add_program_option
 FILE = "hosts.toml"
 
 
+class Hosts(msgspec.Struct, forbid_unknown_fields=True):
+    """What the user's file has."""
+
+    hosts: list[str] = []
+
+
 def runs_options(parser: argparse.ArgumentParser) -> None:
     help_ = f"a host as ssh takes it; default: `hosts` in {FILE}, next to keys.toml"
     parser.add_argument("hosts", nargs="*", metavar="HOST", help=help_)
@@ -62,7 +68,7 @@ def configured_hosts() -> list[str]:
     if not path.exists():
         return []
     try:
-        return msgspec.convert(read_toml(path), dict[str, list[str]]).get("hosts", [])
+        return msgspec.convert(read_toml(path), Hosts).hosts
     except msgspec.ValidationError as error:
         raise UserError(f'{path}: {error}: write hosts = ["tpu-vm-1", "tpu-vm-2"]') from error
 
