@@ -165,6 +165,7 @@ HLO = TEXTS / "tpu-psum.hlo"
         (["inspect", f"--hlo={HLO}", "--mesh=data=4"], "data 4 has 4 devices, but the module was compiled for 8"),
         (["inspect", f"--hlo={HLO}", "--mesh=data"], "'data' is not AXIS=SIZE"),
         (["inspect", f"--hlo={HLO}", "--mesh=data=0"], "'data=0' is not AXIS=SIZE"),
+        (["inspect", f"--hlo={HLO}", "--mesh=data=4,data=8"], "'data=4,data=8' has an axis twice"),
         (["inspect", f"--hlo={__file__}", "--mesh=data=8"], "not the text of a compiled module"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -66,10 +66,14 @@ def minutes(text: str) -> float:
 
 def sizes(text: str) -> dict[str, int]:
     """Reads sizes of mesh axes, `fsdp=-1,tensor=4`. Raises ArgumentTypeError."""
+    parts = text.split(",")
     try:
-        return {axis.strip(): int(size) for axis, size in (part.split("=") for part in text.split(","))}
+        found = {axis.strip(): int(size) for axis, size in (part.split("=") for part in parts)}
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=SIZE,…, such as data=4,model=2") from error
+    if len(found) < len(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} has an axis twice")
+    return found
 
 
 def mesh(text: str) -> dict[str, int]:
