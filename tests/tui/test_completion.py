@@ -35,6 +35,9 @@ def completed(line: str) -> list[str]:
         ("shardtui compare pitfall-f", ["pitfall-first-dim "]),
         ("shardtui train --set lay", ["layers="]),
         ("shardtui attach ea", ["early-bird "]),
+        ("shardtui rm ea", ["early-bird "]),
+        ("shardtui profile ea", ["early-bird "]),
+        ("shardtui profile tiny-1 --diff ea", ["early-bird "]),
         ("shardtui completion ", ["bash", "zsh", "fish"]),
     ],
 )

@@ -49,7 +49,9 @@ def _completer(values: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
 VALUES: dict[str, Callable[[], Iterable[str]]] = {
     **dict.fromkeys(("preset", "presets", "diff"), lambda: preset_files("parallelism")),
     "model": lambda: preset_files("models"),
-    **dict.fromkeys(("run", "resume", "like"), lambda: [directory.name for directory in all_runs()]),
+    **dict.fromkeys(
+        ("run", "runs", "other_run", "resume", "like"), lambda: [directory.name for directory in all_runs()]
+    ),
     "topology": lambda: [f"{generation}:" for generation in chips()],
     "set": lambda: [f"{field}=" for struct in (ModelConfig, TrainingConfig) for field in struct.__struct_fields__],
 }

@@ -30,7 +30,7 @@ from .values import mesh, steps_to_trace
 def profile_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "subject",
+        "run",
         metavar="RUN|TRACE",
         help="name of a run, or an .xplane.pb, or a directory with some: the newest; with --topology, HLO text",
     )
@@ -42,7 +42,7 @@ def profile_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="steps to trace of a run that trains; default 5; of a run that has ended, its last profile is shown",
     )
-    add("--diff", metavar="OTHER", help="compare with another run or trace")
+    add("--diff", dest="other_run", metavar="OTHER", help="compare with another run or trace")
     add("--hlo", metavar="FILE", help="with TRACE: HLO text of its program; default: the text that the trace contains")
     add("--mesh", type=mesh, metavar="AXIS=SIZE,…", help="with TRACE or --topology: the program's mesh, to name axes")
     add(
@@ -56,7 +56,7 @@ def profile_options(parser: argparse.ArgumentParser) -> None:
 
 def profile_command(options: argparse.Namespace) -> int:
     """Prints the breakdown of a run, a trace or a program, or two side by side. Raises UserError if there is none."""
-    subject, other = options.subject, options.diff
+    subject, other = options.run, options.other_run
     (breakdown, tried), console = _breakdown(subject, options), table_console()
     if other is None:
         tables = profile_tables(subject, clean(breakdown), console.width, tried)
