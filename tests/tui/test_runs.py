@@ -311,7 +311,10 @@ def trouble_after(*events: Event, now: float = 1100.0, every_minutes: float | No
         ([steps(4, 2.0)], ""),
         ([steps(4, 2.0), STALLED], "stalled in batch (lm.py:27)"),
         ([STALLED, steps(4, 2.0)], ""),
-        ([steps(4, 2.0, None)], "loss not finite"),
+        ([steps(4, 2.0, None, nonfinite=["losses"])], "loss not finite"),
+        ([steps(4, 2.0, None, nonfinite=["losses"]), restored(3)], ""),
+        ([steps(500, 3.0, 2.0), restored(400)], ""),  # of a long history, which is not read to its begin
+        ([steps(4, None, None)], ""),  # a program without a loss
         ([FAILED_SAVE, steps(4, 2.0)], "checkpoint failed"),
         ([wire.EngineLost(process=0, reason="killed by SIGKILL")], "crashed"),
         ([OUT_OF_MEMORY], "out of memory"),

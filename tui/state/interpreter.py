@@ -168,7 +168,7 @@ def _mark(state: RunState, step: int, label: str) -> None:
 
 def _rewind(state: RunState, step: int) -> None:
     """Drops what is after that step, other than curves."""
-    state.step = step
+    state.step, state.is_loss_nonfinite = step, False
     state.marks = [mark for mark in state.marks if mark[0] < step]
     state.recent = deque(maxlen=RECENT_STEPS)
     state.paused_by = None
@@ -209,6 +209,7 @@ def _lose_engine(state: RunState, process: int, reason: str) -> None:
 def _add_steps(state: RunState, reports: Sequence[StepsDone]) -> None:
     last = reports[-1]
     state.step, state.stalled = last.step, None
+    state.is_loss_nonfinite = last.losses[-1:] == [None] and bool(last.nonfinite)
     state.wall_time.add_steps(reports)
     state.attempts.add_steps(reports[0], last)
     _extend(state.losses, reports, [report.losses for report in reports])

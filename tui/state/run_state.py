@@ -86,6 +86,8 @@ class RunState(Struct):
     preset: str = ""
     step: int = 0
     losses: Losses = field(default_factory=Losses)
+    is_loss_nonfinite: bool = False
+    """Whether the loss of the last step was not finite; False also if there is none, or none is known."""
     curves: dict[str, Losses] = {}
     """Other scalars of the steps, by name."""
     evaluations: Evaluations = field(default_factory=Evaluations)

@@ -100,7 +100,7 @@ def trouble_of(state: RunState, now: float) -> str:
         return Phase.LOST.value
     if state.is_live and state.stalled:
         return f"stalled in {state.stalled.where}"
-    if state.losses and not math.isfinite(state.losses[-1]):
+    if state.is_loss_nonfinite:
         return "loss not finite"
     saves = (each for each in reversed(state.events) if isinstance(each, SAVES))
     last = next(saves, None)
