@@ -22,17 +22,7 @@ from .bindings import identified
 from .client.remote_client import output_of
 from .screens.dialog import BaseScreen
 from .state.losses import Losses
-from .state.run_listing import (
-    HOST_COLUMNS,
-    BoardRow,
-    Origin,
-    RunInfo,
-    RunListing,
-    board,
-    in_new_trouble,
-    listed,
-    losses_of,
-)
+from .state.run_listing import HOST_COLUMNS, BoardRow, Origin, RunInfo, RunListing, board, listed, losses_of
 from .terminal.clean import clean
 from .terminal.plain_table import Column
 from .widgets.lines import Lines, set_titles
@@ -164,9 +154,8 @@ class RunsApp(SingleViewApp[Chosen]):
             except UserError as error:
                 origin.problem = printable("; ".join(error.problems))
             else:
-                for run in in_new_trouble(origin, runs):
+                for run in origin.take(runs):
                     self.run_worker(self.tell(origin.host, run))
-                origin.runs, origin.problem = runs, ""
             self.draw()
             await asyncio.sleep(max(ASK_SECONDS, ASK_TIMES * (time.monotonic() - began)))
 

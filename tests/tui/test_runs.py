@@ -402,6 +402,16 @@ async def test_a_command_is_run_once_for_each_trouble_that_is_new(
     assert (found["host"], found["run"], found["trouble"]) == ("", "new-1", "out of memory")
 
 
+def test_the_first_answer_of_a_host_tells_of_no_trouble_even_if_it_comes_late(home: Path) -> None:
+    recorded_run("dead-1", steps(9, 2.0))
+    first = listed().runs
+    origin = Origin("tpu-vm", problem="no route to host")
+    assert origin.take(first) == [] and not origin.problem
+    recorded_run("dead-2", steps(9, 2.0))
+    assert [run.run for run in origin.take(listed().runs)] == ["dead-2"]
+    assert origin.take(listed().runs) == []
+
+
 def test_hosts_may_stand_in_a_file(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     assert configured_hosts() == []

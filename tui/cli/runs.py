@@ -46,9 +46,9 @@ def runs_command(options: argparse.Namespace) -> int:
 
     ui.require_terminal("shardtui ls")
     keymap, hosts = ui.user_keymap(), [ui.checked_host(host) for host in options.hosts or configured_hosts()]
-    chosen, problem = None, ""
+    origins, chosen, problem = [*map(Origin, ["", *hosts])], None, ""
     while True:
-        app = RunsApp([*map(Origin, ["", *hosts])], options.program, keymap, options.notify, chosen, problem)
+        app = RunsApp(origins, options.program, keymap, options.notify, chosen, problem)
         if not (chosen := asyncio.run(ui.run_app(app))):
             return FINE
         host, run = chosen

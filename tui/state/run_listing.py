@@ -1,7 +1,7 @@
 """The runs of this host, and of several hosts together, with their columns."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -75,9 +75,6 @@ def losses_of(run: RunInfo) -> Evaluations:
     return found
 
 
-ASKING = "asking…"
-
-
 @dataclass
 class Origin:
     """A host, and what it last said."""
@@ -85,8 +82,16 @@ class Origin:
     host: str
     """Empty for this one."""
     runs: Sequence[RunInfo] = ()
-    problem: str = ASKING
+    problem: str = "asking…"
     """Why its runs are not known; empty if they are."""
+    has_answered: bool = False
+
+    def take(self, runs: Sequence[RunInfo]) -> list[RunInfo]:
+        """Takes an answer. Returns the runs with trouble that the answer before did not name; none of the first one."""
+        before = {run.run: run.trouble for run in self.runs}
+        found = [run for run in runs if run.trouble and run.trouble != before.get(run.run)] if self.has_answered else []
+        self.runs, self.problem, self.has_answered = runs, "", True
+        return found
 
 
 @dataclass(frozen=True)
@@ -101,21 +106,12 @@ class BoardRow:
         return f"{self.host}:{self.run.run if self.run else ''}"
 
 
-def board(origins: Iterable[Origin]) -> Mapping[str, BoardRow]:
+def board(origins: Sequence[Origin]) -> Mapping[str, BoardRow]:
     """Returns the rows by key: runs that train, then others, the newest first, then hosts without an answer."""
-    origins = list(origins)
     runs = [BoardRow(origin.host, run, origin.problem) for origin in origins for run in origin.runs]
     runs.sort(key=lambda row: (not (row.run and row.run.is_live), -(row.run.active_at if row.run else 0.0)))
     silent = [BoardRow(origin.host, None, origin.problem) for origin in origins if origin.problem and not origin.runs]
     return {row.key: row for row in [*runs, *silent]}
-
-
-def in_new_trouble(origin: Origin, runs: Iterable[RunInfo]) -> list[RunInfo]:
-    """Returns those of a host's runs whose trouble it has not named in its answer before; none of its first one."""
-    if origin.problem == ASKING and not origin.runs:
-        return []
-    before = {run.run: run.trouble for run in origin.runs}
-    return [run for run in runs if run.trouble and run.trouble != before.get(run.run)]
 
 
 HOST_COLUMNS: Sequence[Column[BoardRow]] = (
