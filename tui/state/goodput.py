@@ -113,10 +113,6 @@ def goodput_words(goodput: Goodput, width: int | None = None) -> str:
     return " · ".join(words)
 
 
-def share_words(goodput: Goodput) -> str:
-    return "–" if goodput.share is None else formatting.percent(goodput.share)
-
-
 OPEN = (Part.COMPILING, Part.SWITCHING, Part.TRACING, Part.PAUSED, Part.STARTING)
 """Parts that go on until the event that ends them; the seconds of steps are known once they are reported."""
 

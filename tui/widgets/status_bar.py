@@ -5,7 +5,6 @@ from textual.content import Content
 from ...engine.base import formatting
 from ...engine.spec.training_words import training_words
 from ...engine.wire.events import PresetCompiling, ProfileWriting, Profiling
-from ..state.goodput import share_words
 from ..state.run_state import Phase, RunState
 from .lines import StateLines, axes_content, cut
 
@@ -97,8 +96,8 @@ def _right(state: RunState, now: float) -> list[Content | tuple[str, str] | str]
         parts.append(("external loop  ", "$accent"))
     if state.playback:
         parts.append((f"{state.playback.label}  ", "$accent"))
-    if state.is_over and state.step and state.goodput.share is not None:
-        parts.append((f"goodput {share_words(state.goodput)}  ", "$text-muted"))
+    if state.is_over and state.step and (share := state.goodput.share) is not None:
+        parts.append((f"goodput {formatting.percent(share)}  ", "$text-muted"))
     if state.step:
         parts.append(f"step {state.step:,}{_left_words(state)}  ")
     word = "loading jax" if state.phase is Phase.STARTING else state.phase.value
