@@ -237,7 +237,7 @@ def lint_command(options: argparse.Namespace) -> int:
     """Prints likely mistakes in the layout; returns 0 without findings, 1 with some. Raises UserError."""
     config = new_config(options)
     inspection, explained = _explained_inspection(config)
-    report = lint_report(inspection, findings(inspection), explained)
+    report = lint_report(inspection, explained)
     shown = clean(report).findings
     tables: list[RenderableType] = [findings_table(shown) if shown else Text(f"{config.preset}: no findings")]
     problems = filter(None, (inspection.inspected.problem, explained.problem))

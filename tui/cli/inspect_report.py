@@ -234,11 +234,10 @@ def findings(inspection: Inspection) -> list[Finding]:
     return lint(inspection.compiled, inspection.inspected, inspection.flops_per_step)
 
 
-def lint_report(inspection: Inspection, found: Sequence[Finding], explained: Explained) -> LintReport:
+def lint_report(inspection: Inspection, explained: Explained) -> LintReport:
     explanation, arrays = explained.explanation, all_arrays(inspection)
-    return LintReport(
-        preset=inspection.compiled.preset, findings=[_finding(each, explanation, arrays) for each in found]
-    )
+    found = [_finding(each, explanation, arrays) for each in findings(inspection)]
+    return LintReport(preset=inspection.compiled.preset, findings=found)
 
 
 def _finding(found: Finding, explanation: Explanation | None, arrays: Sequence[ArrayInfo]) -> FindingReport:
