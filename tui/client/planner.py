@@ -24,7 +24,6 @@ from ...engine.spec.topology import load_topology
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady
 from ...engine.wire.step_breakdown import StepBreakdown
-from ..state.measured_rows import with_capacity
 from .engine_process import NICENESS, Answer, EngineProcess
 
 TRACED_SECONDS = 0.5
@@ -290,4 +289,9 @@ async def estimates(config: RunConfig, ready: EngineReady, presets: Iterable[Pre
     names = [reference(info.name, info.source) for info in presets]
     planner = Planner(config, str(len(ready.devices)), names, compiles=False, nice=NICENESS)
     board = await _last(planner.boards())
-    return {row.preset: with_capacity(row, ready.memory_limit) for row in board.rows}
+    return {row.preset: _with_capacity(row, ready.memory_limit) for row in board.rows}
+
+
+def _with_capacity(row: Row, limit: int | None) -> Row:
+    cost = row.estimate and msgspec.structs.replace(row.estimate, capacity_bytes=limit)
+    return msgspec.structs.replace(row, estimate=cost)

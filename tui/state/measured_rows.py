@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from ...engine.base import formatting
 from ...engine.hlo.step_cost import StepCost
 from ...engine.hlo.traffic import flows
@@ -151,9 +149,3 @@ def _cost(compiled: PresetCompiled, state: RunState) -> StepCost | None:
         capacity_bytes=state.ready.memory_limit if state.ready else None,
         collectives=None if compiled.collectives is None else flows(compiled.collectives),
     )
-
-
-def with_capacity(row: Row, limit: int | None) -> Row:
-    if row.estimate is None:
-        return row
-    return msgspec.structs.replace(row, estimate=msgspec.structs.replace(row.estimate, capacity_bytes=limit))
