@@ -35,7 +35,7 @@ from shardtui.tui.cli.inspect_report import DiffReport, HloReport, InspectReport
 from shardtui.tui.cli.numbers import NumbersReport
 from shardtui.tui.cli.plan_report import PlanReport
 from shardtui.tui.cli.profile_report import ProfileDiff, ProfileReport
-from shardtui.tui.cli.run_file import SETTINGS, is_repeatable, known_options
+from shardtui.tui.cli.run_file import SETTINGS, known_options
 from shardtui.tui.cli.train import RunEnded, StepDone
 from shardtui.tui.state.run_listing import RunListing
 
@@ -132,7 +132,8 @@ def _option(action: argparse.Action) -> Schema:
         one["type"] = "integer"
     if action.choices:
         one = {"enum": list(action.choices)}
-    kinds: Schema = {"anyOf": [one, {"type": "array", "items": one}]} if is_repeatable(action) else one
+    is_repeatable = isinstance(action, argparse._AppendAction)  # pyright: ignore[reportPrivateUsage] # no other name
+    kinds: Schema = {"anyOf": [one, {"type": "array", "items": one}]} if is_repeatable else one
     return {"description": (action.help or "").replace("%%", "%"), **kinds}
 
 

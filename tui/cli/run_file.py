@@ -54,10 +54,6 @@ def known_options() -> dict[str, argparse.Action]:
     return {_name(action): action for action in actions(parser) if _name(action) not in OF_ONE_START}
 
 
-def is_repeatable(action: argparse.Action) -> bool:
-    return isinstance(action, argparse._AppendAction)  # pyright: ignore[reportPrivateUsage] # it has no other name
-
-
 def _path(options: argparse.Namespace) -> Path | None:
     if options.file and options.like:
         raise UserError(f"{options.file} and --like {options.like}: give one of them")
