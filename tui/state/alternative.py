@@ -6,7 +6,6 @@ from msgspec import Struct
 
 from ...engine.base import formatting
 from ...engine.hlo.step_cost import StepCost
-from ...engine.planning.ranking import Row
 from .measured_rows import listed_presets, row_of
 from .run_state import RunState
 
@@ -42,13 +41,12 @@ def _faster(state: RunState, preset: str) -> Alternative | None:
 
 def _sends_less(state: RunState, preset: str) -> Alternative | None:
     presets = state.ready.presets if state.ready else []
-    listed = {*listed_presets(state), preset}
-    listed -= _slower(state, preset)
+    listed = {*listed_presets(state), preset} - _slower(state, preset)
     rows = {info.name: row_of(info, state) for info in presets if info.name in listed and not info.pipeline}
     if (own := rows.pop(preset, None)) is None:
         return None
-    compiled = {name: row.compiled for name, row in rows.items() if _fits(row, row.compiled)}
-    estimated = {name: row.estimate for name, row in rows.items() if _fits(row, row.estimate)}
+    compiled = {name: row.compiled for name, row in rows.items() if not row.problems}
+    estimated = {name: row.estimate for name, row in rows.items() if not row.problems}
     return _least(own.compiled, compiled, "") or _least(own.estimate, estimated, ", traced")
 
 
@@ -57,12 +55,9 @@ def _slower(state: RunState, preset: str) -> set[str]:
     return {name for name in listed_presets(state) if own and (state.seconds_under(name) or 0.0) > own}
 
 
-def _fits(row: Row, cost: StepCost | None) -> bool:
-    return cost is not None and cost.fits and not row.problems
-
-
 def _least(own: StepCost | None, others: Mapping[str, StepCost | None], how: str) -> Alternative | None:
-    sent = {name: cost.bytes_sent for name, cost in others.items() if cost and cost.bytes_sent is not None}
+    fitting = {name: cost for name, cost in others.items() if cost and cost.fits}
+    sent = {name: cost.bytes_sent for name, cost in fitting.items() if cost.bytes_sent is not None}
     best = min(sent, key=lambda name: sent[name], default=None)
     if own is None or not own.bytes_sent or best is None or sent[best] > LESS * own.bytes_sent:
         return None
