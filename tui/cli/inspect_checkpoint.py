@@ -94,11 +94,13 @@ def _tables(found: StoredCheckpoint) -> list[RenderableType]:
 
 
 def _saved_tables(found: StoredCheckpoint) -> list[RenderableType]:
-    groups = [(mesh, f"saved on {formatting.axes(mesh.axes)}") for mesh in found.meshes]
-    groups.append((ONE_DEVICE, "saved from one device or the host, or without a sharding"))
+    groups: dict[int | None, tuple[MeshInfo, str]] = {
+        at: (mesh, f"saved on {formatting.axes(mesh.axes)}") for at, mesh in enumerate(found.meshes)
+    }
+    groups[None] = ONE_DEVICE, "saved from one device or the host, or without a sharding"
     tables: list[RenderableType] = []
-    for at, (mesh, title) in enumerate(groups):
-        arrays = [array for array in found.arrays if array.mesh == (at if at < len(found.meshes) else None)]
+    for at, (mesh, title) in groups.items():
+        arrays = [array for array in found.arrays if array.mesh == at]
         tables += [arrays_table(arrays, mesh, title)] if arrays else []
     return tables
 
