@@ -33,7 +33,6 @@ def metrics_options(parser: argparse.ArgumentParser) -> None:
 def metrics_command(options: argparse.Namespace) -> int:
     directory = run_directory.find(options.run)
     feeds = [Feed(each, directory) for each in _destinations(options, directory)]
-    is_starting = bool(options.engine)
     if options.follow:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was read is written first
     is_live = partial(_is_live, directory, options.engine)
@@ -41,7 +40,7 @@ def metrics_command(options: argparse.Namespace) -> int:
     if lines := max(feed.unreadable_lines for feed in feeds):
         say(f"{directory.events}: left out {lines} unreadable line{'s' * (lines > 1)}")
     written = [summary for feed in done if (summary := feed.summary)]
-    if done and not written and not is_starting:
+    if done and not written and not options.engine:
         raise UserError(f"run {directory.name}: it has recorded no step yet: nothing was written")
     show(*written)
     if not options.follow and is_live():

@@ -128,8 +128,8 @@ def _problems(config: RunConfig, asked: Asked) -> list[str]:
         "--memory": (asked.memory and not is_traced, "the compiler's schedule if it searches"),
         "--fit": (asked.search is not None and asked.search.is_mesh_fixed, "the compiler"),
     }
-    wrong = [option for option, (is_asked, _) in needs.items() if is_asked and not asked.compiles]
-    return [f"{option} needs {needs[option][1]}: leave out --estimate" for option in wrong]
+    found = {} if asked.compiles else needs
+    return [f"{option} needs {what}: leave out --estimate" for option, (is_asked, what) in found.items() if is_asked]
 
 
 def _answer(boards: Sequence[Board], searches: Sequence[SearchReport], config: RunConfig, asked: Asked) -> None:

@@ -36,8 +36,7 @@ def sample_command(options: argparse.Namespace) -> int:
     directory = run_directory.find(run)
     if watched := directory.watched:
         raise UserError(watched.refusal)
-    holder = directory.holder()
-    if holder is None or not holder.is_alive:
+    if not directory.is_alive:
         raise UserError(
             f"run {run} has ended, and only an engine has the model: `shardtui train --resume {run}` trains on, "
             "and `--sample-every N` samples meanwhile"

@@ -193,9 +193,9 @@ def _collectives(heading: str, found: Sequence[CollectiveOrigin]) -> Iterator[Li
 
 
 def _size(each: CollectiveOrigin) -> str:
-    count = "?" if each.count is None else f"{each.count:,}"
+    times, payload = formatting.times(each.count), formatting.in_step(each.bytes)
     source = f"  {formatting.short_source(each.source)}" if each.source else ""
-    return f"{each.kind} over {formatting.over(each.axes)}, {count} ×, payload {formatting.in_step(each.bytes)}{source}"
+    return f"{each.kind} over {formatting.over(each.axes)}, {times} ×, payload {payload}{source}"
 
 
 def _reasons(each: CollectiveOrigin, known: Known) -> Iterator[Line]:
