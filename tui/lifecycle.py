@@ -32,11 +32,7 @@ class Lifecycle(Struct, eq=False):
     """Whether the first engine is started from here. The UI exits if that engine refuses the run."""
     _restart: Restart | None
     _new_run: Callable[[], RunDirectory] | None
-    is_choosing: bool = False
-    """Whether the user is asked which run to open."""
-
-    def __post_init__(self) -> None:
-        self.is_choosing = self._new_run is not None
+    """Makes a new run, if the user chooses that; None once a run is chosen."""
 
     def begin(self) -> None:
         if self._new_run:
@@ -53,7 +49,7 @@ class Lifecycle(Struct, eq=False):
         if chosen is None:
             self._app.exit(return_code=FINE)
             return
-        self.is_choosing = False
+        self._new_run = None
         try:
             self._starts = chosen.run is None
             self._client.directory = run = chosen.run or new_run()
@@ -107,7 +103,7 @@ class Lifecycle(Struct, eq=False):
         """Returns the lines to print on the terminal after the UI has exited."""
         if self._app.return_code == REFUSED:
             return [f"shardtui: {problem}" for problem in self._state.problems]
-        if self.is_choosing:
+        if self._new_run:
             return []
         damage = [self._client.damage] if self._client.damage else []
         return [*damage, *exit_lines(self._client.directory.name, self._state)]
