@@ -180,11 +180,12 @@ CURVE_WIDTH = 60
 def peak_table(name: str, peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int | None) -> Table:
     """Returns the largest buffers at the peak of a step. `name`: the preset. `compiler`: its own figure of the peak;
     None if nothing is compiled."""
+    lines = [f"over the step {line} up to {formatting.size(peak.bytes)}" for line in curve_rows(peak, CURVE_WIDTH, 1)]
     return table_of(
         BUFFERS,
         by_source(buffers),
         title=f"{name}: largest buffers at the peak, predicted: {moment(peak)}",
-        caption="\n".join([*_curve(peak), coverage(peak, buffers, compiler)]),
+        caption="\n".join([*lines, coverage(peak, buffers, compiler)]),
     )
 
 
@@ -196,7 +197,3 @@ def peak_tables(rows: Sequence[Row]) -> list[Table]:
         for name, cost in costs
         if (at := cost.at_peak)
     ]
-
-
-def _curve(peak: PeakMemory) -> list[str]:
-    return [f"over the step {line} up to {formatting.size(peak.bytes)}" for line in curve_rows(peak, CURVE_WIDTH, 1)]

@@ -234,10 +234,8 @@ class EngineClient:
             if event.seq == 0 or event.seq > self.seq:
                 self.seq = max(self.seq, event.seq)
                 yield [event]
-            if isinstance(
-                event, EngineStopped | Failed
-            ):  # a process that the engine forked may keep the connection open
-                return
+            if isinstance(event, EngineStopped | Failed):
+                return  # a process that the engine forked may keep the connection open
         for events in self._read(history):
             yield events
 
