@@ -6,7 +6,6 @@ from typing import get_args
 from rich.text import Text
 
 from ...engine.base import formatting
-from ...engine.base.directories import expanded
 from ...engine.base.output import show
 from ...engine.base.user_error import UserError
 from ...engine.spec.hf_export import Dtype, Exported, ExportRequest
@@ -16,6 +15,7 @@ from ..client.engine_client import ask_engine
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import plain_table, right, table_console
+from . import values
 from .options import add_json_option, add_run_argument
 
 
@@ -63,7 +63,7 @@ def _print_checked(found: list[CheckedInfo]) -> None:
 def export_options(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     add = parser.add_argument
-    add("directory", metavar="DIR", help="the directory to write, a new one")
+    add("directory", type=values.path, metavar="DIR", help="the directory to write, a new one")
     add("--from-step", type=int, metavar="N", help="export the checkpoint of this step; default: the newest intact one")
     add(
         "--dtype",
@@ -77,8 +77,7 @@ def export_command(options: argparse.Namespace) -> int:
     run = run_directory.find(options.run)
     if watched := run.watched:
         raise UserError(watched.refusal)
-    out = str(expanded(options.directory).absolute())
-    request = ExportRequest(run=str(run.path), out=out, step=options.from_step, dtype=options.dtype)
+    request = ExportRequest(run=str(run.path), out=options.directory, step=options.from_step, dtype=options.dtype)
     (found,) = ask_engine(Exported, "export", request)
     if options.json:
         show(json_line(found))

@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Iterable
 from typing import get_args
 
-from ...engine.base.directories import expanded
 from ...engine.base.user_error import UserError, noting
 from ...engine.spec.config import Destination, DestinationKind, RunConfig
 from ...engine.wire.run_directory import RunDirectory
+from .values import path
 
 
 def add_to_option(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def destination(kind: DestinationKind, place: str) -> Destination:
         raise UserError(
             f"{kind}:{place}: curves are written to a path on this machine: give one, and copy it from there"
         )
-    return Destination(kind=kind, place=str(expanded(place).absolute()))
+    return Destination(kind=kind, place=path(place))
 
 
 def chosen(given: list[Destination | None] | None) -> tuple[Destination, ...] | None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from ...engine.base.directories import expanded
 from ...engine.base.user_error import UserError, refuse, suggestion
 from ...engine.spec.config import Destination, ScheduledSwitch
 from ...engine.spec.model_choice import setting_value
@@ -16,6 +15,7 @@ from ...engine.wire.run_directory import RunDirectory
 from .destinations import chosen
 from .options import add_local_options, add_schedule_options, add_training_options
 from .parser import Parser, actions
+from .values import path
 
 OF_ONE_START = ("run", "like", "resume", "from-step", "other-data", "help")
 """Options that no file has: a file starts a new run, under a name of its own."""
@@ -24,7 +24,9 @@ SETTINGS = "set"
 
 
 def add_file_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", metavar="FILE.toml", help="a run file with options; those given here win")
+    parser.add_argument(
+        "file", nargs="?", type=path, metavar="FILE.toml", help="a run file with options; those given here win"
+    )
     parser.add_argument("--like", metavar="RUN", help="the options of this run; those given here win")
 
 
@@ -58,7 +60,7 @@ def _path(options: argparse.Namespace) -> Path | None:
     if options.file and options.like:
         raise UserError(f"{options.file} and --like {options.like}: give one of them")
     if options.file:
-        return expanded(options.file)
+        return Path(options.file)
     if not options.like:
         return None
     path = run_directory.find(options.like).run_file

@@ -1,10 +1,9 @@
 """The types of the values of options. A path becomes absolute, so that a run can resume from another directory."""
 
 import argparse
-import contextlib
 import math
-from pathlib import Path
 
+from ...engine.base.directories import expanded
 from ...engine.spec.config import MOST_PROFILED, ScheduledSwitch
 from ...engine.spec.model_choice import HF
 from ...engine.spec.preset import AXIS_NAME
@@ -15,12 +14,10 @@ MAX_DEVICES = 10**6
 
 
 def path(text: str) -> str:
-    """Returns the absolute path; a URL is unchanged, and so is an unknown ~user, which is reported when it is read."""
+    """Returns the absolute path; a URL is unchanged. Raises UserError for an unknown ~user."""
     if not text or "://" in text:
         return text
-    with contextlib.suppress(RuntimeError):
-        return str(Path(text).expanduser().absolute())
-    return text
+    return str(expanded(text).absolute())
 
 
 def preset(text: str) -> str:
