@@ -74,6 +74,8 @@ def export_options(parser: argparse.ArgumentParser) -> None:
 
 
 def export_command(options: argparse.Namespace) -> int:
+    if "://" in (place := options.directory):
+        raise UserError(f"{place}: a model is written to a path on this machine: give one, and copy it from there")
     run = run_directory.find(options.run)
     if watched := run.watched:
         raise UserError(watched.refusal)
