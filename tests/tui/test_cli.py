@@ -152,6 +152,7 @@ HLO = TEXTS / "tpu-psum.hlo"
         (["resume", "nano-1"], "`shardtui --resume RUN` resumes one"),
         (["rm", "nope"], "run nope: no such run"),
         (["export", "nope", "gs://mine/out"], "gs://mine/out: a model is written to a path on this machine"),
+        (["data", "prepare", __file__, "gs://mine/out"], "gs://mine/out: tokens are written to a path on this machine"),
         ([*TRAIN, "--set=lr=1"], "did you mean local_rope or learning_rate?"),
         (["train", "--stepz", "3"], "did you mean --steps?"),
         ([*TRAIN, "--preset=fsdp-tp22"], "did you mean fsdp-tp2?"),

@@ -63,7 +63,7 @@ def _print_checked(found: list[CheckedInfo]) -> None:
 def export_options(parser: argparse.ArgumentParser) -> None:
     add_run_argument(parser)
     add = parser.add_argument
-    add("directory", type=values.path, metavar="DIR", help="the directory to write, a new one")
+    add("directory", metavar="DIR", help="the directory to write, a new one")
     add("--from-step", type=int, metavar="N", help="export the checkpoint of this step; default: the newest intact one")
     add(
         "--dtype",
@@ -74,12 +74,11 @@ def export_options(parser: argparse.ArgumentParser) -> None:
 
 
 def export_command(options: argparse.Namespace) -> int:
-    if "://" in (place := options.directory):
-        raise UserError(f"{place}: a model is written to a path on this machine: give one, and copy it from there")
+    out = values.place(options.directory, "a model is")
     run = run_directory.find(options.run)
     if watched := run.watched:
         raise UserError(watched.refusal)
-    request = ExportRequest(run=str(run.path), out=options.directory, step=options.from_step, dtype=options.dtype)
+    request = ExportRequest(run=str(run.path), out=out, step=options.from_step, dtype=options.dtype)
     (found,) = ask_engine(Exported, "export", request)
     if options.json:
         show(json_line(found))

@@ -38,7 +38,7 @@ def data_options(parser: argparse.ArgumentParser) -> None:
 
 def data_command(options: argparse.Namespace) -> int:
     """Prepares data and prints what was written. Raises SystemExit if it fails."""
-    found = _prepared(options, values.path(options.source), values.path(options.out)).data
+    found = _prepared(options, values.path(options.source), values.place(options.out, "tokens are")).data
     status = FAILED if found.skipped_share > MOST_SKIPPED else FINE
     if options.json:
         show(json_line(found))

@@ -20,6 +20,13 @@ def path(text: str) -> str:
     return str(expanded(text).absolute())
 
 
+def place(text: str, what: str) -> str:
+    """Returns the absolute path of what is to be written. Raises UserError for a URL; `what`: for its message."""
+    if "://" in text:
+        raise UserError(f"{text}: {what} written to a path on this machine: give one, and copy it from there")
+    return path(text)
+
+
 def preset(text: str) -> str:
     """Returns a preset's name, or the absolute path of its file."""
     return path(text) if is_file(text) else text
