@@ -158,6 +158,13 @@ def test_every_event_except_steps_is_logged_as_text() -> None:
     assert (state.differing, state.hosts, differing.level) == (differing, {}, Level.ERROR)
 
 
+def test_a_refusal_answers_what_this_viewer_has_requested() -> None:
+    state = after(steps(1, 2.0))
+    state.requested, state.numbers.is_requested = "tp", True
+    apply(state, wire.CommandRefused(problem="100 commands are already waiting"))
+    assert (state.requested, state.numbers.is_requested) == ("", False)
+
+
 def kept(*steps: int) -> wire.CheckpointsKept:
     about = {"time": 0.0, "preset": "dp", "devices": 8, "loss": 2.0, "bytes": 1000}
     return wire.CheckpointsKept(checkpoints=[CheckpointInfo(step=step, **about) for step in steps])

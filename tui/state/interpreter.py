@@ -85,7 +85,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
         case events.NumbersMeasured():
             state.numbers.add(event)
         case events.CommandRefused():
-            state.numbers.is_requested = False
+            state.requested, state.numbers.is_requested = "", False
         case events.Sampled():
             state.sampled = event
         case events.Paused():
