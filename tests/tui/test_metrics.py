@@ -321,6 +321,16 @@ def test_no_file_of_the_user_is_lost(home: Path) -> None:
     assert path.read_text() == content
 
 
+def test_a_copy_of_an_event_file_stays(home: Path) -> None:
+    of_one_step(STOPPED)
+    export = ("metrics", "tiny-1", f"--tensorboard={home / 'logs'}")
+    assert answered(*export).returncode == 0
+    (file,) = (home / "logs" / "tiny-1").iterdir()
+    copy = file.rename(file.with_name(f"{file.name}.old"))
+    assert answered(*export).returncode == 0
+    assert copy.exists() and file.exists()
+
+
 def test_a_link_to_the_file_stays_one(home: Path) -> None:
     of_one_step(STOPPED)
     (home / "elsewhere").mkdir()

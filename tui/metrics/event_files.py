@@ -25,7 +25,7 @@ class EventFile:
         records: Any = import_module("tensorboard.summary.writer.record_writer")
         self.where = str(directory)
         require_own(directory, began)
-        earlier = sorted(directory.glob(f"{_prefix(began)}*"))
+        earlier = sorted(path for path in directory.glob(f"{_prefix(began)}*") if path.suffix[1:].isdecimal())
         number = 1 + max((int(path.name.rpartition(".")[2]) for path in earlier), default=0)
         with writing(self.where):
             directory.mkdir(parents=True, exist_ok=True)
