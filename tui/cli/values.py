@@ -4,6 +4,7 @@ import argparse
 import math
 
 from ...engine.base.directories import expanded
+from ...engine.base.user_error import UserError
 from ...engine.spec.config import MOST_PROFILED, ScheduledSwitch
 from ...engine.spec.model_choice import HF
 from ...engine.spec.preset import AXIS_NAME
