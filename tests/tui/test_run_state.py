@@ -11,6 +11,7 @@ from shardtui.engine.wire.checkpoints import CheckpointInfo
 from shardtui.engine.wire.descriptions import DeviceInfo, MeshInfo
 from shardtui.engine.wire.events import AnyEvent, Level
 from shardtui.engine.wire.hosts import HostInfo
+from shardtui.tui.screens.log import LogRows
 from shardtui.tui.state.interpreter import apply, apply_all
 from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.widgets.headline import Figure, headline, large_digits, small_line
@@ -163,6 +164,20 @@ def test_a_refusal_answers_what_this_viewer_has_requested() -> None:
     state.requested, state.numbers.is_requested = "tp", True
     apply(state, wire.CommandRefused(problem="100 commands are already waiting"))
     assert (state.requested, state.numbers.is_requested) == ("", False)
+
+
+def test_a_compilation_that_an_engine_did_not_finish_does_not_go_on_in_the_next() -> None:
+    rows = LogRows()
+    first = wire.PresetCompiling(preset="tp", phase="lower", time=1.0)
+    lost = wire.EngineLost(process=0, reason="killed", time=2.0)
+    second = (
+        started(time=100.0),
+        msgspec.structs.replace(first, time=101.0),
+        msgspec.structs.replace(first, time=102.0),
+    )
+    for event in (started(time=0.0), first, lost, *second):
+        rows.add(event)
+    assert [row.text for row in rows.rows if row.phases] == ["tp: lowering …", "tp: lowering 1.0 s, lowering …"]
 
 
 def kept(*steps: int) -> wire.CheckpointsKept:

@@ -13,7 +13,15 @@ from textual.widgets import Input
 from textual.widgets.option_list import Option
 
 from ...engine.base import formatting
-from ...engine.wire.events import AheadEnded, AnyEvent, Level, PresetCompiled, PresetCompiling, SwitchCancelled
+from ...engine.wire.events import (
+    AheadEnded,
+    AnyEvent,
+    EngineStarted,
+    Level,
+    PresetCompiled,
+    PresetCompiling,
+    SwitchCancelled,
+)
 from ..bindings import identified
 from ..state.run_state import RunState
 from ..widgets.choices import Choices
@@ -51,6 +59,8 @@ class LogRows:
 
     def add(self, event: AnyEvent) -> int:
         """Adds an event, and returns the index of its row: a new one, or its compilation's."""
+        if isinstance(event, EngineStarted):
+            self._growing.clear()  # what the last engine did not finish is not gone on with
         preset = _compiled_preset(event)
         at = self._growing.get(preset, -1)
         if at < 0:
