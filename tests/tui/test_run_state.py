@@ -270,6 +270,8 @@ def test_figures_of_the_headline() -> None:
     figures = [("loss", "4.1e-5"), ("grad norm", "0.500"), ("step", "1.0"), ("left", "1:23:19")]
     assert [(figure.name, figure.value) for figure in headline(state)] == figures
     assert "e" not in "".join(large_digits("4.1e-5")), "it is drawn as the others"
+    apply(state, wire.EngineStopped(step=1, reason="stopped"))
+    assert [(figure.name, figure.value) for figure in headline(state)] == figures[:-1], "no time is left"
 
 
 def test_a_small_headline_has_as_many_figures_as_fit() -> None:

@@ -272,9 +272,9 @@ class RunState(Struct):
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds until the last step; None if the run has none, or has taken no step yet."""
+        """Estimated seconds until the last step; None if the run has none, has taken no step yet, or is over."""
         seconds = self.seconds_per_step
-        steps = self.config.steps if self.config else None
+        steps = self.config.steps if self.config and not self.is_over else None
         return (steps - self.step) * seconds if steps and seconds else None
 
     def seconds_under(self, preset: str) -> float | None:
