@@ -189,6 +189,25 @@ async def test_mesh_describes_and_follows_the_device_under_the_cursor(home: Path
         await until(lambda: "3 MB" in details(), "those on device 4")
 
 
+async def test_mesh_shows_what_is_held_after_a_switch_on_the_same_mesh_and_its_cursor_moves_by_boxes(
+    home: Path, described: list[Inspection]
+) -> None:
+    first = described[0].compiled
+    held = formatting.size(sum(bytes_per_device(array, first.mesh) for array in first.arrays))
+    less = msgspec.structs.replace(first, preset="less", arrays=first.arrays[:1])
+    async with finished(record_inspections(described[:1], "held")) as (app, pilot):
+        await press(pilot, "3", "v")
+        pane = app.screen.query_one("MeshPane")
+        assert any(held in line.plain for line in pane.lines)
+        app.post_message(EventsArrived([less, switched("dp", "less")]))
+        few = formatting.size(bytes_per_device(first.arrays[0], first.mesh))
+        await until(lambda: any(few in line.plain for line in pane.lines), "the bytes under the other preset")
+        await pilot.resize_terminal(140, 40 + 18 - pane.size.height)  # a box is two lines high, with a rule
+        assert (pane.size.height, len(pane.lines)) == (18, 18)
+        await press(pilot, "down")
+        assert any("›CPU 1‹" in line.plain for line in pane.lines)
+
+
 async def test_no_findings_is_provisional_until_activations_are_known(home: Path, described: list[Inspection]) -> None:
     """Also if the inspection adds no finding."""
     inspection = msgspec.structs.replace(described[0], flops_per_step=1e15)

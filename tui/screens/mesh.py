@@ -52,13 +52,11 @@ for it, and a supervised one its attempts: who was lost, the time without steps,
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        pane = self.query_one(MeshPane)
         if state.layout and state.ready:
-            mesh, old = state.layout.mesh, pane.subject
+            platform = state.ready.devices[0].platform
             wrong = frozenset(device.id for device in state.differing.devices) if state.differing else frozenset[int]()
             waiting = {device: f"waits {formatting.seconds(seconds)}" for device, seconds in waits(state).items()}
-            if old is None or (old.mesh, old.followed, old.wrong, old.notes) != (mesh, state.followed, wrong, waiting):
-                pane.show_mesh(state.layout, state.ready.devices[0].platform, state.followed, wrong, waiting)
+            self.query_one(MeshPane).show_mesh(state.layout, platform, state.followed, wrong, waiting)
             self.show_device()
         self.query_one(HostsPanel).show_hosts(state)
 

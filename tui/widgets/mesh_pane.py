@@ -5,6 +5,7 @@ from itertools import zip_longest
 
 import msgspec
 from textual.content import Content
+from textual.geometry import Size
 
 from ...engine.base import formatting
 from ...engine.hlo.layout import bytes_per_device
@@ -43,9 +44,6 @@ class MeshPane(ShardingPane):
     def show_title(self, subject: Subject) -> None:
         set_titles(self, "mesh", formatting.axes(subject.mesh.axes))
 
-    def footer_lines(self, subject: Subject, width: int, height: int) -> list[Content]:
-        return []
-
     @property
     def slices(self) -> int:
         dims = self.subject.stepped_dims if self.subject else []
@@ -53,20 +51,21 @@ class MeshPane(ShardingPane):
         return count if self.size.width // count >= MIN_SLICE_WIDTH else 1
 
     @property
-    def picture_width(self) -> int:
-        return self.size.width // self.slices - SLICE_GAP * (self.slices > 1)
+    def picture_size(self) -> Size:
+        """The size of each slice; nothing stands below them."""
+        return Size(self.size.width // self.slices - SLICE_GAP * (self.slices > 1), self.size.height)
 
     def picture(self, subject: Subject, width: int, height: int) -> list[Content]:
         if self.slices == 1:
             return super().picture(subject, width, height)
-        dim, each = subject.stepped_dims[0], self.picture_width
+        dim = subject.stepped_dims[0]
         rows = [Content()] * height
         for at in range(self.slices):
             cursor = (*subject.cursor[:dim], at, *subject.cursor[dim + 1 :])
             is_current = self.has_focus and at == subject.cursor[dim]
-            lines = draw_sharding(msgspec.structs.replace(subject, cursor=cursor), each, height, is_current)
-            padded = zip_longest(rows, (cut(line, each) for line in lines), fillvalue=Content())
-            rows = [row + line + Content(" " * (each + SLICE_GAP - line.cell_length)) for row, line in padded]
+            lines = draw_sharding(msgspec.structs.replace(subject, cursor=cursor), width, height, is_current)
+            padded = zip_longest(rows, (cut(line, width) for line in lines), fillvalue=Content())
+            rows = [row + line + Content(" " * (width + SLICE_GAP - line.cell_length)) for row, line in padded]
         return rows
 
 

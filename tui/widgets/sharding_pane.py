@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import msgspec
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.geometry import Size
 
 from ...engine.hlo.layout import notation, parts
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
@@ -59,9 +60,11 @@ device through every array (`◆`).
             counts = parts(array.compiled_spec, mesh)
             cursor = tuple(min(at, count - 1) for at, count in zip(old.cursor, counts, strict=True))
             changed = {"array": array, "mesh": mesh, "platform": platform, "cursor": cursor, "followed": followed}
-            self.set_subject(msgspec.structs.replace(old, **changed, **marks))
+            subject = msgspec.structs.replace(old, **changed, **marks)
         else:
-            self.set_subject(msgspec.structs.replace(initial_subject(array, mesh, platform, followed), **marks))
+            subject = msgspec.structs.replace(initial_subject(array, mesh, platform, followed), **marks)
+        if subject != old:
+            self.set_subject(subject)
 
     def set_subject(self, subject: Subject) -> None:
         self.subject = subject
@@ -80,23 +83,21 @@ device through every array (`◆`).
 
     def draw(self) -> None:
         if self.subject:
-            width, height = self.size.width, self.size.height
-            footer_lines = self.footer_lines(self.subject, width, height) if height > MIN_HEIGHT_WITH_FOOTER else []
-            self.show(self.picture(self.subject, width, height - len(footer_lines)) + footer_lines)
+            width, height = self.picture_size
+            footer = [cursor_line(self.subject, width, height)] if height < self.size.height else []
+            self.show([*self.picture(self.subject, width, height), *footer])
 
     def picture(self, subject: Subject, width: int, height: int) -> list[Content]:
         return draw_sharding(subject, width, height, self.has_focus)
 
     @property
-    def picture_width(self) -> int:
-        return self.size.width
-
-    def footer_lines(self, subject: Subject, width: int, height: int) -> list[Content]:
-        return [cursor_line(subject, width, height - 1)]
+    def picture_size(self) -> Size:
+        """The size without the line below, which a low pane does not have."""
+        return self.size - Size(0, self.size.height > MIN_HEIGHT_WITH_FOOTER)
 
     def action_move(self, down: int, right: int) -> None:
         if self.subject:
-            self.set_subject(with_cursor_moved(self.subject, down, right, self.picture_width, self.size.height - 1))
+            self.set_subject(with_cursor_moved(self.subject, down, right, *self.picture_size))
 
     def action_turn(self, direction: str) -> None:
         if self.subject:
