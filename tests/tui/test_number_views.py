@@ -10,6 +10,7 @@ import pytest
 from shardtui.engine.base import formatting
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.descriptions import MeshInfo
 from shardtui.engine.wire.number_events import ArrayNumbers, NonfiniteExplained, NonfiniteOrigin, NumbersMeasured
 from shardtui.engine.wire.run_directory import RunDirectory
 from shardtui.tui.app import ShardtuiApp
@@ -249,6 +250,19 @@ async def test_its_lines_lead_to_the_array_and_the_origin_of_its_layout(home: Pa
         assert app.screen.table.selected == UP and table(app).row_count
         await press(pilot, "N", "down", "enter")
         await until(lambda: "OriginScreen" in type(app.screen).__name__, "the origin of its layout")
+
+
+async def test_its_devices_have_their_places_in_the_mesh_of_that_step(home: Path) -> None:
+    fewer = MeshInfo({"data": 4}, list(range(4)))
+    resumed = (
+        started(),
+        msgspec.structs.replace(READY, devices=INSPECTION.devices[:4]),
+        wire.TrainingStarted(preset="dp", step=8),
+        msgspec.structs.replace(INSPECTION.compiled, preset="dp", mesh=fewer),
+    )
+    async with finished(run_with(explained(LOG | {"devices": [6]}), *resumed)) as (app, pilot):
+        await press(pilot, "N")
+        await see(app, "devices 6 (fsdp 3, model 0)")
 
 
 async def test_what_is_unknown_is_said_and_other_runs_have_no_such_key(home: Path) -> None:

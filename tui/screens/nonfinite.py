@@ -41,7 +41,7 @@ a line with `›` opens the array in Arrays, or the origin of its layout.
     def __init__(self, explained: NonfiniteExplained, state: RunState) -> None:
         super().__init__()
         self.explained = explained
-        self.mesh = state.layout.mesh if state.layout else None
+        self.mesh = state.nonfinite_mesh
         origin = explained.origin
         self.array = origin.name if origin and origin.name in {name.name for name in state.arrays} else ""
         """The array that the lines lead to; empty if it is none of this step's."""

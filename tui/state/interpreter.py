@@ -73,7 +73,7 @@ def apply(state: RunState, event: AnyEvent) -> None:
         case events.LossNotFinite():
             _mark(state, event.step - 1, "not finite")
         case events.NonfiniteExplained():
-            state.nonfinite = event
+            state.nonfinite, state.nonfinite_mesh = event, state.layout.mesh if state.layout else None
         case events.StepSkipped():
             _mark(state, event.step - 1, "skipped")
         case events.Spiked():

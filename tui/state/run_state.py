@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from ...engine.spec.attempt import Attempt
 from ...engine.spec.config import ModelConfig, RunConfig, WatchedRun
 from ...engine.wire.checkpoints import CheckpointInfo
-from ...engine.wire.descriptions import ArrayInfo, PresetInfo
+from ...engine.wire.descriptions import ArrayInfo, MeshInfo, PresetInfo
 from ...engine.wire.events import (
     AnyEvent,
     DevicesDiffer,
@@ -95,6 +95,8 @@ class RunState(Struct):
     """The numbers inside arrays, as last measured."""
     nonfinite: NonfiniteExplained | None = None
     """The last explanation of a step that was not finite; None for none."""
+    nonfinite_mesh: MeshInfo | None = None
+    """The mesh of that step; None if it is not known."""
     wall_time: WallTime = field(default_factory=WallTime)
     """The time since the run's first event, divided into parts."""
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
