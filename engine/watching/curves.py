@@ -53,12 +53,12 @@ class Curves:
                 self._awaited |= {*beside.looks.scalars.names}
 
     def _add_names(self, calls: Calls, looks: Looks, is_after: bool) -> None:
-        """Makes the names unique, and ranks them as the loss."""
+        """Makes the names unique, also where the loss has another one, and ranks them as the loss."""
         self._scalars[calls] = looks.scalars
         names = looks.scalars.names
         for at, name in enumerate(names):
             name = name or calls.short_name
-            while name in self._ranks:
+            while name in self._ranks or (is_after and name == "loss"):
                 name = f"{calls.short_name}/{name}"
             names[at] = name
             self._ranks[name] = (is_after, *loss_rank(name), looks.began)

@@ -90,6 +90,16 @@ def returned() -> Losses:
         yield float(loss_function(outputs))
 
 
+def held_out() -> Losses:
+    """The step returns a scalar, and another function after it one that is called the loss."""
+    params, norm = zeros(), jax.jit(lambda params, batch: (descend(params, batch), {"norm": jnp.sum(params["w"])}))
+    evaluate = jax.jit(lambda params, batch: {"loss": loss_of(params, batch)})
+    for batch in batches():
+        params, metrics = norm(params, batch)
+        yield float(metrics["norm"])
+        evaluate(params, batch)
+
+
 def clipped() -> Losses:
     """Three functions, and the norm of the gradient, which is not the loss."""
 
@@ -154,6 +164,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, loop: Losses) -> tuple[list[float],
         (split, "apply_step", set[str]()),
         (evaluated_after, "descend", set[str]()),
         (returned, "update", set[str]()),
+        (held_out, "<lambda>", {"<lambda>/loss"}),
         (clipped, "apply", {"norm", "apply"}),
         (alone, "train", set[str]()),
         (mapped, "step", set[str]()),
