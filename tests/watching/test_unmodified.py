@@ -284,6 +284,9 @@ async def test_the_cursor_stays_on_its_curve() -> None:
         await until(lambda: curves.shown["train/rate"].cell_length == narrow + 30, "wider rows")
         rows = [" ".join(row.plain.split()[:2]) for row in curves.shown.values()]
         assert rows == ["loss 1", "norm 0.25", "rate 0.1", "speed 3"]
+        apply_all(state, [steps(3, 1.0, metrics={"/norm": [0.5]})])
+        curves.show_state(state)
+        assert [row.plain.split()[0] for row in curves.shown.values()] == ["loss", *state.curves]
 
 
 def called(program: Program, body: Any, state: Any, count: int, *more: Any) -> Any:

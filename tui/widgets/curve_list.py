@@ -1,8 +1,8 @@
 """The list of a watched program's scalars. The chart draws the highlighted one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from os.path import commonpath
+from itertools import takewhile
 
 from textual import on
 from textual.content import Content
@@ -45,8 +45,8 @@ the one under the cursor. A non-finite value is `nan`.
         self.state = state
         width = self.scrollable_content_region.width - 1
         curves = {LOSS: state.losses, **state.curves}
-        shared = commonpath(state.curves) if len(state.curves) > 1 else ""
-        rows = {name: _row(name.removeprefix(f"{shared}/"), curve, width) for name, curve in curves.items()}
+        shared = shared_keys([*state.curves])
+        rows = {name: _row(name.removeprefix(shared), curve, width) for name, curve in curves.items()}
         self.show_rows(rows, partial(self.fill, rows))
 
     def fill(self, rows: Mapping[str, Content]) -> None:
@@ -62,6 +62,14 @@ the one under the cursor. A non-finite value is `nan`.
     def choose(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
         self.post_message(CurveChosen(event.option.id or LOSS))
+
+
+def shared_keys(names: Sequence[str]) -> str:
+    """Returns the keys with which all of several names begin: `metrics/` of `metrics/norm` and `metrics/rate`."""
+    if len(names) < 2:
+        return ""
+    keys = zip(*(name.split("/")[:-1] for name in names), strict=False)
+    return "".join(f"{same[0]}/" for same in takewhile(lambda each: len({*each}) == 1, keys))
 
 
 def _row(name: str, curve: Losses, width: int) -> Content:
