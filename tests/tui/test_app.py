@@ -251,6 +251,8 @@ async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Pat
             for request in (choose(app, pilot, "dp-tp2"), run_command(app, "Switch to dp-tp2")):
                 await request
                 await until(lambda: "requested, no answer yet" in screen_text(app), "the request")
+                await pilot.press("tab", "right", "escape")
+                assert app.state.requested == "dp-tp2", "it ended the cursor of the chart"
                 await pilot.press("escape")
                 await until(lambda: "requested, no answer yet" not in screen_text(app), "its end")
         finally:

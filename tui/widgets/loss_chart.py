@@ -172,6 +172,9 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         self.is_under = not self.is_under
         self.show_state(self.state)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "reset" or (self.window, self.cursor) != (None, None)
+
     def action_reset(self) -> None:
         self.window = self.cursor = None
         self.draw()
