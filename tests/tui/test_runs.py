@@ -196,6 +196,19 @@ async def test_n_renames_a_run(home: Path) -> None:
         await pilot.press("q")
 
 
+async def test_a_run_that_is_renamed_stays_unreadable_and_can_be_deleted(home: Path) -> None:
+    directory = recorded_run("broken")
+    directory.events.unlink()
+    directory.events.mkdir()
+    async with offered() as (app, pilot, screen):
+        await pilot.press("down", "n")
+        await until(lambda: isinstance(app.screen, AskName) and app.screen.query("Input"), "the question")
+        await pilot.press("ctrl+u", *"best", "enter")
+        await until(lambda: "best" in screen.table.runs, "the name")
+        assert "✗ unreadable" in screen_text(app)
+        await question(app, pilot)
+
+
 async def test_a_live_run_is_neither_deleted_nor_resumed(home: Path) -> None:
     live, starting = recorded_run("live", steps(5, 2.0)), recorded_run("starting")
     aged(starting, live)

@@ -83,6 +83,8 @@ class RunTable(Table):
             self.summaries[directory.name] = msgspec.structs.replace(
                 summary, run=directory.name, directory=str(directory.path)
             )
+        if problem := self.problems.pop(name, None):
+            self.problems[directory.name] = problem
         self.draw()
         self.select(directory.name)
 
