@@ -197,6 +197,8 @@ async def test_i_draws_the_marked_runs_until_they_are_unmarked(home: Path) -> No
         await pilot.press("space", "escape")
         await until(lambda: [curve.letter for curve in chart.others] == ["B"], "its end")
         assert chart.lines[0].plain == "B other-1 1", "a letter stays with its run"
+        run_directory.find("other-1").discard()
+        assert not (await opened(app, pilot)).table.chosen, "a deleted run counts no more"
 
 
 async def test_keys_in_a_burst_mark_as_many_runs_as_there_are_letters_one_of_them_without_losses(home: Path) -> None:

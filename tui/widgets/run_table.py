@@ -27,7 +27,7 @@ class RunTable(Table):
         super().__init__()
         self.runs = {directory.name: directory for directory in newest_first(runs)}
         self.new = new
-        self.chosen = None if chosen is None else set(chosen)
+        self.chosen = None if chosen is None else self.runs.keys() & set(chosen)
         self.summaries: dict[str, RunSummary] = {}
         """By name, once they are read."""
         self.problems: dict[str, str] = {}
