@@ -26,11 +26,12 @@ from shardtui.engine.spec.preset_files import is_pitfall
 from shardtui.engine.spec.preset_reader import load_preset, load_presets
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.events import EngineStarted, EngineStopped
+from shardtui.engine.wire.events import EngineStarted, EngineStopped, TrainingStarted
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.cli.plan import board_tables
 from shardtui.tui.cli.plan_report import plan_report
 from shardtui.tui.client.planner import usual_presets
+from shardtui.tui.messages import EventsArrived
 from shardtui.tui.screens.plan import PlanScreen
 from shardtui.tui.terminal.export import screen_text
 from shardtui.tui.terminal.plain_table import plain_console
@@ -42,7 +43,7 @@ from textual.widgets import DataTable, Input
 from ..command import answered
 from ..compilers import HANGS, KILLED, Compilers
 from ..conftest import SETTINGS, tiny_config
-from ..recorded import record
+from ..recorded import record, started, steps
 from ..schemas import checked
 from ..tui.test_app import shown, until
 
@@ -324,6 +325,20 @@ async def test_invalid_input_says_why_and_stays_in_its_field(home: Path, monkeyp
         assert (field.value, list(home.glob("*.svg")), len(app.screen_stack)) == ("ex", [], 1)
         await pilot.press("escape", "1")
         await until(lambda: app.current_mode == "watch", "a digit leaves the view again")
+
+
+async def test_no_plan_begins_by_itself_while_a_slice_is_typed(home: Path) -> None:
+    async with plan_view() as (app, pilot):
+        await pilot.press("t", "ctrl+u", *"v5e:4x4")
+        app.post_message(EventsArrived([started(), TrainingStarted(preset="dp")]))
+        await until(lambda: app.state.preset, "a live run")
+        await pilot.press("x", "4")
+        field = app.screen.query_one("#topology", Input)
+        assert (field.value, app.focused, view(app).planner) == ("v5e:4x4x4", field, None)
+        await pilot.press("escape")
+        app.post_message(EventsArrived([steps(1, 2.0)]))
+        await until(lambda: app.state.step, "a step")
+        assert app.focused is view(app).board.table.rows, "it is not taken back to the slice, which does not exist"
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Plan: the run's model on a TPU slice that need not exist: each preset traced, then compiled."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar
 
@@ -108,13 +109,16 @@ again.
 
     def estimate(self) -> None:
         """Estimates the presets for the slice that was planned last: the view of a live run opens with figures."""
-        if self.planner is None and self.state.preset and self.state.is_live and self.state.config:
-            self.start_plan(compiles=False)
+        is_typing = isinstance(self.focused, Input)
+        if self.planner is None and self.state.preset and self.state.is_live and not is_typing:
+            with suppress(UserError):  # the user has left a slice that is half typed
+                config, topology = self.request.read(self.state.config)
+                self.start(Planner(config, topology, (), compiles=False, nice=NICENESS))
 
     def action_find(self) -> None:
         self.start_plan(searches=True)
 
-    def start_plan(self, searches: bool = False, compiles: bool = True) -> None:
+    def start_plan(self, searches: bool = False) -> None:
         """Starts a plan. Invalid input keeps the focus in its field: in the table the next keys would be commands."""
         try:
             config, topology = self.request.read(self.state.config)
@@ -124,11 +128,10 @@ again.
                 self.request.focus_slice()
             return
         self.board.table.rows.focus()
+        remember_slice(topology)
         search = SearchRequest(kept=["batch_size"]) if searches else None
         self.plans = []
-        if compiles:
-            remember_slice(topology)
-        self.start(Planner(config, topology, (), compiles=compiles, nice=NICENESS, search=search))
+        self.start(Planner(config, topology, (), compiles=True, nice=NICENESS, search=search))
 
     def start(self, planner: Planner) -> None:
         self.plans.append(planner)
