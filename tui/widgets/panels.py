@@ -39,7 +39,6 @@ class LastSwitch(Panel):
     """The receipt of the last switch, or why it was refused; why the run paused by itself or failed."""
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.set_interval(1.0, self.tick)
 
     def tick(self) -> None:
@@ -57,18 +56,9 @@ class LastSwitch(Panel):
             return wrapped([(happened, "$error")], width)
         if pending := state.pending:
             seconds = max(0, int(state.now - pending.time))
-            return [
-                Content(f"{state.preset} → {pending.preset}"),
-                Content.styled(f"{pending.phase_words} {seconds} s", "$warning"),
-                Content.styled("escape cancels", "$text-muted"),
-            ]
+            return _under_way(state.preset, pending.preset, f"{pending.phase_words} {seconds} s")
         if state.requested:
-            asked = Content.styled("requested, no answer yet", "$warning")
-            return [
-                Content(f"{state.preset} → {state.requested}"),
-                asked,
-                Content.styled("escape cancels", "$text-muted"),
-            ]
+            return _under_way(state.preset, state.requested, "requested, no answer yet")
         if failed := state.failed_switch:
             problem = f"cannot switch to {failed.to_preset}: {' '.join(failed.problems)}"
             return wrapped([(problem, "$error")], width)
@@ -130,6 +120,14 @@ class Traffic(Panel):
             return []
         rows = [_flow(flow, width) for flow in flows(state.layout.collectives)]
         return rows or [Content.styled("none", "$text-muted")]
+
+
+def _under_way(active: str, wanted: str, doing: str) -> list[Content]:
+    return [
+        Content(f"{active} → {wanted}"),
+        Content.styled(doing, "$warning"),
+        Content.styled("escape cancels", "$text-muted"),
+    ]
 
 
 def _receipt(switch: Switched, width: int) -> list[Content]:

@@ -31,7 +31,6 @@ class StatusBar(StateLines):
     """
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.set_interval(1.0, self.tick)
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
