@@ -43,9 +43,8 @@ class HeatRow:
             return -1.0
         return max(-1.0, min(1.0, math.log(value / self.reference) / math.log(STANDS_OUT)))
 
-    def strangest(self, columns: range) -> int:
-        """Returns the column that deviates most."""
-        return max(columns, key=lambda at: (at in self.wrong, abs(self.deviation(at))))
+    def strangeness(self, at: int) -> tuple[bool, float]:
+        return at in self.wrong, abs(self.deviation(at))
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def draw_heat_map(
     each = max(1, min(MAX_LINES, (height - 1) // len(rows))) if frame.has_figures else 1
     draw = _figure if frame.has_figures else _bar
     for row in rows:
-        places = [row.strangest(columns) for columns in frame.columns]
+        places = [max(columns, key=row.strangeness) for columns in frame.columns]
         cells = [(draw(row, at, frame.cell), _style(row, at, frame.has_figures)) for at in places]
         figure = f"{number(row.reference):>{REFERENCE_WIDTH}}" if shows_reference else ""
         name = f"{row.name:<{frame.names}}"
@@ -116,7 +115,7 @@ def folded(rows: Sequence[HeatRow], most: int) -> list[HeatRow]:
 
 def _strangest_of(rows: Sequence[HeatRow]) -> HeatRow:
     count = len(rows[0].values)
-    found = [max(rows, key=lambda row: (at in row.wrong, abs(row.deviation(at)))) for at in range(count)]
+    found = [max(rows, key=lambda row: row.strangeness(at)) for at in range(count)]
     return HeatRow(
         f"{rows[0].name}…{rows[-1].name.rpartition(' ')[2]}",
         [row.values[at] for at, row in enumerate(found)],
