@@ -204,8 +204,6 @@ def _row(label: str, value: str, width: int, is_axis: bool = False) -> Iterator[
 
 MAX_NAME = 20
 """Cells for the longest name of a host."""
-FRAME_ROWS = 3
-"""Rows of the border and the header."""
 LAST_ATTEMPTS = 3
 """Attempts that are shown."""
 LAG_STEPS = 2
@@ -227,7 +225,7 @@ class HostsPanel(Lines):
         table = _table(hosts, state) if hosts else []
         attempts = [Content(recovery.words) for recovery in state.attempts.recoveries[-LAST_ATTEMPTS:]]
         self.display = bool(table or attempts)
-        self.styles.height = len(table) + len(attempts) + FRAME_ROWS - 1
+        self.styles.height = len(table) + len(attempts) + self.gutter.height
         self.show([*table, *attempts])
 
 

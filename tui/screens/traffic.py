@@ -168,7 +168,7 @@ class Flows(Lines):
     def draw(self) -> None:
         if self.subject:
             lines = flow_lines(*self.subject, self.size.width)
-            self.styles.height = min(len(lines), MAX_LINES) + 2
+            self.styles.height = min(len(lines), MAX_LINES) + self.gutter.height
             self.show(lines)
 
 

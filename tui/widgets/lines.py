@@ -179,6 +179,5 @@ class Paragraphs(Texts):
     """Texts in a widget whose height follows."""
 
     def show(self, lines: Sequence[Content]) -> None:
-        if self.styles.height is None or self.styles.height.value != len(lines):
-            self.styles.height = len(lines)
+        self.styles.height = len(lines)
         super().show(lines)

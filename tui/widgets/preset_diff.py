@@ -67,8 +67,7 @@ class Costs(Lines):
         )
         set_titles(self, "traced, per device and step")
         self.display = bool(lines)
-        if self.styles.height is None or self.styles.height.value != len(lines) + 2:
-            self.styles.height = len(lines) + 2
+        self.styles.height = len(lines) + self.gutter.height
         self.show(lines)
 
 
