@@ -1,6 +1,6 @@
 """Time: where the time of a step went, as the profiler measured it: its parts, its operations, and one step in time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -198,10 +198,7 @@ def _groups(measured: Sequence[PartsMeasured], size: int) -> list[Sequence[Parts
 
 def _line(group: Sequence[PartsMeasured], room: int) -> Content:
     seconds = sum(each.step_seconds or 0.0 for each in group) / len(group)
-    sums: Mapping[str, float] = {name: sum(_times(each)[name] for each in group) / len(group) for name in PARTS}
+    sums = [sums_of([part.name for part in each.parts], [part.seconds for part in each.parts]) for each in group]
+    means = {name: sum(each[name] for each in sums) / len(group) for name in PARTS}
     time = formatting.seconds(seconds)
-    return Content.assemble(bar(f"{group[-1].step:,}", sums, seconds, room), f"{time:>{TIME_WIDTH}}")
-
-
-def _times(each: PartsMeasured) -> Mapping[str, float]:
-    return sums_of([part.name for part in each.parts], [part.seconds for part in each.parts])
+    return Content.assemble(bar(f"{group[-1].step:,}", means, seconds, room), f"{time:>{TIME_WIDTH}}")

@@ -71,5 +71,5 @@ class MemoryCurve(Lines):
 
 def _below(peak: PeakMemory, width: int) -> str:
     words, at = f"peak at {formatting.percent(peak.at)}", round(peak.at * (width - 1))
-    start = f"▲ {words}" if at + len(words) + 2 <= width else f"{words} ▲"
-    return " " * (SCALE_WIDTH + (at if start[0] == "▲" else max(0, at + 1 - len(start)))) + start
+    line = " " * at + f"▲ {words}"
+    return " " * SCALE_WIDTH + (line if len(line) <= width else f"{words} ▲".rjust(at + 1))

@@ -124,17 +124,13 @@ several short operations, of which this one is the longest.
         first = max(0, min(self.chosen - rows // 2, len(self.devices) - rows))
         lines: list[Content] = []
         for at, device in enumerate(self.devices[first : first + rows], first):
-            is_chosen = at == self.chosen
-            label = f"{'▸' if is_chosen else ' '}{device.device}"
-            lines.append(lane_line(label, device.work, self.window, self.columns, self.marked(is_chosen)))
-            lines.append(lane_line("", device.collectives, self.window, self.columns, self.marked(is_chosen)))
+            mark, cursor = ("▸", self.cell) if at == self.chosen else (" ", None)
+            for label, lane in ((f"{mark}{device.device}", device.work), ("", device.collectives)):
+                lines.append(lane_line(label, lane, self.window, self.columns, cursor))
         lines.append(axis(self.window, timeline.seconds / TICKS, self.columns, self.cell))
         for name, span in zip(("compute", "comm"), self.under_cursor(), strict=True):
             lines.append(Content.assemble((f"{name:<{LABEL_WIDTH}}", "$text-muted"), in_words(span, timeline)))
         self.show(lines)
-
-    def marked(self, is_chosen: bool) -> int | None:
-        return self.cell if is_chosen else None
 
     @property
     def cell(self) -> int:
