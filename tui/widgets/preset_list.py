@@ -181,12 +181,8 @@ def preset_row(info: PresetInfo, state: RunState, seconds: float | None, width: 
     step_time = (formatting.seconds(seconds) if seconds else "").rjust(TIME_WIDTH) if width >= 32 else ""
     mesh = "×".join(str(size) for size in info.mesh.values()).rjust(MESH_WIDTH)
     room = max(4, width - 2 - MESH_WIDTH - len(step_time))
-    name = Content(info.name).truncate(room, ellipsis=True).pad_right(0)
-    padding = " " * (room - name.cell_length)
-    name_style = "" if info.fits else "$text-muted"
-    return Content.assemble(
-        (f"{mark} ", style), name.stylize(name_style), padding, (mesh, "$text-muted"), (step_time, "$text-muted")
-    )
+    name = Content.styled(info.name, "" if info.fits else "$text-muted").truncate(room, ellipsis=True, pad=True)
+    return Content.assemble((f"{mark} ", style), name, (mesh + step_time, "$text-muted"))
 
 
 def state_mark(info: PresetInfo, state: RunState) -> tuple[str, str]:

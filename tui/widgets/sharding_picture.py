@@ -90,7 +90,7 @@ def _cell(subject: Subject, holders: dict[Part, list[int]], down: range, across:
     mark = "✗" * (not subject.wrong.isdisjoint(devices))
     note = subject.notes.get(devices[0], "") if len(devices) == 1 else ""
     return Cell(
-        lambda width: mark + label(subject.platform, sorted(set(devices)), width - len(mark), subject.mesh),
+        lambda width: mark + label(subject.platform, devices, width - len(mark), subject.mesh),
         subject.followed in devices,
         down.start if subject.tints_by_row else None,
         tuple(filter(None, (subject.detail, note))),
@@ -154,7 +154,7 @@ def cursor_line(subject: Subject, width: int, height: int) -> Content:
     if down.fold * across.fold > 1:
         where = f"{down.fold * across.fold} shards, {size} each: z unfolds"
     else:
-        devices = sorted(subject.holders.get(subject.cursor, []))
+        devices = subject.holders.get(subject.cursor, [])
         several = f", {len(devices)} copies" if len(devices) > 1 else ""
         where = f"{size} on {label(subject.platform, devices, max(width // 2, 12), subject.mesh)}{several}"
     return cut(Content(f"{', '.join(ranges) or 'unsharded'} · {where}"), width)
