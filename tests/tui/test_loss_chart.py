@@ -123,6 +123,20 @@ def test_the_axes_fit_the_longest_and_highest_curve() -> None:
     assert "A other-1 9" in drawn([], curve([9.0] * 80))[0], "also before the first step of this run"
 
 
+@pytest.mark.parametrize("is_log", [False, True])
+@pytest.mark.parametrize("size", [-2.5e5, 2e-7, 1e-4, 0.003, 12_345.0, 2.5e5, 1e20])
+def test_the_vertical_axis_has_whole_numbers_of_any_size(size: float, is_log: bool) -> None:
+    if is_log and size < 0:
+        return
+    lines = drawn([size * (1 + at / 20) for at in range(40)], height=30, is_log=is_log)
+    labels = {at: float(line[: line.index("┤")]) for at, line in enumerate(lines) if "┤" in line}
+    places = {at: math.log10(label) if is_log else label for at, label in labels.items()}
+    (top, high), *_, (bottom, low) = places.items()
+    assert low <= (math.log10(size) if is_log else min(size, 2.95 * size)) < high
+    for at, place in places.items():
+        assert place == pytest.approx(high + (low - high) * (at - top) / (bottom - top), abs=(high - low) / 10)
+
+
 def test_bytes_seconds_and_counts_have_three_digits_and_a_unit() -> None:
     sizes = {0: "0 B", 999: "999 B", 1000: "1 kB", 999_999: "1 MB", 9_873_408: "9.87 MB", 15 * 10**14: "1.5 PB"}
     seconds = {4e-5: "40 µs", 0.0031: "3.1 ms", 0.031: "31 ms", 0.9999: "1.0 s", 4.24: "4.2 s", 200: "3 min 20 s"}

@@ -7,6 +7,7 @@ from itertools import chain, groupby
 
 from textual.content import Content
 
+from ...engine.base import formatting
 from ..state.losses import Evaluations, Losses
 
 LABEL_WIDTH = 7
@@ -101,7 +102,7 @@ class Canvas:
                 self.text[row][at], self.styles[row, at] = character, style
 
     def line(self, row: int, label: str) -> Content:
-        axis = f"{label[: LABEL_WIDTH - 2]:>{LABEL_WIDTH - 2}} {'┤' if label else '│'}"
+        axis = f"{label:>{LABEL_WIDTH - 2}}".ljust(LABEL_WIDTH - 1) + ("┤" if label else "│")
         characters = self.text[row]
         runs = [(axis, AXIS_STYLE)]
         for style, same in groupby(range(len(characters)), lambda at: self.style_at(row, at)):
@@ -170,7 +171,16 @@ def _scale(points: Sequence[tuple[int, float]], intervals: int) -> tuple[float, 
     step = next(tick * power for tick in (*TICKS, 10) if (high - low) / (tick * power) <= intervals)
     first, last = math.floor(low / step), math.ceil(high / step)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    return first * step, last * step, [(n * step, f"{n * step:.{digits}f}") for n in range(first, last + 1)]
+    values = [n * step for n in range(first, last + 1)]
+    texts = [f"{value:.{digits}f}" for value in values]
+    if max(map(len, texts)) >= LABEL_WIDTH:
+        texts = list(map(_short, values))
+    return values[0], values[-1], list(zip(values, texts, strict=True))
+
+
+def _short(value: float) -> str:
+    """Returns a number with as many of three digits as fit into the vertical axis: `2.5e5`, `-2e-4`."""
+    return next(text for digits in (3, 2, 1) if len(text := formatting.number(value, digits)) < LABEL_WIDTH)
 
 
 def _scaled(points: Sequence[tuple[int, float]], low: float, high: float) -> list[tuple[int, float]]:
@@ -187,7 +197,7 @@ def _log_scale(points: Sequence[tuple[int, float]]) -> tuple[float, float, list[
     values = [tick * 10.0**power for power in powers for tick in LOG_TICKS]
     first = max(value for value in values if math.log10(value) <= low)
     last = min(value for value in values if math.log10(value) >= high)
-    ticks = [(math.log10(value), f"{value:.3g}") for value in values if first <= value <= last]
+    ticks = [(math.log10(value), _short(value)) for value in values if first <= value <= last]
     return math.log10(first), math.log10(last), ticks
 
 
