@@ -109,9 +109,10 @@ def test_all_bars_are_equally_long_and_devices_fold() -> None:
     found = breakdown(devices=300, waiting=0.123, exposed=0.2, idle=0.017)
     rows = device_rows(found, 8)
     assert [name for name, _ in rows] == [f"{at}–{min(at + 37, 299)}" for at in range(0, 300, 38)]
-    bars = bar_lines(found, 80, 8)[:9]
-    assert {bar.cell_length for bar in bars} == {80}
+    bars = bar_lines(found, 82, 8)[:9]
+    assert {bar.cell_length for bar in bars} == {82}
     assert all(bar.plain.count(":") == 9 for bar in bars)  # 0.123 of 72
+    assert bar_lines(breakdown(devices=2048, idle=0.1), 82, 128)[-2].plain.startswith("2032–2047 ")
 
 
 @asynccontextmanager
@@ -430,10 +431,12 @@ def test_folding_keeps_order_and_presets_apart(presets: list[str], rows: int) ->
 
 def test_a_bar_is_the_mean_of_its_breakdowns() -> None:
     found = [measured(10 * (step + 1), waiting=0.1 * step) for step in range(8)]
-    lines = [line.plain for line in history_lines(found, 8 + 100 + 9, 4)]
+    lines = [line.plain for line in history_lines(found, 10 + 100 + 9, 4)]
     assert [line.split()[0] for line in lines] == ["20", "40", "60", "80"]
     assert [line.count(":") for line in lines] == [5, 25, 45, 65]
     assert all(line.endswith("    1.0 s") for line in lines)
+    (line,) = history_lines([measured(1_234_567)], 119, 4)
+    assert line.plain.startswith("1,234,567 ")
 
 
 def test_failures_are_in_the_log_and_not_in_the_history() -> None:

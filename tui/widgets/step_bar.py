@@ -23,7 +23,8 @@ PARTS = {
 }
 """The parts of a bar: each has a sign, which tells the parts apart without colour, and its colour."""
 NAMES = {"matrix products": "products", "other fusions": "fusions", "other programs": "other"}
-LABEL_WIDTH = 8
+LABEL_WIDTH = 10
+"""Cells of a label, such as `1,234,567` or `1008–1023`, and a space."""
 SHORT_ROWS, TALL_ROWS = 4, 8
 """Rows of devices in a low terminal, and in a tall one."""
 TALL = 32
@@ -120,7 +121,7 @@ def bar(label: str, times: Mapping[str, float], step: float, room: int) -> Conte
         until = round(room * total / step)
         parts.append((sign * (until - drawn), style))
         drawn = until
-    return Content.assemble((f"{label[: LABEL_WIDTH - 1]:<{LABEL_WIDTH}}", "$text-muted"), *parts)
+    return Content.assemble((f"{label:<{LABEL_WIDTH}}", "$text-muted"), *parts)
 
 
 def _key(times: Mapping[str, float], step: float, width: int) -> list[Content]:
