@@ -12,6 +12,7 @@ import pytest
 from rich.style import Style
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.wire import run_directory
+from shardtui.engine.wire.descriptions import DeviceInfo
 from shardtui.engine.wire.events import CheckpointsKept, PresetPreviewed
 from shardtui.tui.app import ShardtuiApp
 from shardtui.tui.app_keys import NAMES
@@ -35,8 +36,8 @@ from textual.widgets import Input, OptionList
 from textual.widgets._toast import Toast
 from textual.widgets.markdown import MarkdownBlock
 
-from ..conftest import tiny_config
-from ..recorded import recorded_run
+from ..conftest import READY, tiny_config
+from ..recorded import preset_info, record, recorded_run, started
 from .test_app import finished, listed_presets, shown, until
 from .test_rules import layout
 
@@ -129,6 +130,15 @@ async def test_every_key_may_come_before_a_run_has_said_anything(home: Path) -> 
                         await app.run_action(binding.action, node)
                         await pilot.pause()
         assert app.is_running
+
+
+async def test_presets_may_all_be_folded_before_the_first_step(home: Path) -> None:
+    presets = [preset_info("dp", fits=False), preset_info("pitfall-first-dim")]
+    directory = run_directory.create(tiny_config())
+    ready = msgspec.structs.replace(READY, devices=[DeviceInfo(0, "cpu", "cpu", 0)], presets=presets)
+    record(directory, started(config=directory.config), ready)
+    async with shown(directory) as (app, _):
+        assert list((await listed_presets(app)).shown) == ["# pitfalls", "# do not fit"]
 
 
 async def test_a_question_that_comes_with_an_answer(home: Path) -> None:

@@ -127,8 +127,8 @@ dropped first.
         before = self.highlighted_option.id if self.highlighted_option else None
         self.set_options(Option(row, id=id, disabled=is_heading(id)) for id, row in rows.items())
         if before is None:
-            self.followed = self.state.preset or next(id for id in rows if not id.startswith(HEADING))
-            before = self.followed
+            presets = (id for id in rows if not id.startswith(HEADING))
+            before = self.followed = self.state.preset or next(presets, None)
         if before in rows:
             self.highlighted = self.get_option_index(before)
 
