@@ -137,6 +137,13 @@ def test_the_vertical_axis_has_whole_numbers_of_any_size(size: float, is_log: bo
         assert place == pytest.approx(high + (low - high) * (at - top) / (bottom - top), abs=(high - low) / 10)
 
 
+def test_the_steps_below_have_spaces_between_them() -> None:
+    losses = losses_of([math.nan] * 1_200_000 + [1.0])
+    for width in range(31, 80):
+        axis = draw_plot(Plot(losses, window=(1_200_000, 1_999_000)), width, 14)[-1].plain
+        assert {len(step) for step in axis.split()} == {len("1,200,000")}
+
+
 def test_bytes_seconds_and_counts_have_three_digits_and_a_unit() -> None:
     sizes = {0: "0 B", 999: "999 B", 1000: "1 kB", 999_999: "1 MB", 9_873_408: "9.87 MB", 15 * 10**14: "1.5 PB"}
     seconds = {4e-5: "40 µs", 0.0031: "3.1 ms", 0.031: "31 ms", 0.9999: "1.0 s", 4.24: "4.2 s", 200: "3 min 20 s"}

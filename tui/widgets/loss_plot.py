@@ -300,8 +300,9 @@ def _draw_name(canvas: Canvas, column: int, name: str) -> None:
 def _step_axis(plot: Plot, columns: int) -> Content:
     first, edge = plot.bounds
     steps = edge - first
-    parts = next((parts for parts in (4, 5, 2, 1) if steps % parts == 0 and columns // parts > len(f"{edge:,}")), 1)
     text = f"{first:,}".rjust(LABEL_WIDTH)
+    needed = len(f"{edge:,}") + len(text) - LABEL_WIDTH
+    parts = next((parts for parts in (4, 5, 2, 1) if steps % parts == 0 and columns // parts > needed), 1)
     for part in range(1, parts + 1):
         text += f"{first + steps * part // parts:,}".rjust(LABEL_WIDTH + columns * part // parts - len(text))
     return Content.styled(text[: LABEL_WIDTH + columns], AXIS_STYLE)
