@@ -431,12 +431,14 @@ def test_folding_keeps_order_and_presets_apart(presets: list[str], rows: int) ->
 
 def test_a_bar_is_the_mean_of_its_breakdowns() -> None:
     found = [measured(10 * (step + 1), waiting=0.1 * step) for step in range(8)]
-    lines = [line.plain for line in history_lines(found, 10 + 100 + 9, 4)]
+    lines = [line.plain for line in history_lines(found, 10 + 100 + 12, 4)]
     assert [line.split()[0] for line in lines] == ["20", "40", "60", "80"]
     assert [line.count(":") for line in lines] == [5, 25, 45, 65]
     assert all(line.endswith("    1.0 s") for line in lines)
-    (line,) = history_lines([measured(1_234_567)], 119, 4)
-    assert line.plain.startswith("1,234,567 ")
+    idle = PartTime(name="idle", seconds=3599.0, share=1.0)
+    slow = msgspec.structs.replace(measured(1_234_567), step_seconds=3599.0, parts=[idle])
+    (line,) = history_lines([slow], 122, 4)
+    assert (line.plain[:10], line.plain[-12:], line.cell_length) == ("1,234,567 ", " 59 min 59 s", 122)
 
 
 def test_failures_are_in_the_log_and_not_in_the_history() -> None:

@@ -147,8 +147,8 @@ def show_operations(table: Table, breakdown: StepBreakdown, subtitle: str = "") 
     set_titles(table.rows, f"{len(breakdown.operations)} operations{more}", subtitle)
 
 
-TIME_WIDTH = 9
-"""Cells for the step time to the right of a bar."""
+TIME_WIDTH = 12
+"""Cells for the step time to the right of a bar, such as `59 min 59 s`."""
 
 
 class PartsHistory(StateLines, can_focus=True):
