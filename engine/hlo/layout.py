@@ -61,11 +61,16 @@ def _device_parts(
 
 def shards(shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> list[Shard]:
     """Returns the distinct shards of an array in row-major order, each with the devices that hold it."""
-    holders: dict[tuple[int, ...], list[int]] = {}
-    for device, part in device_parts(spec, mesh).items():
-        holders.setdefault(part, []).append(device)
     sizes = shard_shape(shape, spec, mesh)
-    return [_shard(part, shape, sizes, devices) for part, devices in sorted(holders.items())]
+    return [_shard(part, shape, sizes, devices) for part, devices in sorted(holders(spec, mesh).items())]
+
+
+def holders(spec: Sequence[Sequence[str]], mesh: MeshInfo) -> dict[tuple[int, ...], list[int]]:
+    """Returns the devices that hold each part."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for device, part in device_parts(spec, mesh).items():
+        found.setdefault(part, []).append(device)
+    return found
 
 
 def shard_of(device: int, shape: Sequence[int], spec: Sequence[Sequence[str]], mesh: MeshInfo) -> Shard:

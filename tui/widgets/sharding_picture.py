@@ -46,7 +46,8 @@ def draw_sharding(subject: Subject, width: int, height: int, with_cursor: bool =
         [_cell(subject, holders, down.positions(y), across.positions(x)) for x in range(across.count)]
         for y in range(down.count)
     ]
-    cursor = (down.cell(_cursor_index(subject, subject.rows)), across.cell(_cursor_index(subject, subject.columns)))
+    (_, y), (_, x) = _places(subject)
+    cursor = (down.cell(y), across.cell(x))
     return [*head, *draw_grid(cells, cursor if with_cursor else None, width, height - len(head))][:height]
 
 
@@ -102,24 +103,14 @@ def _windows(subject: Subject, width: int, height: int) -> tuple[Window, Window]
     height -= len(_legend(subject))
     rows, columns = grid_capacity(width, height)
     _, folded_columns = grid_capacity(width, height, FOLDED_CELL_WIDTH)
-    return (
-        window(_count(subject, subject.rows), rows, rows, _cursor_index(subject, subject.rows), subject.folds),
-        window(
-            _count(subject, subject.columns),
-            columns,
-            folded_columns,
-            _cursor_index(subject, subject.columns),
-            subject.folds,
-        ),
-    )
+    (down, y), (across, x) = _places(subject)
+    return (window(down, rows, rows, y, subject.folds), window(across, columns, folded_columns, x, subject.folds))
 
 
-def _count(subject: Subject, dim: int | None) -> int:
-    return 1 if dim is None else subject.counts[dim]
-
-
-def _cursor_index(subject: Subject, dim: int | None) -> int:
-    return 0 if dim is None else subject.cursor[dim]
+def _places(subject: Subject) -> list[tuple[int, int]]:
+    """Returns the number of shards along the rows and along the columns, each with the cursor's place among them."""
+    flat = (subject.rows, subject.columns)
+    return [(1, 0) if dim is None else (subject.counts[dim], subject.cursor[dim]) for dim in flat]
 
 
 def _range(subject: Subject, dim: int, fold: int = 1) -> str:

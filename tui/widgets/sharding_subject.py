@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ...engine.hlo.layout import device_parts, parts
+from ...engine.hlo.layout import holders, parts
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 
 Part = tuple[int, ...]
@@ -43,10 +43,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holders(self) -> dict[Part, list[int]]:
-        found: dict[Part, list[int]] = {}
-        for device, part in device_parts(self.array.compiled_spec, self.mesh).items():
-            found.setdefault(part, []).append(device)
-        return found
+        return holders(self.array.compiled_spec, self.mesh)
 
     @property
     def stepped_dims(self) -> list[int]:
