@@ -15,6 +15,7 @@ from shardtui.tui.screens.log import LogRows
 from shardtui.tui.state.interpreter import apply, apply_all
 from shardtui.tui.state.run_state import Phase, RunState
 from shardtui.tui.widgets.headline import Figure, headline, large_digits, small_line
+from shardtui.tui.widgets.lines import bar
 from shardtui.tui.widgets.panels import AboutPreset, ThisStep
 from shardtui.tui.widgets.status_bar import status_line
 
@@ -257,6 +258,12 @@ def test_watch_shows_the_bubble_of_a_pipeline_before_and_during_training() -> No
     assert [line.plain.split() for line in ThisStep().lines_for(state, 30)][-1] == ["bubble", "20", "%"]
     apply(state, compiled)
     assert all("bubble" not in line.plain for line in ThisStep().lines_for(state, 30))
+
+
+def test_a_bar_has_a_cell_for_the_smallest_part_and_none_for_nothing() -> None:
+    drawn = [bar("moments", 8, part, 1000, "", 27).plain for part in (1000, 1, 0)]
+    assert [line.count("━") for line in drawn] == [10, 1, 0]
+    assert {len(line) for line in drawn} == {27}
 
 
 def test_figures_of_the_headline() -> None:

@@ -75,7 +75,7 @@ def bar(label: str, label_width: int, part: float, whole: float, value: str, wid
     """Returns one row with a bar: `params   ━━━━───  1.6 MB`."""
     name, value = Content.styled(label, "$text-muted").truncate(label_width, ellipsis=True, pad=True), value.rjust(8)
     room = max(0, width - label_width - 1 - len(value))
-    filled = min(room, max(1, round(room * part / whole))) if whole and room else 0
+    filled = min(room, max(part > 0, round(room * part / whole))) if whole else 0
     return Content.assemble(name, " ", ("━" * filled, "$primary"), ("─" * (room - filled), "$surface-lighten-2"), value)
 
 
