@@ -7,6 +7,7 @@ from ...engine.hlo.traffic import Flow, flows
 from ...engine.wire.events import MemoryMeasured, Switched
 from ..state.run_state import RunState
 from ..state.step_words import pipeline_words
+from ..state.tables import share
 from .lines import StateLines, axes_content, bar, cut, set_titles, wrapped
 
 
@@ -80,7 +81,7 @@ class ThisStep(Panel):
         if not state.seconds_per_step:
             return []
         rows = [
-            ("input wait", "" if waited is None else f"{waited:.1%}"),
+            ("input wait", "" if waited is None else share(waited)),
             ("model", "" if flops is None else f"{formatting.rate(flops)}FLOP/s"),
         ]
         if state.layout and state.layout.pipeline:
