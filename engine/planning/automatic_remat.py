@@ -26,8 +26,10 @@ def usable(capacities: Iterable[int | None], margin: float) -> int | None:
 def fitting_remats(task: Task, devices: Sequence[jax.Device], capacity: int | None, preset: Preset) -> Iterator[str]:
     """Yields the remat policies but `full` whose traced step fits `capacity` bytes, those that recompute least first.
     None does if the capacity is unknown, or the step cannot be traced. A trace takes about a second."""
-    for remat in reversed(POLICIES) if capacity is not None else ():
+    if capacity is None:
+        return
+    for remat in reversed(POLICIES):
         tried = Task(task.config.with_remat(remat), task.platform)
         with suppress(UserError):
-            if traced_cost(tried, preset, len(devices), None, devices).peak_bytes <= (capacity or 0):
+            if traced_cost(tried, preset, len(devices), None, devices).peak_bytes <= capacity:
                 yield remat

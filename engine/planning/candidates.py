@@ -52,10 +52,11 @@ def named(mesh: Sizes, suffix: str = "") -> Preset:
 
 def with_microbatches(preset: Preset, devices: int, batch_size: int) -> Iterator[Preset]:
     pipeline = preset.pipeline(devices, batch_size)
-    counts = [pipeline.stages * 2**power for power in range(6)] if pipeline else []
-    for count in counts:
+    if pipeline is None:
+        return
+    for count in (pipeline.stages * 2**power for power in range(6)):
         other = mesh_preset(f"{preset.name}-microbatches.{count}")
-        if pipeline and other and count != pipeline.microbatches and not other.microbatch_problem(devices, batch_size):
+        if other and count != pipeline.microbatches and not other.microbatch_problem(devices, batch_size):
             yield other
 
 
