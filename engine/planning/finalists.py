@@ -15,7 +15,7 @@ from ..spec.model_config import KEPT, ModelConfig
 from ..spec.preset import Preset
 from ..spec.search import Goal
 from .goal import configured, gain, pick
-from .ranking import Choice, Row
+from .ranking import Row, Settings
 
 SLACK: dict[Goal, float] = {"tokens-per-second": 2.0, "fits-largest-batch": 1.0, "least-traffic": 1.25}
 """A candidate is worth a compilation if it would be the best with an estimate that is so many times too low: step times
@@ -26,7 +26,6 @@ MAX_OVERSIZE = 2.0
 MOST_BATCHES = 6
 MOST_PROGRAMS = 1 + MOST_BATCHES + 1 + len(KEPT)
 """Programs to compile for a preset at most: as asked, other batches, more micro-batches, remat policies."""
-Settings = dict[str, Choice]
 Alike = Callable[[Row], object]
 LIKENESS: tuple[Alike, ...] = (
     lambda row: (frozenset(row.mesh.items()), row.settings.get("remat")),

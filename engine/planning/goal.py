@@ -1,14 +1,14 @@
 """Which preset is better, also for the goal of a search. Does not import jax."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..spec.config import RunConfig
 from ..spec.search import Goal
-from .ranking import Choice, Row, title_of
+from .ranking import Row, Settings, title_of
 
 
 class CurvePoint(Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class CurvePoint(Struct, frozen=True, kw_only=True):
     """Value of the goal."""
     preset: str
     """Name of its preset."""
-    settings: dict[str, Choice]
+    settings: Settings
     """Settings that the search chose, as `--set` takes them."""
 
     @property
@@ -28,7 +28,7 @@ class CurvePoint(Struct, frozen=True, kw_only=True):
         return title_of(self.preset, self.settings)
 
 
-def configured(config: RunConfig, settings: Mapping[str, Choice]) -> RunConfig:
+def configured(config: RunConfig, settings: Settings) -> RunConfig:
     model = {key: value for key, value in settings.items() if key == "remat"}
     training = {key: value for key, value in settings.items() if key != "remat"}
     return replace(config, model=replace(config.model, **model), training=replace(config.training, **training))
@@ -37,12 +37,12 @@ def configured(config: RunConfig, settings: Mapping[str, Choice]) -> RunConfig:
 def figure(row: Row, goal: Goal) -> float | None:
     """Returns the value of the goal; None if it is unknown. Tokens per second of a compiled program follow the
     compiler's schedule, if there is one."""
-    cost = row.timed
     if goal == "fits-largest-batch":
         return row.tokens or None
     if goal == "least-traffic":
-        known = row.compiled or row.estimate
-        return known.bytes_sent / row.tokens if known and known.bytes_sent is not None and row.tokens else None
+        sent = row.cost and row.cost.bytes_sent
+        return None if sent is None or not row.tokens else sent / row.tokens
+    cost = row.timed
     if cost is None or cost.tokens_per_second is None:
         return None
     if cost.scheduled_seconds and cost.step_seconds:

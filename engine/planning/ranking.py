@@ -1,6 +1,5 @@
 """Compares presets by memory, traffic and step time: estimated, compiled and measured."""
 
-from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -18,6 +17,7 @@ LEAST_TRUSTED = 500_000_000
 
 Choice = bool | int | str
 """A setting that a search chose, such as `remat` or `batch_size`."""
+Settings = dict[str, Choice]
 
 
 class Measured(Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class Row(Struct, frozen=True, kw_only=True):
     """Size by mesh axis, in order; empty if the mesh does not fill the devices."""
     verdict: Verdict = "not known"
     """Whether it fits, by `compiled`, else by `estimate`; `not known` if there is neither."""
-    settings: dict[str, Choice] = {}
+    settings: Settings = {}
     """Settings of `--set` that a search chose."""
     tokens: int = 0
     """Tokens per step; 0 if it cannot be laid out."""
@@ -121,10 +121,10 @@ class Board(Struct, frozen=True, kw_only=True):
     """Candidates that a search estimated."""
 
 
-def title_of(preset: str, settings: Mapping[str, Choice]) -> str:
+def title_of(preset: str, settings: Settings) -> str:
     return " ".join([preset, *settings_of(settings)])
 
 
-def settings_of(chosen: Mapping[str, Choice]) -> list[str]:
+def settings_of(chosen: Settings) -> list[str]:
     """Returns settings as `--set` takes them: `remat=true`."""
     return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in chosen.items()]

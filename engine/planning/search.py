@@ -20,7 +20,7 @@ from ..spec.topology import Topology
 from .candidates import PARTS, accumulations, batches, layout_key, meshes, named, orders, suffixes, with_microbatches
 from .estimate import layout_row, with_cost
 from .goal import configured, gain, rank, ranked
-from .ranking import Choice, Row, settings_of
+from .ranking import Choice, Row, Settings, settings_of
 from .step_trace import SizedStep, arguments, traced_step
 
 MAX_ROWS = 40
@@ -34,8 +34,6 @@ LONGEST = 4
 KEPT_STEPS = 16
 ESTIMATING = 1 / 3
 """Share of the minutes after which estimates end, however many are made."""
-
-Settings = dict[str, Choice]
 
 
 class Search:
@@ -136,14 +134,14 @@ class Search:
         fixed: Settings = {} if remat is None else {"remat": remat}
         ladder = [{**settings, **fixed} for settings in self._ladder(preset)]
         end = bisect_left(ladder, True, key=lambda settings: self._row(preset, settings).verdict == "too large")
-        tried = (
-            {end - 1, end - 2, end - 1 - PARTS} if self._request.goal == "fits-largest-batch" else {end - 1, end - 2}
-        )
+        tried = {end - 1, end - 2}
+        if self._request.goal == "fits-largest-batch":
+            tried.add(end - 1 - PARTS)
         if self._request.goal == "tokens-per-second" and end:
             enough = ENOUGH * self._gain(preset, ladder[end - 1])
             tried.add(bisect_left(ladder[:end], enough, key=lambda settings: self._gain(preset, settings)))
-        rows = [self._row(preset, ladder[index]) for index in sorted(tried) if 0 <= index < end] if end else []
-        rows = rows or [self._row(preset, settings) for settings in ladder[:1]]
+        fitting = [ladder[index] for index in sorted(tried) if 0 <= index < end]
+        rows = [self._row(preset, settings) for settings in fitting or ladder[:1]]
         return [row for row in rows if row.estimate]
 
     def _gain(self, preset: Preset, settings: Settings) -> float:

@@ -13,7 +13,7 @@ from ...engine.base.user_error import refuse
 from ...engine.hlo.step_cost import Basis, Bound
 from ...engine.planning.finalists import batch_limits, expected_figure
 from ...engine.planning.goal import CurvePoint, ranked
-from ...engine.planning.ranking import Board, Choice, Row
+from ...engine.planning.ranking import Board, Row, Settings
 from ...engine.spec.search import Goal
 from ...engine.spec.topology import Topology, load_topology
 from ..client.planner import Planner
@@ -55,7 +55,7 @@ class ChosenPreset(Struct, frozen=True, kw_only=True):
 
     preset: str
     """Name of the preset."""
-    settings: dict[str, Choice]
+    settings: Settings
     """Settings that the search chose, as `--set` takes them."""
     figure: float
     """Value of the goal."""
