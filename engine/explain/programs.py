@@ -20,14 +20,12 @@ from ..base.user_error import UserError
 from ..models.user_code import errors_as_invalid, find_function, load_module, parameters_of, type_name
 from ..parallel.mesh import build_mesh
 from ..spec.config import SIMULATED_DEVICES
-from .attributes import has_memory_kinds
+from .attributes import captured, has_memory_kinds, walked
 from .explain import explain
 from .explanation import Explanation, KeptStepRequest, ProgramRequest
 from .names import kept_names
 
 MAX_KEPT_BYTES = 1_000_000_000
-LARGEST_CONSTANT = 16
-"""Elements; the values of larger constants are left out, which no layout depends on."""
 OPTION = "explain"
 KERNELS = [DisabledSafetyCheck.custom_call("tpu_custom_call")]
 """What Pallas makes for TPUs, which jax promises to keep for no later version."""
@@ -46,10 +44,20 @@ class KeptStep(Struct, frozen=True, kw_only=True):
 
 
 def kept_step(lowered: Lowered, names: Sequence[str]) -> KeptStep:
+    """Returns a step without the values of the arrays that its function captured, on which no layout depends: each has
+    a number in their place."""
     module = lowered.compiler_ir("stablehlo")
     assert module is not None
-    text = module.operation.get_asm(enable_debug_info=True, large_elements_limit=LARGEST_CONSTANT)
-    return KeptStep(names=list(names), module=text)
+    numbered: dict[Any, ir.Attribute] = {}
+    with module.context:
+        copy = module.operation.clone()
+        for op in walked(copy, "stablehlo.constant"):
+            if (value := captured(op)) is not None:
+                if value not in numbered:
+                    number = f"dense_resource<captured_{len(numbered)}>"
+                    numbered[value] = ir.Attribute.parse(f"{number} : {op.results[0].type}")
+                op.attributes["value"] = numbered[value]
+        return KeptStep(names=list(names), module=copy.get_asm(enable_debug_info=True))
 
 
 def explain_kept(file: KeptStepRequest) -> Explanation:

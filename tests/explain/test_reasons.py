@@ -201,6 +201,23 @@ def explain_step(folder: Path, lowered: jax.stages.Lowered) -> Explanation:
     return explain_kept(KeptStepRequest(path=str(kept)))
 
 
+@pytest.mark.usefixtures("mesh")
+def test_a_kept_step_has_all_but_the_values_of_captured_arrays(tmp_path: Path) -> None:
+    table, ones = np.arange(128.0, dtype=np.float32).reshape(8, 16), (1,) * 7
+    before = [(0, 0), (1, 0), *[(0, 0)] * 7]
+    """Padding of nine dims: a constant of 18 numbers, on which the traffic depends."""
+
+    def program(x: jax.Array) -> jax.Array:
+        window = jax.lax.reduce_window(x.reshape(8, 16, *ones), 0.0, jax.lax.add, (1, 2, *ones), (1,) * 9, before)
+        return window.reshape(8, 16) * table + jnp.sin(x * table) * (table + 1) * (table * 1j).imag
+
+    lowered = jax.jit(program).lower(*arguments(((8, 16), P("data", "model"))))
+    found, kept = explain(lowered.compiler_ir("stablehlo"), "x"), explain_step(tmp_path, lowered)
+    assert (kept.values, kept.collectives) == (found.values, found.collectives)
+    assert found.collectives and sum(value.role == "captured" for value in found.values) > 1
+    assert "0x" not in kept_step(lowered, []).module, "no value is kept"
+
+
 def elsewhere(pair: Any) -> Any:
     """The module of a pair for a platform that has the host's memory apart."""
     lowered = lowered_for(traced_of(pair), "tpu")
