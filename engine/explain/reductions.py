@@ -122,8 +122,7 @@ class Reductions:
         traffic, which stays so for other indices."""
         program = self._program
         taker, position = program.taker(op)
-        is_known = self._topology is not None and taker is not None and taker.name in LOOKUPS
-        if not is_known or not set(found.axes) <= self._axes(program.source(taker.operands[1])):
+        if taker is None or taker.name not in LOOKUPS or not self._splits_indices(taker, found.axes):
             yield found
         elif taker.name == LOOKUP or not self._adds_up(taker, set(found.axes)):
             value, moved = op.operands[0], op.results[0]
@@ -131,6 +130,9 @@ class Reductions:
                 yield self._gathered(moved, each)
         elif position == UPDATES:
             yield from self._added_up(taker, found.axes)
+
+    def _splits_indices(self, op: Any, axes: list[Axis]) -> bool:
+        return self._topology is not None and set(axes) <= self._axes(self._program.source(op.operands[1]))
 
     def _adds_up(self, op: Any, axes: set[Axis]) -> bool:
         """Whether each device adds its own updates to a table."""

@@ -33,7 +33,7 @@ from .options import add_json_option, add_step_options
 from .profile_report import peak_tables
 from .run import has_terminal, run_app, user_keymap
 from .run_config import new_config
-from .values import mesh, model
+from .values import mesh
 
 ESTIMATE = "an estimate by Shardy's passes, not compiled: the compiler may choose other collectives"
 
@@ -53,7 +53,6 @@ def explain_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "program",
-        type=model,
         metavar="FILE.py:FUNCTION",
         help="a function without arguments that returns what jax.jit(f).lower(…) or .trace(…) gives, or a pair of "
         "jax.jit(f) and a tuple of its abstract arguments",

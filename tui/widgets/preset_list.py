@@ -129,7 +129,7 @@ dropped first.
         if before is None:
             presets = (id for id in rows if not id.startswith(HEADING))
             before = self.followed = self.state.preset or next(presets, None)
-        if before in rows:
+        if before and before in rows:
             self.highlighted = self.get_option_index(before)
 
     def follow(self, active: str | None) -> None:
