@@ -8,11 +8,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("jax", "flax", "orbax-checkpoint", "textual", "libtpu")
@@ -55,6 +56,11 @@ def own_directories() -> Iterator[Path]:
         finally:
             os.environ.clear()
             os.environ.update(kept)
+
+
+def loss_of(task: Any) -> Callable[..., Any]:
+    """Returns the loss of a task's model without variables, from parameters, a batch and a key."""
+    return lambda params, batch, key: task.outcome(params, {}, batch, key)[1][0]["loss"]
 
 
 def printed(*arguments: str, **environment: str) -> str:

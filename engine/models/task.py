@@ -13,6 +13,7 @@ from flax import nnx
 from ..base.user_error import refuse
 from ..parallel.constraints import constrain, inspect_sharding, out_sharding, token_groups
 from ..spec.config import RunConfig, UserModel
+from ..wire.descriptions import Counted
 from .array import Array, Batch, Scalars, describe, gradient_name, name_of
 from .blocks import micro_batch
 from .decoder import BuiltIn
@@ -65,6 +66,7 @@ class Task:
         )
         self.dtype = self.model.dtype
         self.user_batches = self.model.batches
+        self.counted: Counted = "tokens" if self.user_batches is None else "examples"
         with nnx.use_eager_sharding(False):
             split = nnx.split(nnx.eval_shape(self.model.module), nnx.Param, nnx.RngState, ...)
         self._graph, self._params, self._rngs, self._variables = split
@@ -95,6 +97,12 @@ class Task:
     def parameters(self) -> int:
         """The trainable elements, without padding rows."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state.params)) - self.model.padding_parameters
+
+    @property
+    def tokens_per_step(self) -> int:
+        """The tokens of a step, or its examples, as `counted` says."""
+        training = self.config.training
+        return training.tokens_per_step if self.counted == "tokens" else training.batch_size
 
     @property
     def flops_per_step(self) -> float:
@@ -164,14 +172,8 @@ class Task:
 
     def first_micro_batch(self, batch: Tree) -> Tree:
         """Returns the first micro-batch of a batch, which is all of it without accumulation."""
-        count = self.config.training.accumulate_steps
-        return jax.tree.map(
-            lambda array, x: _micro_batches(x, count, array.logical_axes[1:])[0], self.batch_arrays, batch
-        )
-
-    def loss(self, params: Tree, batch: Tree, key: jax.Array | None) -> jax.Array:
-        """Returns the loss of a batch, float32 [], for a model without variables. Without a key there is no dropout."""
-        return self.outcome(params, {}, batch, key)[1][0]["loss"]
+        arrays, count = self.batch_arrays, self.config.training.accumulate_steps
+        return jax.tree.map(lambda array, x: _micro_batches(x, count, array.logical_axes[1:])[0], arrays, batch)
 
     def held_out_loss(self, state: TrainState, batch: Tree) -> jax.Array:
         """Returns the loss of a batch, float32 [], without dropout or the experts' balance loss; updates nothing."""
@@ -179,8 +181,7 @@ class Task:
 
     def logits(self, params: Tree, tokens: jax.Array) -> jax.Array:
         """Returns float32 logits [B, T, V] of the built-in model for tokens [B, T], without dropout."""
-        module: Any = self._module(params, None, {})
-        return module(tokens)
+        return self._module(params, None, {})(tokens)  # type: ignore[operator]
 
     def outcome(
         self, params: Tree, variables: Tree, batch: Tree, key: jax.Array | None

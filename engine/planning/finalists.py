@@ -118,7 +118,8 @@ def next_row(rows: Sequence[Row], config: RunConfig, preset: Preset, devices: in
     settings = next((each for each in _changes(rows, config, preset, devices) if each not in tried), None)
     if settings is None:
         return None
-    tokens = configured(config, settings).training.tokens_per_step
+    training = config.training
+    tokens = first.tokens * configured(config, settings).training.batch_size // training.batch_size
     return replace(first, settings=settings, tokens=tokens, estimate=None, compiled=None, problems=[])
 
 
@@ -155,7 +156,7 @@ def _changes(rows: Sequence[Row], config: RunConfig, preset: Preset, devices: in
     training, model = config.training, config.model
     if not any(_is_batch(row) and not row.compiled and not row.problems for row in rows):
         least = preset.least_batch(devices, training.accumulate_steps)
-        if size := next_batch(_peaks(rows, training.seq_len), _capacity(rows), least):
+        if size := next_batch(_peaks(rows, rows[0].tokens // training.batch_size), _capacity(rows), least):
             yield {"batch_size": size}
     steps = 2 * training.accumulate_steps
     more: Settings = {"accumulate_steps": steps}
@@ -176,10 +177,10 @@ def _is_batch(row: Row) -> bool:
     return row.settings.keys() == {"batch_size"}
 
 
-def _peaks(rows: Sequence[Row], seq_len: int) -> dict[int, int]:
-    """Bytes at the peak by batch size, of what is compiled with nothing else changed."""
+def _peaks(rows: Sequence[Row], each: int) -> dict[int, int]:
+    """Bytes at the peak by batch size, of what is compiled with nothing else changed. `each`: tokens of a sequence."""
     alike = [row for row in rows if row.settings.keys() <= {"batch_size"}]
-    return {row.tokens // seq_len: row.compiled.peak_bytes for row in alike if row.compiled}
+    return {row.tokens // each: row.compiled.peak_bytes for row in alike if row.compiled}
 
 
 def _capacity(rows: Sequence[Row]) -> int:

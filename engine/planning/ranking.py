@@ -9,6 +9,7 @@ from ..hlo.finding import Finding
 from ..hlo.step_cost import StepCost
 from ..spec.preset import Indivisible, PipelineInfo
 from ..spec.topology import Wiring
+from ..wire.descriptions import Counted
 
 Verdict = Literal["fits", "too large", "not known", "infeasible"]
 """Whether a preset fits the devices; `not known` if there is no cost yet, `infeasible` if it cannot be laid out."""
@@ -36,7 +37,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     upper_quartile_seconds: float
     """See `lower_quartile_seconds`."""
     tokens_per_second: float
-    """Tokens per step ÷ `step_seconds`; examples instead of tokens if your own function makes the batches."""
+    """Tokens per step ÷ `step_seconds`."""
     bytes_in_use: int | None
     """Bytes in use on the fullest device; null if not measured."""
 
@@ -53,7 +54,9 @@ class Row(Struct, frozen=True, kw_only=True):
     settings: Settings = {}
     """Settings of `--set` that a search chose."""
     tokens: int = 0
-    """Tokens per step; 0 if it cannot be laid out."""
+    """Tokens per step, or examples, see `counted`; 0 if it cannot be laid out."""
+    counted: Counted = "tokens"
+    """The unit of `tokens` and of rates: `examples` if your own function makes the batches."""
     wiring: list[Wiring] = []
     """The links that each mesh axis uses."""
     pipeline: PipelineInfo | None = None

@@ -167,7 +167,7 @@ class Search:
         larger batches."""
         free = self._is_free
         if self._is_users:
-            size = rows[0].tokens // self._task.config.training.seq_len
+            size = configured(self._task.config, rows[0].settings).training.batch_size
             sizes = [size * 2**power for power in (1, 2, 3)] if free("batch_size") else []
             found = [self._row(preset, {"batch_size": size}) for size in sizes]
             return [row for row in found if row.estimate]

@@ -84,7 +84,7 @@ class StepTrace:
                 sent=sent_by(program, topology, mesh, self._moving),
                 result_bytes=result_bytes(program),
                 model_flops=task.flops_per_step,
-                tokens=task.config.training.tokens_per_step,
+                tokens=task.tokens_per_step,
                 names=[array.names[0] for array in task.arrays],
             )
 

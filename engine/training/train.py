@@ -152,7 +152,6 @@ def _ready(
     notes: list[str],
     hosts: list[HostInfo],
 ) -> EngineReady:
-    is_text = task.user_batches is None
     return EngineReady(
         versions=versions(),
         devices=[describe_device(device) for device in devices],
@@ -162,8 +161,8 @@ def _ready(
         dtype=task.dtype,
         parameters=task.parameters,
         padding_parameters=task.model.padding_parameters,
-        tokens_per_step=config.training.tokens_per_step if is_text else config.training.batch_size,
-        counted="tokens" if is_text else "examples",
+        tokens_per_step=task.tokens_per_step,
+        counted=task.counted,
         flops_per_step=task.flops_per_step,
         corpus=inputs.corpus,
         held_out=inputs.held_out_corpus,

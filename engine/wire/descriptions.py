@@ -34,6 +34,8 @@ class MeshInfo(Struct, frozen=True):
     """Device ids in row-major order of `axes`."""
 
 
+Counted = Literal["tokens", "examples"]
+"""What a batch has: `examples` if a user's function makes it."""
 ArrayKind = Literal["parameter", "moment", "variable", "scalar", "batch", "gradient", "activation"]
 
 

@@ -8,7 +8,7 @@ from ..base import formatting
 from ..spec.attempt import Attempt
 from ..spec.config import RunConfig, WatchedRun
 from ..spec.training_words import training_words
-from .descriptions import CorpusInfo, DeviceInfo, PresetInfo
+from .descriptions import CorpusInfo, Counted, DeviceInfo, PresetInfo
 from .event import VERSION, Event, Level
 from .hosts import HostInfo, HostStatus
 
@@ -76,10 +76,18 @@ class EngineReady(Event, frozen=True):
     """Why preset files cannot be read, one line each."""
     hosts: list[HostInfo] = []
     """The processes if there are several; else empty."""
-    counted: Literal["tokens", "examples"] = "tokens"
+    counted: Counted = "tokens"
     """The unit of `tokens_per_step`: `examples` if a user's function makes the batches."""
     held_out: CorpusInfo | None = None
     """The held-out data; null if there are none."""
+
+    @property
+    def peak_flops(self) -> float | None:
+        """The peak FLOP/s of all devices in bfloat16; None if unknown."""
+        from ..spec.topology import chip_of  # the first frame does not wait for it
+
+        chip = chip_of(self.devices[0].kind) if self.devices else None
+        return chip.flops * len(self.devices) if chip else None
 
     @property
     def line(self) -> str:

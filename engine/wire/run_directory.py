@@ -60,11 +60,9 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.name
         self.events, self.log, self.lock = path / "events.jsonl", path / "engine.log", path / "lock"
-        self.supervisor_lock = path / "supervisor"
-        """The run's supervisor holds it."""
+        self.supervisor_lock, self.presets, self.profile = path / "supervisor", path / "presets", path / "profile"
         self.shown_on = path / "shown-on.txt"
         """Has the name of the host of process 0; there is none on that host."""
-        self.presets, self.profile = path / "presets", path / "profile"
         self.run_file = path / "run.toml"
         """The options that start a run like it; absent if neither `run` nor `train` started it."""
         self.step = path / "step.json"
@@ -268,12 +266,11 @@ def find(name: str | None) -> RunDirectory:
 
 def all_runs() -> list[RunDirectory]:
     """Returns all runs, oldest first. Ignores directories whose name is not valid for a run."""
-    found: list[tuple[float, Path]] = []
+    found: dict[Path, float] = {}
     for file in state_home().glob("*/run.json"):
-        if RUN_NAME.fullmatch(file.parent.name):
-            with contextlib.suppress(OSError):  # it is removed meanwhile
-                found.append((file.stat().st_mtime, file.parent))
-    return [RunDirectory(path) for _, path in sorted(found)]
+        with contextlib.suppress(OSError):  # it is removed meanwhile
+            found[file.parent] = file.stat().st_mtime
+    return [RunDirectory(path) for path in sorted(found, key=lambda each: found[each]) if RUN_NAME.fullmatch(path.name)]
 
 
 def checked_name(name: str) -> str:

@@ -20,6 +20,7 @@ from shardtui.engine.spec.model_config import KEPT, ModelConfig, Rope
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 
 from ..conftest import built_in_task, tiny_config, tiny_model
+from ..suite import loss_of
 from .families import FAMILIES, GEMMA3, like, logits_of
 
 PUBLISHED = {
@@ -107,7 +108,7 @@ def test_padding_does_not_affect_the_loss_nor_depth_the_size_and_flops_and_dtype
     low = Task(tiny_config(model=tiny_model(dtype="bfloat16")), "cpu")
     state = jax.jit(low.initial_state)()
     assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}
-    jaxpr = str(jax.make_jaxpr(low.loss)(state.params, Batch(tokens(2, 16), tokens(2, 16)), None))
+    jaxpr = str(jax.make_jaxpr(loss_of(low))(state.params, Batch(tokens(2, 16), tokens(2, 16)), None))
     assert "bf16[2,16,64]" in jaxpr
     sizes = []
     for layers in (6, 12):
@@ -127,9 +128,9 @@ def test_remat_changes_no_gradient_and_dropout_follows_the_key() -> None:
     tasks = (task_of(False), task_of(True), task_of(False, dropout=0.1))
     params = jax.jit(tasks[0].initial_state)().params
     batch = Batch(tokens(2, 16), tokens(2, 16))
-    plain, again = (jax.jit(jax.grad(task.loss))(params, batch, jax.random.key(3)) for task in tasks[:2])
+    plain, again = (jax.jit(jax.grad(loss_of(task)))(params, batch, jax.random.key(3)) for task in tasks[:2])
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), plain, again)
-    loss = jax.jit(tasks[2].loss)
+    loss = jax.jit(loss_of(tasks[2]))
     keys = (None, None, jax.random.key(0), jax.random.key(0), jax.random.key(1))
     values = [float(loss(params, batch, key)) for key in keys]
     assert values[0] == values[1]
@@ -139,7 +140,7 @@ def test_remat_changes_no_gradient_and_dropout_follows_the_key() -> None:
 
 def computed(remat: bool | str) -> float:
     task, batch = task_of(remat), Batch(tokens(8, 16), tokens(8, 16))
-    return flops(jax.make_jaxpr(jax.grad(task.loss))(task.abstract_state.params, batch, jax.random.key(0)))
+    return flops(jax.make_jaxpr(jax.grad(loss_of(task)))(task.abstract_state.params, batch, jax.random.key(0)))
 
 
 @pytest.mark.core

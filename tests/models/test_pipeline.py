@@ -24,6 +24,7 @@ from shardtui.engine.spec.preset_reader import load_preset, parse_preset, read_p
 from shardtui.tui.state.step_words import pipeline_words
 
 from ..conftest import BATCHES, WIDE, step, tiny_config
+from ..suite import loss_of
 
 INTERLEAVED = Path(__file__).parents[2] / "docs" / "examples" / "pp2-interleaved.toml"
 PIPELINED = [pytest.param("pp2", marks=pytest.mark.slow), "dp-tp2-pp2"]
@@ -74,7 +75,7 @@ def test_gradients_match_those_without_stages(
     params = jax.jit(plain.initial_state)().params
     tokens = jax.random.randint(jax.random.key(1), (batch, 9), 0, 256)
     inputs, key = Batch(tokens[:, :-1], tokens[:, 1:]), jax.random.key(2)
-    expected = jax.jit(jax.value_and_grad(plain.loss))(params, inputs, key)
+    expected = jax.jit(jax.value_and_grad(loss_of(plain)))(params, inputs, key)
     placement = place(staged, preset, jax.devices())
     stages, repeats = 2 ** len(axes), preset.pipeline_repeats
     bubble = (stages - 1) / (repeats * micro + stages - 1)
@@ -82,7 +83,7 @@ def test_gradients_match_those_without_stages(
     assert placement.pipeline(staged) == pipeline
     params, inputs = jax.device_put((params, inputs), (placement.state_shardings.params, placement.batch_shardings))
     with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, preset.rules, None, pipeline):
-        found = jax.jit(jax.value_and_grad(staged.loss))(params, inputs, key)
+        found = jax.jit(jax.value_and_grad(loss_of(staged)))(params, inputs, key)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other)
 

@@ -43,6 +43,7 @@ from shardtui.engine.wire.stdout import answered
 from shardtui.tui.state.recommendation import recommendation
 
 from ..conftest import SHARDTUI, tiny_config
+from ..suite import loss_of
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -223,7 +224,7 @@ def test_parameters_and_flops_are_those_by_hand_and_by_formula(task: Task) -> No
     assert params["blocks"]["up"]["kernel"].spec == P(None, "fsdp", None)
     # For the built-in model, whose blocks are scanned. The formula counts the same products.
     batch = jax.tree.structure(task.batch_arrays).unflatten(map(jnp.zeros_like, batches_of(task)[0]))
-    counted = 3 * flops(jax.make_jaxpr(lambda params: task.loss(params, batch, None))(task.abstract_state.params))
+    counted = 3 * flops(jax.make_jaxpr(lambda params: loss_of(task)(params, batch, None))(task.abstract_state.params))
     assert counted == pytest.approx(task.flops_per_step)
 
 

@@ -14,6 +14,7 @@ from shardtui.engine.spec.hf_tensors import parts_of
 from shardtui.engine.spec.model_config import ModelConfig
 
 from ..conftest import tiny_config
+from ..suite import loss_of
 from .tiny import BATCH, DECAY, LEARNING_RATE, SEQ, STEPS, batch, filled, in_files, sampled, tensors_of, write_config
 
 ANSWERS = Path(__file__).parent / "answers"
@@ -42,7 +43,7 @@ class Model:
 
     def gradients(self) -> dict[str, float]:
         """Returns those of gradients, by tensor."""
-        gradients = jax.jit(jax.grad(self._task.loss))(self.params, self._batch, None)
+        gradients = jax.jit(jax.grad(loss_of(self._task)))(self.params, self._batch, None)
         named = in_files(gradients, self._tensors, self._parts)
         return self._furthest({f"gradient {name}": sampled(gradient) for name, gradient in named.items()})
 

@@ -19,6 +19,7 @@ from shardtui.engine.models.task import Task
 from shardtui.engine.planning import compilers as plan_cache
 from shardtui.engine.planning.ahead_of_time import needed_bytes
 from shardtui.engine.planning.estimate import estimate_row
+from shardtui.engine.planning.finalists import next_row
 from shardtui.engine.planning.goal import ranked
 from shardtui.engine.planning.networks import by_network
 from shardtui.engine.planning.ranking import Board, Row
@@ -57,6 +58,27 @@ def traced(task: Task, preset: Preset) -> StepCost:
 def by_kind(cost: StepCost) -> dict[tuple[str, ...], int]:
     """Returns the bytes sent, but for sums of single numbers."""
     return {(flow.kind, *flow.axes): flow.bytes_sent for flow in cost.collectives or () if flow.bytes_sent > 1000}
+
+
+DIGITS = f"{Path(__file__).parents[2]}/docs/examples/digits.py:CNN"
+"""A model that makes batches of its own."""
+
+
+def test_examples_of_own_batches_are_not_counted_as_tokens() -> None:
+    model, training = user_model(DIGITS, ("batch_size=64",))
+    task = Task(tiny_config(model=model, training=training, data=None), "tpu")
+    row = estimate_row(task, load_preset("dp"), 8, load_topology("v5e:2x4"))
+    assert row.estimate and row.step_seconds
+    assert (row.tokens, row.counted) == (64, "examples")
+    assert row.estimate.tokens_per_second == pytest.approx(64 / row.step_seconds)
+    assert "examples/s" in [column.name for column in board_rows.columns(counted=board_rows.counted_in([row]))]
+    other = next_row([too_large(row, 100)], task.config, load_preset("dp"), 8)
+    assert other and (other.tokens, other.settings) == (32, {"batch_size": 32})
+
+
+def too_large(row: Row, capacity: int) -> Row:
+    cost = msgspec.structs.replace(row.estimate, peak_bytes=2 * capacity, capacity_bytes=capacity)  # type: ignore[type-var]
+    return msgspec.structs.replace(row, compiled=cost)
 
 
 FEW = ("dp", "fsdp-tp2", "dp-tp2-pp2")

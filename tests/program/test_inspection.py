@@ -26,6 +26,7 @@ from ..oracle.arrays import tokens
 from ..preset_checks import Checks, wrong_of_program
 from ..programs import KINDS
 from ..random_presets import case
+from ..suite import loss_of
 
 SHORT = ("dp", "dp-tp2-pp2", "fsdp-tp2", "fsdp-tp2-explicit")
 EACH = [name if name in SHORT else pytest.param(name, marks=pytest.mark.core) for name in KINDS]
@@ -81,7 +82,7 @@ def norm(tree: object) -> float:
 @pytest.fixture(scope="module")
 def gradient_norm(task: Task) -> float:
     params = jax.jit(task.initial_state)().params
-    return norm(jax.jit(jax.grad(task.loss))(params, tokens(task), None))
+    return norm(jax.jit(jax.grad(loss_of(task)))(params, tokens(task), None))
 
 
 @pytest.mark.parametrize("preset", EACH)

@@ -23,6 +23,7 @@ from shardtui.engine.wire.checkpoints import CheckpointInfo
 from ..conftest import SETTINGS, SHARDTUI, WITH_DROPOUT, tiny_config, tiny_model
 from ..oracle.arrays import tokens
 from ..schemas import checked_lines
+from ..suite import loss_of
 
 TEXT = bytes(range(1, 251)) * 20
 SHARE = EvaluationConfig(share=0.1, every_steps=2, batches=2)
@@ -46,7 +47,7 @@ def test_the_held_out_loss_is_that_of_a_plain_forward_pass_under_every_kind_of_p
     task = Task(tiny_config(model=tiny_model(dropout=0.5), evaluation=SHARE), "cpu")
     batch = tokens(task)
     state, on_device = jax.jit(task.initial_state)(), jax.device_put(batch)
-    loss = jax.jit(task.loss)
+    loss = jax.jit(loss_of(task))
     expected = float(loss(state.params, on_device, None))
     assert float(loss(state.params, on_device, jax.random.key(1))) != pytest.approx(expected, rel=1e-3), "dropout"
     assert held_out_loss(task, preset, batch) == pytest.approx(expected, rel=1e-5)

@@ -259,7 +259,7 @@ def test_details_begin_with_what_was_measured() -> None:
     quartiles = {"lower_quartile_seconds": 0.2, "upper_quartile_seconds": 0.22}
     ends = {"fastest_seconds": 0.19, "slowest_seconds": 1.5}
     measured = Measured(steps=9, step_seconds=0.21, tokens_per_second=12_345.6, bytes_in_use=None, **quartiles, **ends)
-    (line,) = detail_lines(Row(preset="dp", mesh={"data": 2}, measured=measured), 120, "examples")
+    (line,) = detail_lines(Row(preset="dp", mesh={"data": 2}, counted="examples", measured=measured), 120)
     said = "210 ms, middle 50 % of 9 steps 200…220 ms, all 190 ms…1.5 s; 12,346 examples/s"
     assert line.plain.split(maxsplit=1) == ["measured", said]
 

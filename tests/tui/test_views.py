@@ -203,7 +203,7 @@ async def test_mesh_shows_what_is_held_after_a_switch_on_the_same_mesh_and_its_c
         few = formatting.size(bytes_per_device(first.arrays[0], first.mesh))
         await until(lambda: any(few in line.plain for line in pane.lines), "the bytes under the other preset")
         await pilot.resize_terminal(140, 40 + 18 - pane.size.height)  # a box is two lines high, with a rule
-        assert (pane.size.height, len(pane.lines)) == (18, 18)
+        await until(lambda: (pane.size.height, len(pane.lines)) == (18, 18), "the smaller pane")
         await press(pilot, "down")
         assert any("›CPU 1‹" in line.plain for line in pane.lines)
 

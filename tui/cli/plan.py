@@ -182,12 +182,12 @@ def _title(board: Board, config: RunConfig, is_searched: bool) -> str:
 
 NARROW_TABLES = (
     ("preset", "verdict", "peak", "step time", "bound"),
-    ("preset", "tokens/s", "MFU", "sent/step", "from", "est. error"),
+    ("preset", "tokens/s", "examples/s", "MFU", "sent/step", "from", "est. error"),
 )
 
 
 def board_tables(rows: Sequence[Row], title: str, console: Console) -> list[Table]:
-    columns = board_rows.columns()
+    columns = board_rows.columns(counted=board_rows.counted_in(rows))
     single = table_of(columns, rows, title=title)
     if console.measure(single, options=console.options.update(width=UNLIMITED)).maximum <= console.width:
         return [single]

@@ -219,6 +219,7 @@ def check_prices(prices: Prices, topologies: Sequence[Topology]) -> None:
 
 def topologies_table(rows: Sequence[PlannedPreset], prices: Prices) -> Table:
     """Returns a table of the first row of each topology, those that fit and train most tokens for a price first."""
+    counted = board_rows.counted_in(rows)
     columns: list[Column[PlannedPreset]] = [
         Column("topology", lambda row: _topology(row).title),
         figure("chips", lambda row: _topology(row).chips, "{:,}".format),
@@ -226,9 +227,9 @@ def topologies_table(rows: Sequence[PlannedPreset], prices: Prices) -> Table:
         Column("verdict", board_rows.verdict),
         Column("peak", board_rows.peak_of_capacity, is_figure=True),
         figure("step time", board_rows.step_seconds, formatting.seconds),
-        figure("tokens/s", board_rows.tokens_per_second, formatting.count),
-        figure("tokens/chip-hour", lambda row: row.tokens_per_chip_hour, formatting.count),
-        *([figure("tokens/$", lambda row: row.tokens_per_dollar, formatting.count)] if prices else []),
+        figure(f"{counted}/s", board_rows.tokens_per_second, formatting.count),
+        figure(f"{counted}/chip-hour", lambda row: row.tokens_per_chip_hour, formatting.count),
+        *([figure(f"{counted}/$", lambda row: row.tokens_per_dollar, formatting.count)] if prices else []),
     ]
     best = {(row.topology, row.slices): row for row in reversed(rows)}.values()
     ordered = sorted(

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ...engine.wire.events import AnyEvent, EngineReady, Evaluated, MemoryMeasured, PartsMeasured, StepsDone
 from ..state.rewinds import Rewinds, limits_of
-from ..state.run_state import peak_flops_of
 
 
 class Point(NamedTuple):
@@ -56,7 +55,7 @@ class Points:
     def _points(self, event: AnyEvent) -> Iterator[Point]:
         match event:
             case EngineReady():
-                self._ready, self._peak = event, peak_flops_of(event)
+                self._ready, self._peak = event, event.peak_flops
             case StepsDone():
                 yield from self._of_steps(event)
             case Evaluated():

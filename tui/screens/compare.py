@@ -73,7 +73,7 @@ nothing is measured in it.
         self.query_one(Progress).show([progress_line(state)])
         is_wide = self.size.width >= board_rows.WIDE_FROM
         shown = columns(state.counted, is_wide, self.mark, self.status, self.seconds)
-        self.board.show_rows(shown, rows, state.counted)
+        self.board.show_rows(shown, rows)
         is_measured = any(row.measured for row in rows)
         self.board.hints.show_texts([(f"→ {verdict(rows, devices(state.ready))}", "$success")] if is_measured else [])
 

@@ -21,7 +21,7 @@ from ...engine.spec.topology import load_topology
 from ..bindings import identified
 from ..client.engine_process import NICENESS
 from ..client.planner import Planner
-from ..state.board_rows import WIDE_FROM, columns
+from ..state.board_rows import WIDE_FROM, columns, counted_in
 from ..state.recommendation import recommendation
 from ..state.run_state import RunState
 from ..terminal.clean import clean
@@ -183,7 +183,8 @@ again.
         board, compiling = clean(planner.board), [each.preset for each in planner.running]
         title = f"{board.model} on {load_topology(board.topology).title}"
         set_titles(self.board.table.rows, title, f"batch of {planner.config.batch}")
-        self.board.show_rows(columns(self.size.width >= WIDE_FROM, compiling), ranked(board.rows, planner.goal))
+        shown = columns(self.size.width >= WIDE_FROM, compiling, counted_in(board.rows))
+        self.board.show_rows(shown, ranked(board.rows, planner.goal))
 
     def show_progress(self) -> None:
         """Shows what is being compiled, or the status of the plan, and enables the cancel keys accordingly."""

@@ -9,6 +9,7 @@ from ...engine.base import formatting
 from ...engine.hlo.step_cost import StepCost
 from ...engine.planning.ranking import LEAST_TRUSTED, Row
 from ...engine.spec.topology import Wiring
+from ...engine.wire.descriptions import Counted
 from ..terminal.plain_table import Column, figure
 
 WIDE_FROM = 110
@@ -23,8 +24,9 @@ class Errors:
     """Of the bytes sent; None if one of the two is unknown, or nothing is sent."""
 
 
-def columns(is_wide: bool = True, compiling: Sequence[str] = ()) -> list[Column[Row]]:
-    """Returns the columns of a board. `compiling`: titles of the rows that are being compiled."""
+def columns(is_wide: bool = True, compiling: Sequence[str] = (), counted: str = "tokens") -> list[Column[Row]]:
+    """Returns the columns of a board. `compiling`: titles of the rows that are being compiled. `counted`: tokens or
+    examples."""
     said, used = (verdict, peak_of_capacity) if is_wide else (short_verdict, peak)
     return [
         Column("preset", (lambda row: row.title) if is_wide else _short_title, style="bold"),
@@ -32,7 +34,7 @@ def columns(is_wide: bool = True, compiling: Sequence[str] = ()) -> list[Column[
         Column("peak", used, is_figure=True, value=lambda row: row.cost.peak_bytes if row.cost else None),
         Column("sent/step", lambda row: [*most_sent(row), *overlapped(row)], leaves=1),
         figure("step time", step_seconds, formatting.seconds),
-        figure("tokens/s", tokens_per_second, formatting.count, 3),
+        figure(f"{counted}/s", tokens_per_second, formatting.count, 3),
         figure("MFU", lambda row: row.timed.flop_utilisation if row.timed else None, formatting.percent, 5),
         Column("bound", bound, leaves=4),
         Column("from", lambda row: "compiling" if row.title in compiling else source(row), style="dim"),
@@ -205,6 +207,10 @@ def step_seconds(row: Row) -> float | None:
 
 def tokens_per_second(row: Row) -> float | None:
     return row.timed.tokens_per_second if row.timed else None
+
+
+def counted_in(rows: Sequence[Row]) -> Counted:
+    return rows[0].counted if rows else "tokens"
 
 
 def bound(row: Row) -> str:

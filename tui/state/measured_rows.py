@@ -36,6 +36,7 @@ def row_of(info: PresetInfo, state: RunState) -> Row:
     return Row(
         preset=name,
         mesh=info.mesh,
+        counted=state.counted,
         pipeline=info.pipeline,
         problems=problems or info.problems,
         laid_out=info.fits,

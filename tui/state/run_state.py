@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from ...engine.spec.attempt import Attempt
 from ...engine.spec.config import ModelConfig, RunConfig, WatchedRun
 from ...engine.wire.checkpoints import CheckpointInfo
-from ...engine.wire.descriptions import ArrayInfo, MeshInfo, PresetInfo
+from ...engine.wire.descriptions import ArrayInfo, Counted, MeshInfo, PresetInfo
 from ...engine.wire.events import (
     AnyEvent,
     DevicesDiffer,
@@ -250,7 +250,7 @@ class RunState(Struct):
         return _median(self.recent) if self.recent else None
 
     @property
-    def counted(self) -> str:
+    def counted(self) -> Counted:
         return self.ready.counted if self.ready else "tokens"
 
     @property
@@ -269,7 +269,7 @@ class RunState(Struct):
     def flop_utilisation(self) -> float | None:
         """Model FLOP utilisation: the model's FLOP/s by formula ÷ the chips' peak in bfloat16; None if unknown."""
         flops = self.flops_per_second
-        peak = peak_flops_of(self.ready) if self.ready else None
+        peak = self.ready.peak_flops if self.ready else None
         return flops / peak if flops and peak else None
 
     @property
@@ -287,14 +287,6 @@ class RunState(Struct):
 
     def preset_info(self, name: str) -> PresetInfo | None:
         return next((info for info in self.ready.presets if info.name == name), None) if self.ready else None
-
-
-def peak_flops_of(ready: EngineReady) -> float | None:
-    """Returns the peak FLOP/s of all devices in bfloat16; None if unknown."""
-    from ...engine.spec.topology import chip_of  # the first frame does not wait for it
-
-    chip = chip_of(ready.devices[0].kind) if ready.devices else None
-    return chip.flops * len(ready.devices) if chip else None
 
 
 def _median(seconds: Iterable[float]) -> float:

@@ -10,7 +10,8 @@ from ..state.goodput import goodput_words
 from ..state.losses import Losses
 from ..state.run_state import RunState
 from .lines import TITLE_MARGIN, Lines, set_titles
-from .loss_plot import LABEL_WIDTH, MIN_STEPS, Curve, Plot, draw_plot, mean_loss, right_edge
+from .loss_plot import MIN_STEPS, Curve, Plot, draw_plot, mean_loss, right_edge
+from .plot_axis import LABEL_WIDTH
 
 LOSS = "loss"
 NATS = ", nats per token"

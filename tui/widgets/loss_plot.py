@@ -7,19 +7,13 @@ from itertools import chain, groupby
 
 from textual.content import Content
 
-from ...engine.base import formatting
 from ..state.losses import Evaluations, Losses
+from .plot_axis import LABEL_WIDTH, log_scale, scale, scaled
 
-LABEL_WIDTH = 7
-"""Cells of the vertical axis with its labels."""
 MIN_STEPS = 20
 """Least number of steps that the horizontal axis shows."""
 EDGES = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
 """The right edge is one of these times a power of ten, so that columns do not move at every step."""
-TICKS = (1, 2, 5)
-"""Distances between ticks on a linear axis, times a power of ten."""
-LOG_TICKS = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
-"""Ticks on a log axis, times a power of ten."""
 SMOOTHED_FRACTION = 0.04
 """A smoothed loss is the mean over this fraction of the shown steps."""
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
@@ -124,8 +118,8 @@ def draw_plot(plot: Plot, width: int, height: int) -> list[Content]:
     points = [*own, *chain.from_iterable(found for curve, found in others if not curve.is_scaled)]
     if not points:
         return [Content.styled("no finite loss" if plot.steps else "no step done yet", AXIS_STYLE).truncate(width)]
-    low, high, ticks = _log_scale(points) if plot.is_log else _scale(points, max(2, rows // 4))
-    others = [(curve, _scaled(found, low, high) if curve.is_scaled else found) for curve, found in others]
+    low, high, ticks = log_scale(points) if plot.is_log else scale(points, max(2, rows // 4))
+    others = [(curve, scaled(found, low, high) if curve.is_scaled else found) for curve, found in others]
     canvas = Canvas([[" "] * columns for _ in range(rows)])
     for curve, found in reversed(others):
         canvas.add_curve(_curve(found, low, high, columns, rows), curve.style)
@@ -162,50 +156,6 @@ def _points(plot: Plot, losses: Losses | Evaluations, dots: int) -> list[tuple[i
             points.append((column, math.log10(value) if plot.is_log else value))
         begin = end
     return points
-
-
-def _scale(points: Sequence[tuple[int, float]], intervals: int) -> tuple[float, float, list[tuple[float, str]]]:
-    """Returns the bounds, at round numbers, and about `intervals` + 1 ticks with their labels."""
-    low, high = _bounds(points)
-    power = 10 ** math.floor(math.log10((high - low) / intervals))
-    step = next(tick * power for tick in (*TICKS, 10) if (high - low) / (tick * power) <= intervals)
-    first, last = math.floor(low / step), math.ceil(high / step)
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    values = [n * step for n in range(first, last + 1)]
-    texts = [f"{value:.{digits}f}" for value in values]
-    if max(map(len, texts)) >= LABEL_WIDTH:
-        texts = list(map(_short, values))
-    return values[0], values[-1], list(zip(values, texts, strict=True))
-
-
-def _short(value: float) -> str:
-    """Returns a number with as many of three digits as fit into the vertical axis: `2.5e5`, `-2e-4`."""
-    return next(text for digits in (3, 2, 1) if len(text := formatting.number(value, digits)) < LABEL_WIDTH)
-
-
-def _scaled(points: Sequence[tuple[int, float]], low: float, high: float) -> list[tuple[int, float]]:
-    """Returns points whose values are mapped to the range of the chart."""
-    if not points:
-        return []
-    least, greatest = _bounds(points)
-    return [(x, low + (value - least) / (greatest - least) * (high - low)) for x, value in points]
-
-
-def _log_scale(points: Sequence[tuple[int, float]]) -> tuple[float, float, list[tuple[float, str]]]:
-    low, high = _bounds(points)
-    powers = range(math.floor(low) - 1, math.ceil(high) + 1)
-    values = [tick * 10.0**power for power in powers for tick in LOG_TICKS]
-    first = max(value for value in values if math.log10(value) <= low)
-    last = min(value for value in values if math.log10(value) >= high)
-    ticks = [(math.log10(value), _short(value)) for value in values if first <= value <= last]
-    return math.log10(first), math.log10(last), ticks
-
-
-def _bounds(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    values = [value for _, value in points]
-    low, high = min(values), max(values)
-    least = max(abs(high) * 0.01, 1e-6)
-    return (low, high) if high - low >= least else (low - least, high + least)
 
 
 def _curve(points: Sequence[tuple[int, float]], low: float, high: float, columns: int, rows: int) -> list[list[str]]:

@@ -27,8 +27,6 @@ class PresetBoard(Vertical):
         self.table, self.hints, self.details = Table(has_full_text=False), Paragraphs(id="hints"), RowDetails()
         self.rows: dict[str, Row] = {}
         """By title, in the order of the view."""
-        self.counted = "tokens"
-        """What a rate counts: tokens or examples."""
 
     def compose(self) -> ComposeResult:
         yield self.table
@@ -39,8 +37,8 @@ class PresetBoard(Vertical):
         set_titles(self.table.rows, "presets")
         set_titles(self.details, "preset")
 
-    def show_rows(self, columns: Sequence[Column[Row]], rows: Iterable[Row], counted: str = "tokens") -> None:
-        self.rows, self.counted = {row.title: row for row in rows}, counted
+    def show_rows(self, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> None:
+        self.rows = {row.title: row for row in rows}
         self.table.show_columns(columns, self.rows)
         self.show_details()
 
@@ -51,7 +49,7 @@ class PresetBoard(Vertical):
     @on(DataTable.RowHighlighted)
     @on(Table.Refilled)
     def show_details(self) -> None:
-        self.details.show_row(self.selected_row, self.counted)
+        self.details.show_row(self.selected_row)
 
 
 LABEL_WIDTH = 15
@@ -62,23 +60,22 @@ class RowDetails(Lines):
 
     def on_mount(self) -> None:
         self.row: Row | None = None
-        self.counted = ""
 
-    def show_row(self, row: Row | None, counted: str) -> None:
-        self.row, self.counted = row, counted
+    def show_row(self, row: Row | None) -> None:
+        self.row = row
         set_titles(self, row.title if row else "preset", formatting.axes(row.mesh) if row else "")
         self.draw()
 
     def draw(self) -> None:
-        self.show(detail_lines(self.row, self.size.width, self.counted) if self.row else [])
+        self.show(detail_lines(self.row, self.size.width) if self.row else [])
 
 
-def detail_lines(row: Row, width: int, counted: str = "tokens") -> list[Content]:
-    """Returns the details, problems first: a small panel cuts the last lines. `counted`: tokens or examples."""
+def detail_lines(row: Row, width: int) -> list[Content]:
+    """Returns the details, problems first: a small panel cuts the last lines."""
     style = "$warning" if row.cost else "$error"
     problems = (*row.problems, *board_rows.findings(row), *board_rows.caveats(row))
     lines = wrapped(((text, style) for text in problems), width)
-    texts = list(_texts(row, counted))
+    texts = list(_texts(row))
     indent = max([LABEL_WIDTH, *(len(label) + 1 for label, _ in texts)])
     for label, text in texts:
         found = wrapped([(text, "")], width - indent) or [Content()]
@@ -87,14 +84,14 @@ def detail_lines(row: Row, width: int, counted: str = "tokens") -> list[Content]
     return lines
 
 
-def _texts(row: Row, counted: str) -> Iterator[tuple[str, str]]:
+def _texts(row: Row) -> Iterator[tuple[str, str]]:
     if row.measured:
-        yield "measured", _measured(row.measured, counted)
+        yield "measured", _measured(row.measured, row.counted)
     if row.cost is None:
         return
     yield "memory", _memory(row, row.cost)
     if cost := row.timed:
-        yield "step", _times(cost)
+        yield "step", _times(cost, row.counted)
     if words := board_rows.scheduled(row):
         yield "compiled", words
     if row.pipeline:
@@ -128,10 +125,10 @@ def _memory(row: Row, cost: StepCost) -> str:
     return f"{text}; {estimated}, {board_rows.percent(errors.peak)}"
 
 
-def _times(cost: StepCost) -> str:
+def _times(cost: StepCost, counted: str) -> str:
     parts = {"compute": cost.compute_seconds, "memory": cost.memory_seconds, "network": cost.network_seconds}
     known = (f"{name} {formatting.seconds(seconds)}" for name, seconds in parts.items() if seconds is not None)
-    rate = f"{formatting.count(cost.tokens_per_second or 0)} tokens/s"
+    rate = f"{formatting.count(cost.tokens_per_second or 0)} {counted}/s"
     longest = f"{formatting.seconds(cost.step_seconds or 0)}, the maximum of {', '.join(known)}, if fully overlapped"
     return f"{longest}; {rate}, MFU {formatting.percent(cost.flop_utilisation or 0)}"
 
