@@ -77,7 +77,7 @@ def inserted(program: Partitioned, op: Any, found: Exchange) -> Iterator[Exchang
     else:
         if why := _other_way(program, op, taker):
             yield unknown(found.axes, why)
-        if not is_made(maker):
+        if maker is None or not is_uniform(maker):
             yield from gathers(program, value, before, after) if found.kind == "all-gather" else [found]
 
 

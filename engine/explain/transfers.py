@@ -16,6 +16,7 @@ from .graph import CUSTOM_CALL, Axis, Places
 from .partitioned import INSERTED, Partitioned, tag
 from .reductions import GATHER, ORDERS, REDUCE, TRANSPOSE, Reductions
 from .reshards import Exchange, inserted
+from .top_k import chosen_first
 
 WRITTEN = {
     f"stablehlo.{kind}": kind.replace("_", "-")
@@ -141,9 +142,13 @@ class _TransferReader:
             kept=Reductions(self._program, None).kept(op) if op.name == REDUCE and not reductions else (),
         )
         exchange = Exchange(kind, axes, size, "")
-        made = (
-            reductions.of(op, exchange) if reductions and op.name == REDUCE else inserted(self._program, op, exchange)
-        )
+        made = chosen_first(self._program, op) if reductions else None
+        if made is None:
+            made = (
+                reductions.of(op, exchange)
+                if reductions and op.name == REDUCE
+                else inserted(self._program, op, exchange)
+            )
         for each in made:
             for part in reductions.moved(op, each) if reductions else [each]:
                 if part.bytes or part.kind == UNKNOWN:

@@ -10,6 +10,7 @@ from jaxlib.mlir.dialects import stablehlo
 from .exchanges import KERNEL, target
 from .graph import CUSTOM_CALL, PRODUCT
 from .partitioned import Partitioned, shape_of
+from .windows import numbers
 
 CONVOLUTION, NAME = "stablehlo.convolution", "kernel_name"
 
@@ -39,7 +40,8 @@ class Products:
         if op.name == CONVOLUTION:
             dims = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
             features = shape_of(right)[dims.kernel_output_feature_dimension]
-            return 2 * elements(out) * math.prod(shape_of(right)) / features
+            spread = math.prod(numbers(op, "lhs_dilation", [1]))  # zeros between elements do not count
+            return 2 * elements(out) * math.prod(shape_of(right)) / features / spread
         batch = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"]).lhs_batching_dimensions
         parts = program.part(left, program.layout(left))
         once = math.prod(parts[dim] for dim in batch) or 1  # [b, m, k] · [b, k, n], perhaps of no batches

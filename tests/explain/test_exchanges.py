@@ -51,6 +51,7 @@ EXCHANGES: dict[str, tuple[Callable[[jax.Array], jax.Array], dict[Any, int]]] = 
     "wide window": (lambda x: windows(x, 24), {GATHER: 24 * ROW}),
     "convolution": (convolved, {PERMUTE: 3 * ROW}),
     "whole dim": (lambda x: lax.cumsum(x, 1), {}),
+    "barrier": (lambda x: lax.with_sharding_constraint(lax.optimization_barrier(2 * x), P()), {GATHER: 24 * ROW}),
     "argmax": (lambda x: lax.argmax(x, 0, jnp.int32), {GATHER: 4 * 2 * ROW}),
     "row": (lambda x: x[0], {REDUCE: ROW}),
     "groups": (grouped, {GATHER: 24 * ROW}),

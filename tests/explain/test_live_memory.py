@@ -77,6 +77,15 @@ def test_a_product_of_no_batches_takes_no_flops() -> None:
         assert Products(program, {}, 1.0).flops(program) == 0
 
 
+def test_the_zeros_between_elements_take_no_flops() -> None:
+    def spread(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jax.lax.conv_transpose(x, w, (2, 2), "SAME")
+
+    program = live(spread, ((8, 4, 4, 3), P()), ((2, 2, 3, 5), P())).program
+    with program.module.context:
+        assert Products(program, {}, 1.0).flops(program) == 2 * (8 * 8 * 8 * 5) * (2 * 2 * 3) / 4
+
+
 def test_a_program_of_many_operations_in_a_row_has_other_sizes() -> None:
     def chain(x: jax.Array, w: jax.Array) -> jax.Array:
         for _ in range(300):

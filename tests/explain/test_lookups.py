@@ -58,6 +58,10 @@ def messages(nodes: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.
     return jax.ops.segment_sum(nodes[senders], receivers, nodes.shape[0])
 
 
+def largest(logits: jax.Array) -> jax.Array:
+    return jax.lax.top_k(logits, 64)[0]
+
+
 def put(table: jax.Array, rows: jax.Array, updates: jax.Array) -> jax.Array:
     return table.at[rows].set(updates)
 
@@ -87,6 +91,7 @@ OF_ROWS = [
     (add, updates(4096, 512), SPLIT),
     (add, updates(4096, 8192), SPLIT),
     (add, updates(4096, 512, WHOLE), WHOLE),
+    (largest, [((2048, 16384), P(None, "data"), jnp.float32)], WHOLE),
     (messages, [((1024, 1024), SPLIT, jnp.float32), *[((65536,), SPLIT, jnp.int32)] * 2], SPLIT),
 ]
 
