@@ -59,9 +59,10 @@ def prepare(request: PrepareRequest) -> PrepareAnswer:
         skipped_files=[f"{path}: {why}" for path, why in sources.skipped.items()],
         skipped_share=_skipped_share(sources, shards),
     )
-    if request.tokenizer:
-        write_atomically(out / TOKENIZER, read_bytes(expanded(request.tokenizer)))
-    write_atomically(out / FILE_NAME, encode_json(found))
+    with writing(str(out)):
+        if request.tokenizer:
+            write_atomically(out / TOKENIZER, read_bytes(expanded(request.tokenizer)))
+        write_atomically(out / FILE_NAME, encode_json(found))
     for path in (out / PLAN, *(_note(out, number) for number in range(len(parts)))):
         path.unlink(missing_ok=True)
     return PrepareAnswer(directory=str(out), data=found)

@@ -165,7 +165,7 @@ def _traffic_over_compute(subject: Subject) -> Iterator[Finding]:
         return
     flops, moved = subject.flops_per_step / len(subject.mesh.device_ids), Counter[tuple[str, ...]]()
     for info in subject.collectives:
-        moved[tuple(info.axes)] += info.least_bytes
+        moved[tuple(info.axes)] += info.bytes_sent or 0
     for axes, size in moved.items():
         if flops < FLOPS_PER_BYTE * size:
             yield Finding(

@@ -157,7 +157,7 @@ class Schedule:
         total.devices.append(DeviceBreakdown(0, 0, parts))
         total.counts.update(Counter(each.key for each in self._activities))
         more = len(self._unknown) - MAX_UNKNOWN
-        total.skipped = [*[*self._unknown][:MAX_UNKNOWN], *([f"{more} more operations"] if more > 0 else [])]
+        total.skipped = [*self._unknown][:MAX_UNKNOWN] + [f"{more} more operation{'s' * (more > 1)}"] * (more > 0)
         total.shown = [device_spans(0, 0, self._activities, window)]
         builder = BreakdownBuilder(self._program, total, self._now / PICOSECONDS, self._topology.chip)
         found = builder.breakdown(self._program.module.name, 1)

@@ -5,6 +5,9 @@ import math
 from .config import MOST_PROMPTED, EvaluationConfig, RunConfig, Sampling, TrainingConfig
 from .model_config import CUDNN_HEADS, CUDNN_WIDEST, SPLASH_BLOCKS, ModelConfig, Rope
 
+MOST = 2**31 - 1
+"""The largest number of steps, layers and the like: jax counts in int32."""
+
 
 def problems_of(config: RunConfig) -> list[str]:
     """Returns the problems of the numbers in `config`, one line each."""
@@ -82,7 +85,7 @@ def _number_checks(training: TrainingConfig) -> list[tuple[bool, str]]:
     return [
         (training.batch_size >= 1, f"--batch-size {training.batch_size}: must be at least 1"),
         (training.seq_len >= 1, f"--seq-len {training.seq_len}: must be at least 1"),
-        (training.learning_rate > 0, f"learning_rate {training.learning_rate}: must be above 0"),
+        (0 < training.learning_rate < math.inf, f"learning_rate {training.learning_rate}: must be above 0, and finite"),
         (training.grad_clip > 0, f"grad_clip {training.grad_clip}: must be above 0"),
         *_least(training, 0, "warmup_steps", "stable_steps", "decay_steps", "weight_decay", "z_loss"),
         (0 <= training.final_share <= 1, f"final_share {training.final_share}: must be from 0 to 1"),
@@ -93,7 +96,10 @@ def _number_checks(training: TrainingConfig) -> list[tuple[bool, str]]:
 def _least(config: TrainingConfig | ModelConfig, least: int, *names: str) -> list[tuple[bool, str]]:
     values = [(name, getattr(config, name)) for name in names]
     must = "at least 1" if least else "0 or more"
-    return [(value >= least, f"{name} {value}: must be {must}") for name, value in values]
+    return [
+        (least <= value <= MOST, f"{name} {value}: must be {f'at most {MOST:,}' if value > MOST else must}")
+        for name, value in values
+    ]
 
 
 def _schedule_checks(training: TrainingConfig) -> list[tuple[bool, str]]:

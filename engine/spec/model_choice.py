@@ -193,8 +193,9 @@ def _is_argument(value: object) -> bool:
 
 
 def setting_value(text: str) -> Any:
-    """Parses a value as TOML does; what is not valid there is text."""
+    """Parses a value as TOML does; what is not one valid value there is text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        (value,) = tomllib.loads(f"value = {text}").values()
     except (ValueError, RecursionError):
         return text
+    return value

@@ -145,12 +145,11 @@ class Profiler:
             return
         breakdown, problem = self._read(at.program, steps, seconds / max(1, steps))
         paused = time.perf_counter() - tracing.waited - seconds
+        for file in self._traces()[-1:] if is_periodic else self._traces()[:-KEPT]:
+            shutil.rmtree(file.parent, ignore_errors=True)
         if is_periodic:
-            shutil.rmtree(self._newest().parent, ignore_errors=True)
             self._put_off(paused)
         else:
-            for file in self._traces()[:-KEPT]:
-                shutil.rmtree(file.parent, ignore_errors=True)
             profiled = Profiled(step=step, steps=steps, directory=str(self._directory), preset=at.program.name)
             self._publish(structs.replace(profiled, breakdown=breakdown, problem=problem))
         if is_periodic or breakdown:
@@ -186,10 +185,7 @@ class Profiler:
     def _recording(self, program: Program) -> Recording:
         mesh = program.placement.mesh
         text = program.step.as_text() or ""  # traces lack the text of programs from the compilation cache
-        return read_recording(self._newest(), dict(mesh.shape), text, _places(mesh))
-
-    def _newest(self) -> Path:
-        return self._traces()[-1]
+        return read_recording(self._traces()[-1], dict(mesh.shape), text, _places(mesh))
 
     def _traces(self) -> list[Path]:
         files = self._directory.glob("plugins/profile/*/*.xplane.pb")

@@ -49,7 +49,8 @@ class StepsDone(Event, frozen=True, gc=False):
         loss = self.losses[-1]
         norm = self.metrics.get("grad_norm", [None])[-1]
         gradient = "" if norm is None else f"   grad norm {norm:.4g}"
-        return f"step {self.step:,}: loss {'not finite' if loss is None else f'{loss:.4f}'}{gradient}"
+        words = f"{loss:.4f}" if loss is not None else "not finite" if self.nonfinite else "–"
+        return f"step {self.step:,}: loss {words}{gradient}"
 
 
 class Spiked(Event, frozen=True):

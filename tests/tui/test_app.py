@@ -239,6 +239,10 @@ async def test_a_second_switch_replaces_a_pending_one(home: Path) -> None:
         await stop(app)
 
 
+CURSOR = ("tab", "right", "escape")
+"""Sets a cursor in the loss chart, and takes it away."""
+
+
 @pytest.mark.slow
 async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Path) -> None:
     directory = run_directory.create(paced_config())
@@ -248,10 +252,10 @@ async def test_a_request_shows_before_its_answer_and_escape_cancels_it(home: Pat
         assert holder
         os.kill(holder.pid, signal.SIGSTOP)
         try:
-            for request in (choose(app, pilot, "dp-tp2"), run_command(app, "Switch to dp-tp2")):
+            for request, keys in ((run_command(app, "Switch to dp-tp2"), ()), (choose(app, pilot, "dp-tp2"), CURSOR)):
                 await request
                 await until(lambda: "requested, no answer yet" in screen_text(app), "the request")
-                await pilot.press("tab", "right", "escape")
+                await pilot.press(*keys)
                 assert app.state.requested == "dp-tp2", "it ended the cursor of the chart"
                 await pilot.press("escape")
                 await until(lambda: "requested, no answer yet" not in screen_text(app), "its end")

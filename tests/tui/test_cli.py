@@ -133,6 +133,7 @@ HLO = TEXTS / "tpu-psum.hlo"
         ([*TRAIN, "--switch=9:tp"], "--switch 9:tp: step 9 is not before the last one, 3: give --steps 10 or more"),
         ([*TRAIN, "--switch=1:tp", "--switch=1:dp"], "another switch is scheduled after that step"),
         ([*TRAIN, "--switch=tp"], "'tp' is not STEP:PRESET"),
+        ([*TRAIN, "--set=layers=1\nembed=2"], "Expected `int`, got `str` at `.layers`"),
         ([*TRAIN, "--set=layers=many"], "Expected `int`, got `str` at `.layers`"),
         ([*TRAIN, "--set=attention=fast"], "'fast' at `.attention`: choose from auto, plain, splash, cudnn, ring"),
         (

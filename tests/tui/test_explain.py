@@ -158,6 +158,7 @@ def test_a_program_with_a_mesh_of_its_own_is_compiled_for_tpus(program: Path, ho
         ),
         (["absent.py:f"], "explain absent.py:f: there is no file"),
         (["{program}:pair", "--diff=absent.json"], "--diff absent.json: cannot be read: No such file or directory"),
+        (["{program}:pair", "hidden", "--diff=absent.json"], "hidden: --diff compares all of a program"),
         (["{program}:pair", "--diff={program}"], "not what `shardtui explain … --save` wrote"),
         (["{program}:pair", "--save=/nowhere/x"], "--save /nowhere/x: cannot be written: No such file"),
         (["{program}:pair", "hiden"], "hiden: no value and no source line of program.py:pair has this"),

@@ -281,6 +281,13 @@ def test_figures_of_the_headline() -> None:
     assert [(figure.name, figure.value) for figure in headline(state)] == figures[:-1], "no time is left"
 
 
+def test_a_program_without_a_loss_has_none_in_words() -> None:
+    none, wrong = steps(1, None, seconds=1.0), steps(1, None, seconds=1.0, nonfinite=["losses"])
+    assert (none.line, wrong.line) == ("step 1: loss –", "step 1: loss not finite")
+    shown = [[(figure.name, figure.value) for figure in headline(after(each))] for each in (none, wrong)]
+    assert shown == [[("step", "1.0")], [("loss", "nan"), ("step", "1.0")]]
+
+
 def test_a_small_headline_has_as_many_figures_as_fit() -> None:
     figures = [Figure("loss", "2.431", course=[3.0, 2.0]), Figure("tokens/s", "9,640", course=[1.0, 2.0])]
     assert small_line(figures, 80).plain == "loss 2.431 █▁   tokens/s 9,640 ▁█"

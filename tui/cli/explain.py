@@ -77,6 +77,8 @@ def explain_options(parser: argparse.ArgumentParser) -> None:
 
 
 def explain_command(options: argparse.Namespace) -> int:
+    if options.name and options.saved:
+        raise UserError(f"{options.name}: --diff compares all of a program: leave the name out")
     function, _ = user_model(options.program, option="explain")
     if options.topology:
         load_topology(options.topology)  # which tells a wrong one at once

@@ -1,5 +1,6 @@
 """The figures that matter most, large where there is room, each with its course over the last steps."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,7 +45,9 @@ def headline(state: RunState) -> list[Figure]:
         return []
     time, unit = formatting.seconds(seconds).rsplit(" ", 1)
     times = [sum(state.recent[at] for at in range(*part)) for part in parts(len(state.recent), SPARK_CELLS)]
-    found = [Figure("loss", scalar(state.losses[-1]), "", course(state.losses))]
+    found: list[Figure] = []
+    if state.is_loss_nonfinite or not math.isnan(state.losses[-1]):  # a program may have none
+        found.append(Figure("loss", scalar(state.losses[-1]), "", course(state.losses)))
     if norms := state.curves.get("grad_norm"):
         found.append(Figure("grad norm", scalar(norms[-1]), "", course(norms)))
     if rate:
