@@ -273,7 +273,7 @@ def test_traffic_over_compute_ends_at_the_rule_of_its_axis(not_inspected: BuiltI
     preset = '[mesh]\ndata = -1\n[rules]\nbatch = "data"\n'
     (finding,) = planted(preset, training=TrainingConfig(batch_size=8, seq_len=1)).findings
     assert finding.code == "S109"
-    words = r"data carries 1\.\d+ MB per device and step for 2\.\d+ MFLOP of compute: 1\.\d FLOP per byte"
+    words = r"data carries 3\.\d+ MB per device and step for 2\.\d+ MFLOP of compute: 0\.\d FLOP per byte"
     assert re.search(words, finding.message)
     (ends,) = not_inspected("dp")._replace(flops=1.0).ends("S109")
     assert any("rule batch → data" in end for end in ends)
