@@ -18,6 +18,7 @@ from ..base.atomic_write import sync_directory
 from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import Failure
+from ..wire.run_directory import RunDirectory
 from .directory import CheckpointDirectory, kept
 from .lease import Lease
 from .reading import is_local
@@ -67,10 +68,11 @@ class OwnedDirectory(CheckpointDirectory):
         self.lease.check()
 
     def identity(self) -> tuple[int, int] | None:
-        """Returns device and inode of the run's directory; None if it was removed, or if `run` is None. Raises
-        OSError."""
+        """Returns device and inode of the lock in the run's directory; None if it was removed, or if `run` is None. The
+        engine holds the lock open, so that no other file can have its inode: what the lease, or Orbax, still writes
+        makes the directories anew, perhaps with the inodes of those before. Raises OSError."""
         try:
-            status = self.run.stat() if self.run else None
+            status = RunDirectory(self.run).lock.stat() if self.run else None
         except (FileNotFoundError, NotADirectoryError):
             return None
         return (status.st_dev, status.st_ino) if status else None

@@ -221,6 +221,12 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def remake(path: Path) -> None:
+    """As storage does that still writes there; the directory may have the inode that it had."""
+    remove(path)
+    (path / "checkpoints").mkdir(parents=True)
+
+
 def replace(path: Path) -> None:
     """By another run of the same name."""
     path.rename(path.with_name("moved"))
@@ -235,6 +241,7 @@ def replace(path: Path) -> None:
         (remove, True),
         pytest.param(replace, False, marks=pytest.mark.core),
         pytest.param(remove, False, marks=pytest.mark.slow),
+        pytest.param(remake, False, marks=pytest.mark.slow),
         pytest.param(replace, True, marks=pytest.mark.slow),
     ],
 )
