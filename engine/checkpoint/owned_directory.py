@@ -68,9 +68,9 @@ class OwnedDirectory(CheckpointDirectory):
         self.lease.check()
 
     def identity(self) -> tuple[int, int] | None:
-        """Returns device and inode of the lock in the run's directory; None if it was removed, or if `run` is None. The
-        engine holds the lock open, so that no other file can have its inode: what the lease, or Orbax, still writes
-        makes the directories anew, perhaps with the inodes of those before. Raises OSError."""
+        """Returns device and inode of the lock in the run's directory; None if it was removed, or if `run` is None. A
+        directory is there until all in it is removed, and a write that is under way makes it anew; the lock is gone.
+        Raises OSError."""
         try:
             status = RunDirectory(self.run).lock.stat() if self.run else None
         except (FileNotFoundError, NotADirectoryError):
