@@ -265,7 +265,8 @@ def test_a_run_without_its_directory_ends(home: Path, change: Callable[[Path], N
         events += map(json.loads, process.stdout)
         errors = process.stderr.read()
         assert process.wait() == 1
-    assert "the run's directory was removed or replaced" in errors and "--resume" not in errors, errors
+    assert "the run's directory was removed or replaced" in errors, errors
+    assert ("--resume" in errors) == (change is begin_to_remove), "its checkpoint is still there"
     failed, ended = events[-2:]
     assert (failed["type"], failed["refused"], ended["type"]) == ("Failed", False, "RunEnded")
     step = next(event["step"] for event in reversed(events) if event["type"] == "StepDone")
