@@ -44,6 +44,8 @@ class Reductions:
     def __init__(self, program: Partitioned, topology: Topology | None, spans: Mapping[str, int] | None = None) -> None:
         self._program, self._topology, self._spans = program, topology, spans or {}
         self.is_tpu = topology is not None and topology.platform == "tpu"
+        self.chooses_first = topology is not None and topology.chip.cores == 1
+        """Whether each device chooses its own largest elements first: for tpu7x libtpu 0.0.42 does, 0.0.50 does not."""
         self._keeps_parts = topology is not None and topology.chip.cores > 1
         """Whether these are tpu7x, whose compiler never gathers a value of which devices take only parts."""
 

@@ -142,7 +142,7 @@ class _TransferReader:
             kept=Reductions(self._program, None).kept(op) if op.name == REDUCE and not reductions else (),
         )
         exchange = Exchange(kind, axes, size, "")
-        made = chosen_first(self._program, op) if reductions else None
+        made = chosen_first(self._program, op) if reductions and reductions.chooses_first else None
         if made is None:
             made = (
                 reductions.of(op, exchange)

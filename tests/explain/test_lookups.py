@@ -58,10 +58,6 @@ def messages(nodes: jax.Array, senders: jax.Array, receivers: jax.Array) -> jax.
     return jax.ops.segment_sum(nodes[senders], receivers, nodes.shape[0])
 
 
-def largest(logits: jax.Array) -> jax.Array:
-    return jax.lax.top_k(logits, 64)[0]
-
-
 def put(table: jax.Array, rows: jax.Array, updates: jax.Array) -> jax.Array:
     return table.at[rows].set(updates)
 
@@ -91,7 +87,6 @@ OF_ROWS = [
     (add, updates(4096, 512), SPLIT),
     (add, updates(4096, 8192), SPLIT),
     (add, updates(4096, 512, WHOLE), WHOLE),
-    (largest, [((2048, 16384), P(None, "data"), jnp.float32)], WHOLE),
     (messages, [((1024, 1024), SPLIT, jnp.float32), *[((65536,), SPLIT, jnp.int32)] * 2], SPLIT),
 ]
 
@@ -135,3 +130,13 @@ def test_compilers_look_up_as_they_are_said_to(
     mesh = Mesh(np.array(find_slice(load_topology(name))), ("data",))
     traced, compiled = traced_and_compiled(mesh, function, arguments, out, name)
     assert traced == compiled
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extras tpu and gpu-compiler; `.ci/run` has them")
+@pytest.mark.parametrize("name", ["v5e:2x4", "h100:1x8"])
+def test_compilers_gather_what_each_device_has_chosen_of_a_split_vocabulary(name: str) -> None:
+    mesh = Mesh(np.array(find_slice(load_topology(name))), ("data",))
+    logits = (2048, 16384), P(None, "data"), jnp.float32
+    traced, compiled = traced_and_compiled(mesh, lambda x: jax.lax.top_k(x, 64)[0], [logits], WHOLE, name)
+    assert traced == compiled == [("all-gather", 2048 * 8 * 64 * 4 // SMALL)]
