@@ -59,16 +59,21 @@ def donated(module: Any) -> tuple[set[int], list[Any]]:
     return taken, [value for value, attributes in zip(arguments, each, strict=True) if DONATED in attributes]
 
 
-def rule_in(attribute: Any) -> Rule:
-    rule = sdy.OpShardingRuleAttr(attribute)
-    return Rule(
-        _factors(rule.operand_mappings),
-        _factors(rule.result_mappings),
-        set(rule.reduction_factors),
-        set(rule.need_replication_factors),
-        set(rule.blocked_propagation_factors),
-        set(rule.permutation_factors),
-    )
+def rule_of(op: Any, known: dict[Any, Rule]) -> Rule | None:
+    """Returns how Shardy splits the dims of an operation; None if it does not say. `known`: rules by attribute, which
+    many operations share."""
+    attribute = attribute_of(op, RULE)
+    if attribute is not None and attribute not in known:
+        rule = sdy.OpShardingRuleAttr(attribute)
+        known[attribute] = Rule(
+            _factors(rule.operand_mappings),
+            _factors(rule.result_mappings),
+            set(rule.reduction_factors),
+            set(rule.need_replication_factors),
+            set(rule.blocked_propagation_factors),
+            set(rule.permutation_factors),
+        )
+    return None if attribute is None else known[attribute]
 
 
 def _factors(mappings: Any) -> list[list[list[int]]]:

@@ -9,7 +9,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from .attributes import RULE, axes_in, axes_of_argument, axes_of_dims, owner_of, rule_in, shardings, walked
+from .attributes import axes_in, axes_of_argument, axes_of_dims, owner_of, rule_of, shardings, walked
 from .graph import RETURN, SHARD_MAP, Axis, Graph, Rule, bytes_of
 from .lookups import batch_lookups
 from .passes import CALLS, finish_propagation, insert_collectives, propagate
@@ -153,12 +153,7 @@ class Partitioned:
                 yield op
 
     def rule(self, op: Any) -> Rule | None:
-        if RULE not in op.attributes:
-            return None
-        attribute = op.attributes[RULE]
-        if attribute not in self._rules:
-            self._rules[attribute] = rule_in(attribute)
-        return self._rules[attribute]
+        return rule_of(op, self._rules)
 
     def is_elementwise(self, op: Any) -> bool:
         """Whether each element of the result is computed from those in the same place of two or more operands."""

@@ -12,7 +12,6 @@ from .attributes import (
     FRONTEND,
     MEMORY,
     ORIGINS,
-    RULE,
     SHARDING,
     attribute_of,
     axes_in,
@@ -29,7 +28,7 @@ from .attributes import (
     mesh_of,
     origins_in,
     origins_of,
-    rule_in,
+    rule_of,
     shardings,
     string,
     text_of,
@@ -141,7 +140,7 @@ class _Reader:
         index = len(self.graph.operations)
         place = self._places.of(op.location)
         place = place._replace(source=place.source or line)
-        found = Operation(_name(op, place), operands, [], place, self._rule(op), self._within)
+        found = Operation(_name(op, place), operands, [], place, rule_of(op, self._rules), self._within)
         self.graph.operations.append(found)
         op.attributes[TAG] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index)
         for position, tensor in enumerate(operands):
@@ -227,14 +226,6 @@ class _Reader:
                 if None not in ends and ends[0] != ends[1]:
                     new = PropagationStep(number, operation, ends[0], role, target)  # type: ignore[arg-type]
                     graph.tensors[ends[1]].steps.setdefault(name + part, []).append(new)  # type: ignore[index]
-
-    def _rule(self, op: Any) -> Rule | None:
-        attribute = attribute_of(op, RULE)
-        if attribute is None:
-            return None
-        if attribute not in self._rules:
-            self._rules[attribute] = rule_in(attribute)
-        return self._rules[attribute]
 
 
 def _identity(shapes: list[list[int]]) -> Rule:
