@@ -47,11 +47,13 @@ def followed(
 ) -> tuple[Events, int]:
     """Returns the events and the exit code of a run; `on_event` is called with each event and those up to it."""
     events: Events = []
-    assert run.stdout
+    assert run.stdout and run.stderr
     for line in run.stdout:
         events.append(event := json.loads(line))
         on_event(event, events)
-    return events, run.wait(timeout=240)
+    if code := run.wait(timeout=240):
+        print(run.stderr.read())
+    return events, code
 
 
 def disturbed(run: "subprocess.Popen[str]", disturb: Callable[[Events], object]) -> tuple[Events, int]:

@@ -58,6 +58,11 @@ async def test_hundreds_of_changed_arrays_with_hostile_names_are_listed(home: Pa
         app.post_message(EventsArrived([clean(previewed)]))
         await until(lambda: "600 of 600 arrays change" in screen_text(app), "the changes")
         await until(lambda: "a device has 1 MB" in screen_text(app), "the memory that the peak exceeds")
+        await pilot.resize_terminal(100, 24)
+        await until(lambda: app.screen.query_one("Changes").size.width > 40, "the new width")
+        assert app.screen.request.answer, "a new size asks for no new preview"
+        assert "600 of 600 arrays change" in screen_text(app)
+        await pilot.resize_terminal(80, 24)
         await pilot.press("tab", "end")
         await until(lambda: "\\x1b[31m[/]\\u202e599" in screen_text(app), "the last array")
         assert "\\x1b[31m[/]" in screen_text(app)

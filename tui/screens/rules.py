@@ -16,7 +16,6 @@ from ...engine.base.user_error import UserError
 from ...engine.spec.preset import LOGICAL_AXES, OF_SENT_TOKENS, ONLY_ACTIVATIONS
 from ...engine.spec.preset_writer import write_preset
 from ...engine.wire.commands import AddPreset
-from ...engine.wire.events import PresetPreviewed
 from ..bindings import identified
 from ..messages import CommandRequested, PresetChosen, WatchRequested
 from ..state.availability import why_not
@@ -101,12 +100,12 @@ other runs. **Escape** discards the draft; another view keeps it.
             return
         if not self.request.is_current(state):
             self.redraw()
-        elif state.previewed and self.request.accept(state.previewed):
-            self.show_preview(self.draft, state.previewed)
+        elif self.request.accept(state.previewed):
+            self.show_known()
             self.request.proceed()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self.redraw)
+        self.call_after_refresh(self.show_known)
 
     def show_draft(self, draft: Draft) -> None:
         """Shows the draft at once, and its preview as soon as the engine has answered."""
@@ -118,21 +117,27 @@ other runs. **Escape** discards the draft; another view keeps it.
         self.request.renew(self.state)
         if self.preview_timer:
             self.preview_timer.stop()
-        problems = list(map(printable, draft.problems()))
-        self.show_rows(draft, problems)
-        if not self.state.is_live:
-            self.query_one(DraftPreview).show_without_engine(draft.name, problems)
-        elif ready:
+        self.show_known()
+        if ready and self.state.is_live:
             self.preview_timer = self.set_timer(PREVIEW_DELAY_SECONDS, self.ask_for_preview)
 
     def ask_for_preview(self) -> None:
         if self.draft:
             self.post_message(CommandRequested(self.request.command(self.draft)))
 
-    def show_preview(self, draft: Draft, previewed: PresetPreviewed) -> None:
-        self.show_rows(draft, previewed.after.problems)
-        limit = self.state.ready.memory_limit if self.state.ready else None
-        self.query_one(DraftPreview).show_preview(draft.name, previewed, limit)
+    def show_known(self) -> None:
+        """Shows the draft with its preview, or what is known without one."""
+        if (draft := self.draft) is None:
+            return
+        preview = self.query_one(DraftPreview)
+        if answer := self.request.answer:
+            self.show_rows(draft, answer.after.problems)
+            preview.show_preview(draft.name, answer, self.state.ready.memory_limit if self.state.ready else None)
+            return
+        problems = list(map(printable, draft.problems()))
+        self.show_rows(draft, problems)
+        if not self.state.is_live:
+            preview.show_without_engine(draft.name, problems)
 
     def show_rows(self, draft: Draft, problems: Sequence[str]) -> None:
         """Shows the draft's rows, with one for each logical axis of the model."""
