@@ -33,7 +33,7 @@ LONGEST = 4
 """Largest size of an axis that has a trace for each of its sizes: of pipeline stages, and of the sequence."""
 KEPT_STEPS = 16
 ESTIMATING = 1 / 3
-"""Share of the minutes after which estimates end, however many are made."""
+"""Share of the minutes after which estimates end, however many are made: one at least."""
 
 
 class Search:
@@ -54,7 +54,7 @@ class Search:
         found: list[tuple[Preset, list[Row]]] = []
         seen: set[object] = set()
         for preset in self._presets(known, lambda: any(row.verdict == "fits" for _, rows in found for row in rows)):
-            if time.monotonic() > self._ends:
+            if found and time.monotonic() > self._ends:
                 break
             key = layout_key(preset, self._topology.devices)
             if key not in seen and (rows := self._first_rows(preset)):

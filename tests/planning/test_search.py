@@ -98,6 +98,12 @@ def test_presets_with_a_layout_of_their_own_are_candidates() -> None:
 
 
 @pytest.mark.slow
+def test_a_search_whose_time_is_over_has_one_candidate() -> None:
+    (row,) = found_by(Task(tiny_config(), "tpu"), SLICE, *EACH_SETTING, minutes=0)
+    assert row.verdict == "fits"
+
+
+@pytest.mark.slow
 def test_accumulated_gradients_are_counted() -> None:
     tasks = [built_in_task("gpt2", "batch_size=64", f"accumulate_steps={count}") for count in (1, 4)]
     whole, parts = (
