@@ -17,7 +17,7 @@ from ..hlo.device_groups import axes_of
 from .graph import CUSTOM_CALL, Axis, Rule, word
 from .partitioned import Partitioned, shape_of, tag
 from .reshards import (
-    FFT,
+    GATHERED_BY_SOME,
     REDUCTION,
     WITHOUT_DATA,
     Exchange,
@@ -39,13 +39,17 @@ PARTITIONED_BY_CODE = "CustomSPMDPartitioning"
 KERNEL = "tpu_custom_call"
 LOCAL_CALLS = re.compile(
     r"(lapack_|cusolver|cublas|cudnn|hipsolver|hipblas|rocsolver|__gpu\$xla\.gpu\.triton|__triton|triton_kernel_call|"
-    r"cu_threefry|hip_threefry|Sharding$|annotate_device_placement$|LayoutConstraint$|Qr$|ProductOfElementaryHouse|Eigh$|"
-    r"LuDecomposition$|ApproxTopK|mhlo\.|chlo\.|CustomSPMDPartitioning$|xla\.sdy)"
+    r"cu_threefry|hip_threefry|Sharding$|annotate_device_placement$|LayoutConstraint$|ApproxTopK|mhlo\.|chlo\.|"
+    r"CustomSPMDPartitioning$|xla\.sdy)"
 )
 """Custom calls that compute on one device."""
 ON_PARTS = {
     KERNEL: "a Pallas kernel, whose operands are split outside it",
     "callback": "a callback, whose operands go to one device",
+    **dict.fromkeys(
+        ("Qr", "ProductOfElementaryHouseholderReflectors", "Eigh", "LuDecomposition"),
+        "a decomposition: the TPU's compiler makes loops of it before it splits them",
+    ),
 }
 """Words in the names of calls that are known only without split operands."""
 COMMUNICATES = '"has_communication":true'
@@ -73,8 +77,8 @@ class _Exchanges:
             yield unknown(split, why)
         elif not split or WITHOUT_DATA.fullmatch(op.name) or self._is_there():
             return
-        elif op.name == FFT:
-            yield unknown(split, "the fft of whole dims: versions of XLA differ in whether they gather it")
+        elif op.name in GATHERED_BY_SOME:
+            yield unknown(split, f"the {self._word} of whole dims: compilers differ in whether they gather it")
         elif is_unsplit(self._program, op) or (rule is None and op.name == CUSTOM_CALL and any(map(any, self._given))):
             yield from self._gathered(self._given)
         elif rule is None:
@@ -193,27 +197,18 @@ class _Exchanges:
         return found if not any(others) and all(given[dim] == made[dim] for dim in found) else {}
 
     def _slid(self, value: Any, dim: int, window: Window, why: str) -> Iterator[Exchange]:
-        """What each device takes from the parts of others; all of it where a window is as wide as the dim."""
+        """What each device takes from the parts of others."""
         program, layout = self._program, self._made[0]
         sizes = shape_of(value)[dim], shape_of(self._op.results[0])[dim]
         axes, count = layout[dim], program.graph.parts(layout[dim])
-        part, made = (-(-size // count) for size in sizes)
-        begin, end = window.taken(0, made)
-        if window.size > 1 and end - begin >= part * count:
+        permutes = window.permutes(*sizes, count)
+        if permutes is None:
             left = [[] if index == dim else its for index, its in enumerate(self._given[0])]
             yield Exchange("all-gather", axes, program.bytes(value, left), why)
             return
-        sent = window.sent(*sizes, count)
-        if len(axes) > 1 and not window.is_ring and any(abs(distance) > 1 for distance in sent):
-            yield unknown(axes, f"{why}, from more than its neighbors")
-            return
-        for distance, rows in sent.items():
-            pairs = [
-                (device, device + distance)
-                for device in range(count)
-                if window.is_ring or 0 <= device + distance < count
-            ]
+        for rows, pairs in permutes:
             crossed = axes_of(pairs, {axis: program.graph.parts([axis]) for axis in axes})
+            part = -(-sizes[0] // count)
             yield Exchange("collective-permute", crossed, rows * (program.bytes(value, layout) // part), why)
 
 

@@ -22,9 +22,9 @@ WITHOUT_DATA = re.compile(
     r"rng_bit_generator)|func\.return"
 )
 """Operations without a rule of Shardy's whose results each device has by itself."""
-FFT, REDUCTION = "stablehlo.fft", "stablehlo.reduce"
-UNSPLIT = (FFT, "stablehlo.cholesky", "stablehlo.triangular_solve")
-"""Operations that XLA's partitioner does not split: it gathers their operands."""
+REDUCTION = "stablehlo.reduce"
+GATHERED_BY_SOME = ("stablehlo.fft", "stablehlo.cholesky", "stablehlo.triangular_solve")
+"""Operations that XLA's partitioner does not split. The TPU's compiler makes loops of the last two before it."""
 PRODUCTS = ("dot_general", "convolution")
 COMBINERS = {f"stablehlo.{name}" for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
 """Reductions by other functions gather the result of each device."""
@@ -250,7 +250,7 @@ def is_unsplit(program: Partitioned, op: Any) -> bool:
             channels = shape_of(op.operands[1])[dims.kernel_input_feature_dimension]
             return channels > 1 < ir.IntegerAttr(op.attributes["feature_group_count"]).value
         case name:
-            return name in UNSPLIT
+            return name in GATHERED_BY_SOME
 
 
 def settle_results(program: Partitioned) -> None:

@@ -1,5 +1,6 @@
 """The elements that operations along a dim move: slices, pads, windows and rolls."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from jaxlib.mlir import ir
@@ -30,21 +31,79 @@ class Window(NamedTuple):
         first, last = begin * self.stride - self.low, (end - 1) * self.stride - self.low + (self.size - 1) * self.step
         return -(-first // self.spread), last // self.spread + 1
 
-    def sent(self, given: int, made: int, count: int) -> dict[int, int]:
-        """Returns how many elements each of `count` devices sends, by the distance from the device that takes them.
-        `given` and `made`: elements of the operand and of the result."""
-        part, each = max(1, -(-given // count)), -(-made // count)
-        rows: dict[int, tuple[int, int]] = {}
-        for device in range(-(-made // each) if made else 0):
-            begin, end = self.taken(device * each, min((device + 1) * each, made))
-            if not self.is_ring:
-                begin, end = max(begin, 0), min(end, given)
-            for other in range(begin // part, -(-end // part)):
-                distance = (other - device) % count if self.is_ring else other - device
-                first, last = max(begin - other * part, 0), min(end - other * part, part)
-                known = rows.get(distance, (first, last))
-                rows[distance] = min(first, known[0]), max(last, known[1])
-        return {distance: last - first for distance, (first, last) in sorted(rows.items()) if distance and last > first}
+    def permutes(self, given: int, made: int, count: int) -> "list[Permute] | None":
+        """Returns the collective permutes by which each of `count` devices gets what it takes; None if all of the dim
+        is gathered instead (XLA's `ExchangeHaloAndGetValidData`). `given` and `made`: elements of the operand and of
+        the result."""
+        part, each = max(1, -(-given // count)), max(1, -(-made // count))
+        taken = [self.taken(begin, min(begin + each, made)) for begin in range(0, made, each)]
+        pieces = [piece for device, ends in enumerate(taken) for piece in self._pieces(device, *ends, given, count)]
+        before = [device * part - begin for device, (begin, _) in enumerate(taken)]
+        after = [end - (device + 1) * part for device, (_, end) in enumerate(taken)]
+        if taken and not self.is_ring and self.spread == 1:
+            if max(*before, *after) > 2 * (taken[0][1] - taken[0][0]):
+                return list(_in_turns(pieces, part, count))
+            furthest = max(before[1:], default=0), max(after[: count - 1])
+            if max(furthest) > part and sum(furthest) + part >= part * count:
+                return None
+        return list(_by_distance(pieces, count, self.is_ring))
+
+    def _pieces(self, device: int, begin: int, end: int, given: int, count: int) -> "Iterator[Piece]":
+        """Of each part, what a device takes of it."""
+        part = max(1, -(-given // count))
+        first, last = (begin, end) if self.is_ring else (max(begin, 0), min(end, given))
+        for other in range(first // part, -(-last // part)):
+            within = max(first - other * part, 0), min(last - other * part, part)
+            if within[0] < within[1]:
+                yield Piece(other % count, device, other * part + within[0] - begin, *within)
+
+
+Permute = tuple[int, list[tuple[int, int]]]
+"""The elements that each device sends, and the pairs of source and target."""
+
+
+class Piece(NamedTuple):
+    """What one device takes of the part of another, or of its own: elements `first` to `last`."""
+
+    source: int
+    target: int
+    offset: int
+    """Elements that the device takes before these."""
+    first: int
+    last: int
+
+
+def _by_distance(pieces: list[Piece], count: int, is_ring: bool) -> Iterator[Permute]:
+    """All devices send to those at one distance, then to those at the next, as much as any of them needs."""
+    groups: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        distance = piece.target - piece.source
+        groups.setdefault(distance % count if is_ring else distance, []).append(piece)
+    for distance, group in sorted(groups.items()):
+        sources = range(count) if is_ring else range(max(0, -distance), min(count, count - distance))
+        if distance:
+            size = max(piece.last for piece in group) - min(piece.first for piece in group)
+            yield size, [(source, (source + distance) % count) for source in sources]
+
+
+def _in_turns(pieces: list[Piece], part: int, count: int) -> Iterator[Permute]:
+    """Where devices take little from far away: in each turn each device sends the next piece that another needs, unless
+    that one gets a piece already, or a short begin would be sent with a short end (XLA's `ExchangeHaloCompact`)."""
+    waiting = [[piece for piece in pieces if piece.source == source != piece.target] for source in range(count)]
+    for of_source in waiting:
+        of_source.sort(key=lambda piece: piece.offset)
+    while any(waiting):
+        sent: dict[int, Piece] = {}
+        first, last = part, 0
+        for of_source in filter(None, waiting):
+            piece = of_source[0]
+            is_begin_and_end = (piece.first == 0 and last == part and piece.last < first) or (
+                piece.last == part and first == 0 and last < piece.first
+            )
+            if not sent or not (piece.target in sent or is_begin_and_end):
+                sent[piece.target] = of_source.pop(0)
+                first, last = min(first, piece.first), max(last, piece.last)
+        yield last - first, [(piece.source, piece.target) for piece in sent.values()]
 
 
 def roll_of(op: Any) -> tuple[Any, int] | None:

@@ -74,6 +74,15 @@ def test_an_fft_of_whole_dims_is_unknown_with_its_line() -> None:
     assert __file__ in unknown.source
 
 
+@pytest.mark.usefixtures("mesh")
+@pytest.mark.parametrize("function", [jnp.linalg.cholesky, jnp.linalg.qr, jnp.linalg.eigh, jnp.linalg.inv])
+def test_decompositions_are_unknown_on_tpus(function: Callable[[jax.Array], Any]) -> None:
+    lowered = jax.jit(function).trace(*arguments(((8, 24, 24), P("data")))).lower(lowering_platforms=("tpu",))
+    found = explain(lowered.compiler_ir("stablehlo"), "test").collectives
+    assert found
+    assert all(each.kind == UNKNOWN and each.axes == ["data"] for each in found), found
+
+
 def read() -> jax.Array:
     return jax.pure_callback(lambda: np.ones((24, 24), np.float32), jax.ShapeDtypeStruct((24, 24), "float32"))
 

@@ -1,6 +1,7 @@
 """Lookups by position in arrays that are split, against XLA's compilers."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -92,13 +93,13 @@ OF_ROWS = [
 
 
 def traced_and_compiled(
-    mesh: Mesh, function: Callable[..., Any], arguments: list[Argument], out: P, name: str
+    mesh: Mesh, function: Callable[..., Any], arguments: list[Argument], out: Any, name: str
 ) -> tuple[list[Any], list[Any]]:
     """The collectives, kind and multiples of `SMALL`. `name`: of a topology; empty for the CPU."""
     shapes = [
         jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec)) for shape, spec, dtype in arguments
     ]
-    lowered = jax.jit(function, out_shardings=NamedSharding(mesh, out)).lower(*shapes)
+    lowered = jax.jit(function, out_shardings=jax.tree.map(partial(NamedSharding, mesh), out)).lower(*shapes)
     program = partition(lowered.compiler_ir("stablehlo"))
     topology = load_topology(name) if name else None
     with program.module.context:
