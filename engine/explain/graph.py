@@ -22,7 +22,7 @@ RETURN = "func.return"
 ASKS = "sdy.sharding_constraint"
 SHARD_MAP = "sdy.manual_computation"
 CUSTOM_CALL = "stablehlo.custom_call"
-PRODUCT = "stablehlo.dot_general"
+PRODUCT, CONVOLUTION = "stablehlo.dot_general", "stablehlo.convolution"
 TYPED = "explicit type"
 """A constraint that jax itself inserts after an operation, to the sharding in the type of its result."""
 Axis = str

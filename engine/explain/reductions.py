@@ -13,7 +13,7 @@ from jaxlib.mlir import ir
 from ..spec.topology import Topology, spans
 from .attributes import axes_in, owner_of
 from .explanation import UNKNOWN
-from .graph import PRODUCT, Axis
+from .graph import CONVOLUTION, PRODUCT, Axis
 from .kernel_layouts import LANES, SUBLANES
 from .lookups import LOOKUP, LOOKUPS
 from .partitioned import Partitioned
@@ -104,18 +104,20 @@ class Reductions:
         """Returns what the compiler has in place of one of the collectives that the inserted `op` becomes."""
         return self._looked_up(op, found) if found.kind == UNKNOWN else [self._gathered(op.results[0], found)]
 
-    def cumulated(self, op: Any, found: Exchange) -> Exchange:
+    def exchanged(self, op: Any, found: Exchange) -> Exchange:
         """Returns what an operation exchanges by itself: of sums up to each element, TPUs those of blocks."""
-        is_cumulative = self.is_tpu and op.name == REDUCE_WINDOW and found.kind == "all-gather"
-        return found._replace(bytes=in_blocks(self._program, op, found.bytes)) if is_cumulative else found
+        if self.is_tpu and op.name == REDUCE_WINDOW and found.kind == "all-gather":
+            return found._replace(bytes=in_blocks(self._program, op, found.bytes))
+        moved = op.operands[0] if op.name == CONVOLUTION else op.results[0]
+        return self._gathered(moved, found) if found.kind == "collective-permute" else found
 
     def _gathered(self, value: Any, found: Exchange) -> Exchange:
-        """A gather, for TPUs of bfloat16 if a float32 value is read only as that, or the all-reduce in its place."""
-        if found.kind != "all-gather":
+        """What is moved: by TPUs as bfloat16 if a float32 value is read only as that, and by some in an all-reduce."""
+        if found.kind not in ("all-gather", "collective-permute"):
             return found
-        is_narrowed = self.is_tpu and self._is_read_as_bfloat16(value)
-        size = found.bytes // 2 if is_narrowed else found.bytes
-        return found._replace(kind="all-reduce" if self.sums_to_gather(value, found.axes) else found.kind, bytes=size)
+        is_summed = found.kind == "all-gather" and self.sums_to_gather(value, found.axes)
+        size = found.bytes // 2 if self.is_tpu and self._is_read_as_bfloat16(value) else found.bytes
+        return found._replace(kind="all-reduce" if is_summed else found.kind, bytes=size)
 
     def _looked_up(self, op: Any, found: Exchange) -> Iterator[Exchange]:
         """The collectives of a lookup along a dim that the same axes split as its indices, for which the passes
@@ -253,20 +255,18 @@ def reductions_on(topology: Topology, program: Partitioned, mesh: Mapping[str, i
 
 
 def scatters_whole(topology: Topology) -> bool:
-    """Whether the TPU compiler has a reduce-scatter over all devices of a slice: over a ring, over two dims that
-    differ, and over 2 × 2 chips."""
+    """Whether the TPU compiler reduce-scatters over all devices: over a ring, dims that differ, and 2 × 2 chips."""
     dims = [size for size in topology.shape if size > 1]
     return len(dims) < 2 or (len(dims) == 2 and (dims[0] != dims[1] or dims == [2, 2]))
 
 
 def _multiplies(op: Any) -> bool:
     """Whether an operation is a product in the TPU's default precision, bfloat16."""
-    return op.name == PRODUCT and "HIGH" not in str(op.attributes.get("precision_config"))
+    return op.name in (PRODUCT, CONVOLUTION) and "HIGH" not in str(op.attributes.get("precision_config"))
 
 
 def _is_product(op: Any) -> bool:
-    maker = owner_of(op.operands[0])
-    return maker is not None and maker.name == PRODUCT
+    return getattr(owner_of(op.operands[0]), "name", "") in (PRODUCT, CONVOLUTION)
 
 
 def _taker(value: Any) -> Any:

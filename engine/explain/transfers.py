@@ -96,7 +96,7 @@ class _TransferReader:
                 yield self._called(op, RAGGED_EXCHANGE.replace("_", "-"), times)
             else:
                 for each in exchanges(self._program, op):
-                    found = self._reductions.cumulated(op, each) if self._reductions else each
+                    found = self._reductions.exchanged(op, each) if self._reductions else each
                     yield self._exchanged(op, found, times)
 
     def _is_repeated(self, op: Any) -> bool:

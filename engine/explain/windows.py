@@ -38,15 +38,16 @@ class Window(NamedTuple):
         part, each = max(1, -(-given // count)), max(1, -(-made // count))
         taken = [self.taken(begin, min(begin + each, made)) for begin in range(0, made, each)]
         pieces = [piece for device, ends in enumerate(taken) for piece in self._pieces(device, *ends, given, count)]
+        if self.is_ring or not taken:
+            return list(_by_distance(pieces, count))
         before = [device * part - begin for device, (begin, _) in enumerate(taken)]
         after = [end - (device + 1) * part for device, (_, end) in enumerate(taken)]
-        if taken and not self.is_ring and self.spread == 1:
-            if max(*before, *after) > 2 * (taken[0][1] - taken[0][0]):
-                return list(_in_turns(pieces, part, count))
-            furthest = max(before[1:], default=0), max(after[: count - 1])
-            if max(furthest) > part and sum(furthest) + part >= part * count:
-                return None
-        return list(_by_distance(pieces, count, self.is_ring))
+        if self.spread == 1 and max(*before, *after) > 2 * (taken[0][1] - taken[0][0]):
+            return list(_in_turns(pieces, part, count))
+        furthest = max(before[1:], default=0), max(after[: count - 1])
+        if self.spread == 1 and max(furthest) > part and sum(furthest) + part >= part * count:
+            return None
+        return list(_by_halos(before, after, part, count))
 
     def _pieces(self, device: int, begin: int, end: int, given: int, count: int) -> "Iterator[Piece]":
         """Of each part, what a device takes of it."""
@@ -73,17 +74,28 @@ class Piece(NamedTuple):
     last: int
 
 
-def _by_distance(pieces: list[Piece], count: int, is_ring: bool) -> Iterator[Permute]:
-    """All devices send to those at one distance, then to those at the next, as much as any of them needs."""
-    groups: dict[int, list[Piece]] = {}
-    for piece in pieces:
-        distance = piece.target - piece.source
-        groups.setdefault(distance % count if is_ring else distance, []).append(piece)
-    for distance, group in sorted(groups.items()):
-        sources = range(count) if is_ring else range(max(0, -distance), min(count, count - distance))
+def _by_distance(pieces: list[Piece], count: int) -> Iterator[Permute]:
+    """All devices of a ring send to those at one distance, then to those at the next, as much as each needs."""
+    sizes = {(piece.target - piece.source) % count: piece.last - piece.first for piece in pieces}
+    for distance, size in sorted(sizes.items()):
         if distance:
-            size = max(piece.last for piece in group) - min(piece.first for piece in group)
-            yield size, [(source, (source + distance) % count) for source in sources]
+            yield size, [(source, (source + distance) % count) for source in range(count)]
+
+
+def _by_halos(before: list[int], after: list[int], part: int, count: int) -> Iterator[Permute]:
+    """All devices send to those at one distance after the other all that lies between, as much as any of them needs
+    (XLA's `ExchangeHalo`). `before` and `after`: elements outside its own part that each device takes, negative if it
+    takes none and not all of its part."""
+    low, high = max(before[1:], default=0), max(after[: count - 1])
+    begin, end = -max(before), part + max(after)  # of what any device takes, from the begin of its part
+    for distance in range(1, 1 - -low // part):
+        size = min(low - (distance - 1) * part, part) - max((1 - distance) * part - end, 0)
+        if size > 0:
+            yield size, [(source, source + distance) for source in range(count - distance)]
+    for distance in range(1, 1 - -high // part):
+        size = min(high - (distance - 1) * part, part) - max(begin - distance * part, 0)
+        if size > 0:
+            yield size, [(target + distance, target) for target in range(count - distance)]
 
 
 def _in_turns(pieces: list[Piece], part: int, count: int) -> Iterator[Permute]:
@@ -146,11 +158,12 @@ def windows_of(op: Any) -> dict[int, Window]:
 
 
 def in_blocks(program: Partitioned, op: Any, size: int) -> int:
-    """Returns the bytes of the sums of blocks, and of blocks of these, of `size` bytes that a window reduces."""
+    """Returns the bytes of the sums of blocks, and of blocks of these, of `size` bytes that a window reduces; `size` if
+    the window is shorter than the dim."""
     windows, value = windows_of(op), op.operands[0]
     dim = max(windows, key=lambda dim: windows[dim].size)
     length = program.part(value, [[] for _ in shape_of(value)])[dim]
-    while length > BLOCK:
+    while length > BLOCK and windows[dim].size >= length:
         blocks = -(-length // BLOCK)
         size, length = size * blocks // length, blocks
     return size

@@ -8,11 +8,11 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from .exchanges import KERNEL, target
-from .graph import CUSTOM_CALL, PRODUCT
+from .graph import CONVOLUTION, CUSTOM_CALL, PRODUCT
 from .partitioned import Partitioned, shape_of
 from .windows import numbers
 
-CONVOLUTION, NAME = "stablehlo.convolution", "kernel_name"
+NAME = "kernel_name"
 
 
 class Products:
