@@ -44,10 +44,11 @@ class Window(NamedTuple):
         after = [end - (device + 1) * part for device, (_, end) in enumerate(taken)]
         if self.spread == 1 and max(*before, *after) > 2 * (taken[0][1] - taken[0][0]):
             return list(_in_turns(pieces, part, count))
-        furthest = max(before[1:], default=0), max(after[: count - 1])
-        if self.spread == 1 and max(furthest) > part and sum(furthest) + part >= part * count:
+        low, high = max(before[1:], default=0), max(after[: count - 1], default=0)
+        if self.spread == 1 and max(low, high) > part and low + high + part >= part * count:
             return None
-        return list(_by_halos(before, after, part, count))
+        bounds = -max(before), part + max(after)
+        return list(_by_halos(low, high, bounds, part, count))
 
     def _pieces(self, device: int, begin: int, end: int, given: int, count: int) -> "Iterator[Piece]":
         """Of each part, what a device takes of it."""
@@ -82,18 +83,16 @@ def _by_distance(pieces: list[Piece], count: int) -> Iterator[Permute]:
             yield size, [(source, (source + distance) % count) for source in range(count)]
 
 
-def _by_halos(before: list[int], after: list[int], part: int, count: int) -> Iterator[Permute]:
+def _by_halos(low: int, high: int, bounds: tuple[int, int], part: int, count: int) -> Iterator[Permute]:
     """All devices send to those at one distance after the other all that lies between, as much as any of them needs
-    (XLA's `ExchangeHalo`). `before` and `after`: elements outside its own part that each device takes, negative if it
-    takes none and not all of its part."""
-    low, high = max(before[1:], default=0), max(after[: count - 1])
-    begin, end = -max(before), part + max(after)  # of what any device takes, from the begin of its part
+    (XLA's `ExchangeHalo`). `low` and `high`: elements that devices take before and after their own part at most.
+    `bounds`: of what any of them takes, from the begin of its part."""
     for distance in range(1, 1 - -low // part):
-        size = min(low - (distance - 1) * part, part) - max((1 - distance) * part - end, 0)
+        size = min(low - (distance - 1) * part, part) - max((1 - distance) * part - bounds[1], 0)
         if size > 0:
             yield size, [(source, source + distance) for source in range(count - distance)]
     for distance in range(1, 1 - -high // part):
-        size = min(high - (distance - 1) * part, part) - max(begin - distance * part, 0)
+        size = min(high - (distance - 1) * part, part) - max(bounds[0] - distance * part, 0)
         if size > 0:
             yield size, [(target + distance, target) for target in range(count - distance)]
 

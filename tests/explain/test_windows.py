@@ -72,6 +72,12 @@ def test_devices_take_parts_from_others(name: str) -> None:
     assert_alike((ALONG_ROWS | WIDE)[name], [ROWS], SPLIT, "", {"data": 8})
 
 
+def test_a_dim_on_one_device_needs_no_others() -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(1, 8), ("data", "model"))
+    for function in ALONG_ROWS.values():
+        assert traced_and_compiled(mesh, function, [ROWS], SPLIT, "") == ([], [])
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extras tpu and gpu-compiler; `.ci/run` has them")
 @pytest.mark.parametrize("topology", ["v5e:2x4", "h100:1x8"])
