@@ -46,9 +46,10 @@ def _batch(op: Any, columns: Any) -> None:
         return
     batches, rest = dict(zip(batching, batching_indices, strict=True)), dict[int, Any]()
     (sizes, _), (shape, _) = (type_of(each) for each in op.operands[:2])
+    known = [*batches.values(), *map(_counted, columns.operands)]
     for dim, index in zip(looked_up, columns.operands, strict=True):
-        counted = _counted(index)
-        if dim in single and counted is not None and counted not in batches.values() and sizes[dim] == shape[counted]:
+        counted = _counted(index)  # unless another dim has the same positions, as in a diagonal
+        if dim in single and counted is not None and known.count(counted) == 1 and sizes[dim] == shape[counted]:
             batches[dim] = counted
         else:
             rest[dim] = index

@@ -38,13 +38,14 @@ class Window(NamedTuple):
         part, each = max(1, -(-given // count)), max(1, -(-made // count))
         taken = [self.taken(begin, min(begin + each, made)) for begin in range(0, made, each)]
         pieces = [piece for device, ends in enumerate(taken) for piece in self._pieces(device, *ends, given, count)]
-        if self.is_ring or not taken:
+        if self.is_ring or not pieces:
             return list(_by_distance(pieces, count))
-        before = [device * part - begin for device, (begin, _) in enumerate(taken)]
-        after = [end - (device + 1) * part for device, (_, end) in enumerate(taken)]
-        if self.spread == 1 and max(*before, *after) > 2 * (taken[0][1] - taken[0][0]):
+        padded = [self.taken(device * each, (device + 1) * each) for device in range(count)]
+        before = [device * part - begin for device, (begin, _) in enumerate(padded)]
+        after = [end - (device + 1) * part for device, (_, end) in enumerate(padded)]
+        if self.spread == 1 and max(*before, *after) > 2 * (padded[0][1] - padded[0][0]):
             return list(_in_turns(pieces, part, count))
-        low, high = max(before[1:], default=0), max(after[: count - 1], default=0)
+        low, high = max(before[1:], default=0), max(after[:-1], default=0)
         if self.spread == 1 and max(low, high) > part and low + high + part >= part * count:
             return None
         bounds = -max(before), part + max(after)

@@ -54,6 +54,7 @@ EXCHANGES: dict[str, tuple[Callable[[jax.Array], jax.Array], dict[Any, int]]] = 
     "barrier": (lambda x: lax.with_sharding_constraint(lax.optimization_barrier(2 * x), P()), {GATHER: 24 * ROW}),
     "argmax": (lambda x: lax.argmax(x, 0, jnp.int32), {GATHER: 4 * 2 * ROW}),
     "row": (lambda x: x[0], {REDUCE: ROW}),
+    "diagonal": (jnp.diagonal, {REDUCE: ROW}),
     "groups": (grouped, {GATHER: 24 * ROW}),
     "top-k": (lambda x: lax.top_k(x.T, 4)[0], {GATHER: 24 * ROW}),
     "gather": (lambda x: x.at[jnp.array([23, *range(23)])].get(unique_indices=True), {REDUCE: 24 * ROW}),
