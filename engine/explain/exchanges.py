@@ -206,8 +206,8 @@ class _Exchanges:
             left = [[] if index == dim else its for index, its in enumerate(self._given[0])]
             yield Exchange("all-gather", axes, program.bytes(value, left), why)
             return
-        is_far = any(abs(source - to) > 1 for _, pairs in permutes for source, to in pairs) and not window.is_ring
-        if is_far and len(axes) > 1 and any(size % count for size in sizes):
+        depends_on_padding = len(axes) > 1 and not window.is_ring and any(size % count for size in sizes)
+        if depends_on_padding and any(abs(source - to) > 1 for _, pairs in permutes for source, to in pairs):
             yield unknown(axes, f"{why}, in unequal parts and from more than its neighbors")
             return
         for rows, pairs in permutes:

@@ -105,7 +105,7 @@ class Reductions:
         return self._looked_up(op, found) if found.kind == UNKNOWN else [self._gathered(op.results[0], found)]
 
     def exchanged(self, op: Any, found: Exchange) -> Exchange:
-        """Returns what an operation exchanges by itself: of sums up to each element, TPUs those of blocks."""
+        """Returns what an operation exchanges by itself; for sums up to each element TPUs exchange sums of blocks."""
         if self.is_tpu and op.name == REDUCE_WINDOW and found.kind == "all-gather":
             return found._replace(bytes=in_blocks(self._program, op, found.bytes))
         moved = op.operands[0] if op.name == CONVOLUTION else op.results[0]

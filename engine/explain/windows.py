@@ -37,7 +37,7 @@ class Window(NamedTuple):
         the result."""
         part, each = max(1, -(-given // count)), max(1, -(-made // count))
         taken = [self.taken(begin, min(begin + each, made)) for begin in range(0, made, each)]
-        pieces = [piece for device, ends in enumerate(taken) for piece in self._pieces(device, *ends, given, count)]
+        pieces = [piece for device, ends in enumerate(taken) for piece in self._pieces(device, *ends, given, part)]
         if self.is_ring or not pieces:
             return list(_by_distance(pieces, count))
         padded = [self.taken(device * each, (device + 1) * each) for device in range(count)]
@@ -51,14 +51,13 @@ class Window(NamedTuple):
         bounds = -max(before), part + max(after)
         return list(_by_halos(low, high, bounds, part, count))
 
-    def _pieces(self, device: int, begin: int, end: int, given: int, count: int) -> "Iterator[Piece]":
-        """Of each part, what a device takes of it."""
-        part = max(1, -(-given // count))
+    def _pieces(self, device: int, begin: int, end: int, given: int, part: int) -> "Iterator[Piece]":
+        """Yields what a device takes of each part; in a ring, parts go on past its ends."""
         first, last = (begin, end) if self.is_ring else (max(begin, 0), min(end, given))
         for other in range(first // part, -(-last // part)):
             within = max(first - other * part, 0), min(last - other * part, part)
             if within[0] < within[1]:
-                yield Piece(other % count, device, other * part + within[0] - begin, *within)
+                yield Piece(other, device, other * part + within[0] - begin, *within)
 
 
 Permute = tuple[int, list[tuple[int, int]]]
@@ -101,9 +100,10 @@ def _by_halos(low: int, high: int, bounds: tuple[int, int], part: int, count: in
 def _in_turns(pieces: list[Piece], part: int, count: int) -> Iterator[Permute]:
     """Where devices take little from far away: in each turn each device sends the next piece that another needs, unless
     that one gets a piece already, or a short begin would be sent with a short end (XLA's `ExchangeHaloCompact`)."""
-    waiting = [[piece for piece in pieces if piece.source == source != piece.target] for source in range(count)]
-    for of_source in waiting:
-        of_source.sort(key=lambda piece: piece.offset)
+    waiting: list[list[Piece]] = [[] for _ in range(count)]
+    for piece in sorted(pieces, key=lambda piece: piece.offset):
+        if piece.source != piece.target:
+            waiting[piece.source].append(piece)
     while any(waiting):
         sent: dict[int, Piece] = {}
         first, last = part, 0
