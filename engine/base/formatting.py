@@ -101,8 +101,10 @@ def times(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
 
-def ops(count: int | None) -> str:
-    return f"{times(count)} op{'s' * (count != 1)}"
+def counted(count: int | None, noun: str) -> str:
+    """Formats a number of things: `1 step`, `2,000 steps`, `? steps`, `2 batches`."""
+    plural = "es" if noun.endswith(("ch", "s", "x")) else "s"
+    return f"{times(count)} {noun}{plural * (count != 1)}"
 
 
 def in_step(count: float | None) -> str:

@@ -89,7 +89,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
         is_complete = config.steps == self.step and restart.is_again  # it was lost after its last step
         if config.steps is not None and config.steps <= self.step and not is_complete:
-            problems.append(f"--steps {config.steps}: {self.step} steps are already done: give more")
+            problems.append(f"--steps {config.steps}: {formatting.counted(self.step, 'step')} already done: give more")
         return problems
 
 

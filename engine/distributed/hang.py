@@ -35,9 +35,8 @@ def waiting_words(statuses: Sequence[HostStatus]) -> str:
     waiting = [str(status.process) for status in statuses if status.verdict == "waiting"]
     if not waiting:
         return ""
-    return (
-        f"; process{'es' * (len(waiting) > 1)} {', '.join(waiting)} {'were' if waiting[1:] else 'was'} waiting for it"
-    )
+    who = f"processes {', '.join(waiting)} were" if waiting[1:] else f"process {waiting[0]} was"
+    return f"; {who} waiting for it"
 
 
 def hang_words(statuses: Sequence[HostStatus]) -> str:

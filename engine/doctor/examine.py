@@ -45,7 +45,7 @@ def check_presets(examination: Examination, devices: int) -> Check:
     listing = list_presets(config)
     others = [preset.name for preset in listing.presets if not preset.fits]
     fitting = len(listing.presets) - len(others)
-    found = f"{fitting} of {len(listing.presets)} fit {devices} devices"
+    found = f"{fitting} of {len(listing.presets)} fit {formatting.counted(devices, 'device')}"
     found += f", all but {formatting.listed(others, 4)}: `shardtui presets` says why" if others else ""
     numbers = {"presets that fit": float(fitting)}
     if listing.problems:

@@ -130,7 +130,7 @@ def check_caches() -> Check:
     cache = Path(place)
     cache.mkdir(parents=True, exist_ok=True)
     sizes = [path.stat().st_size for path in cache.iterdir() if path.is_file()]
-    found = f"{len(sizes):,} files, {formatting.size(sum(sizes))} of compiled programs in {cache}"
+    found = f"{formatting.counted(len(sizes), 'file')}, {formatting.size(sum(sizes))} of compiled programs in {cache}"
     if os.access(cache, os.W_OK):
         return Check(found=found)
     advice = "make it writable, or set JAX_COMPILATION_CACHE_DIR: each start compiles everything again"

@@ -81,7 +81,7 @@ class Chains:
         if len(links) > MOST_LINKS:
             half, left_out = MOST_LINKS // 2, len(links) - MOST_LINKS
             gap = Link(
-                dim=dim, axis=axis, kind="operand", what=f"{left_out} more operation{'s' * (left_out > 1)}", source=""
+                dim=dim, axis=axis, kind="operand", what=formatting.counted(left_out, "more operation"), source=""
             )
             links = [*links[:half], gap, *links[-half:]]
         if end := self.end(last, axis):

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from ..base import formatting
 from ..base.advice import advice
 from ..base.machine import accelerators
 from ..base.user_error import UserError
@@ -22,7 +23,8 @@ def find_devices(count: int | None) -> list[jax.Device]:
     except RuntimeError as error:  # the platform is missing, or another process uses it
         raise UserError(advice(str(error)) or f"no devices: {error}: try another --platform") from error
     if count is not None and count > len(devices):
-        raise UserError(f"--devices {count}: {len(devices)} {devices[0].platform} devices found: use at most that many")
+        found = formatting.counted(len(devices), f"{devices[0].platform} device")
+        raise UserError(f"--devices {count}: {found} found: use at most that many")
     return canonical_order(devices[:count])
 
 

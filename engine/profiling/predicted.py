@@ -52,9 +52,11 @@ def predicted_breakdown(module: Module, mesh: Mapping[str, int], topology: Topol
         raise UserError(f"{module.name} has no estimated cycles: give the text of a program that the TPU compiler made")
     devices = module.partitions * topology.slices
     if devices != topology.devices:
-        raise UserError(f"{module.name} is for {devices} devices, but {topology.title} has {topology.devices}")
+        own = f"{module.name} is for {formatting.counted(devices, 'device')}"
+        raise UserError(f"{own}, but {topology.title} has {topology.devices}")
     if math.prod(mesh.values()) != devices:
-        given = f"--mesh {formatting.axes(dict(mesh))} has {math.prod(mesh.values())} devices" if mesh else "no --mesh"
+        has = formatting.counted(math.prod(mesh.values()), "device")
+        given = f"--mesh {formatting.axes(dict(mesh))} has {has}" if mesh else "no --mesh"
         raise UserError(f"{given}, but {module.name} is for {devices}: give the mesh it was compiled for")
     if not is_walkable(module):
         raise UserError(f"{module.name} has computations that call each other too often, or too deeply")
@@ -157,7 +159,7 @@ class Schedule:
         total.devices.append(DeviceBreakdown(0, 0, parts))
         total.counts.update(Counter(each.key for each in self._activities))
         more = len(self._unknown) - MAX_UNKNOWN
-        total.skipped = [*self._unknown][:MAX_UNKNOWN] + [f"{more} more operation{'s' * (more > 1)}"] * (more > 0)
+        total.skipped = [*self._unknown][:MAX_UNKNOWN] + [formatting.counted(more, "more operation")] * (more > 0)
         total.shown = [device_spans(0, 0, self._activities, window)]
         builder = BreakdownBuilder(self._program, total, self._now / PICOSECONDS, self._topology.chip)
         found = builder.breakdown(self._program.module.name, 1)

@@ -157,9 +157,8 @@ def read_program(traced: ProgramTrace, text: str, mesh: Mapping[str, int]) -> Pr
             raise UserError(f"the trace is of {traced.name}, but --hlo is the text of {module.name}: give its own text")
         found = max(module.partitions, len(traced.devices))  # the text in a trace does not say its partitions
         if mesh and devices < found:
-            raise UserError(
-                f"--mesh {formatting.axes(dict(mesh))} has {devices} devices, but {traced.name} ran on {found}"
-            )
+            has = f"--mesh {formatting.axes(dict(mesh))} has {formatting.counted(devices, 'device')}"
+            raise UserError(f"{has}, but {traced.name} ran on {found}")
         program = Program(module, mesh, devices if mesh else found, traced.products)
         program.join({each.name for found in traced.devices.values() for each in found})
         return program

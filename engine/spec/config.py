@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from ..base import formatting
 from .attempt import Attempt
 from .model_config import ModelConfig
 
@@ -236,10 +237,9 @@ class RunConfig(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     @property
     def batch(self) -> str:
         """The global batch in words: `64 × 2,048 tokens`, or `64 examples` for a user's model."""
-        training = self.training
         if isinstance(self.model, UserModel):
-            return f"{training.batch_size:,} examples"
-        return f"{training.batch_size:,} × {training.seq_len:,} tokens"
+            return formatting.counted(self.training.batch_size, "example")
+        return f"{self.training.batch_size:,} × {self.training.seq_len:,} tokens"
 
     @property
     def has_automatic_remat(self) -> bool:

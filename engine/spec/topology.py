@@ -107,9 +107,8 @@ class Topology(Struct, frozen=True):
         devices = math.prod(mesh.values())
         if devices != self.devices:
             its = f"the mesh {formatting.axes(dict(mesh))} has {devices:,}" if mesh else "the program has no mesh"
-            raise UserError(
-                f"{self.title} has {self.devices:,} devices, but {its}: give a mesh and a --topology of one size"
-            )
+            own = f"{self.title} has {formatting.counted(self.devices, 'device')}"
+            raise UserError(f"{own}, but {its}: give a mesh and a --topology of one size")
 
 
 class Wiring(Struct, frozen=True, kw_only=True):
@@ -163,7 +162,7 @@ def load_topology(name: str) -> Topology:
         raise UserError(f"--topology {name}: {problem}")
     if (dims := len(shape)) != chip.torus:
         raise UserError(
-            f"--topology {name}: {dims} dim{'s' * (dims != 1)}, but a {found['chip']} slice has {chip.torus}: "
+            f"--topology {name}: {formatting.counted(dims, 'dim')}, but a {found['chip']} slice has {chip.torus}: "
             f"give {'x'.join('4' * chip.torus)}, for example"
         )
     if not 1 <= math.prod(shape) * count <= MAX_CHIPS:

@@ -19,7 +19,7 @@ def _settings(config: RunConfig, chosen: bool | str | None) -> Iterator[str]:
         yield training.optimizer
     if training.schedule != "constant":
         share = formatting.percent(training.final_share)
-        yield f"{training.schedule} to {share} over {training.decay_steps:,} steps"
+        yield f"{training.schedule} to {share} over {formatting.counted(training.decay_steps, 'step')}"
     if training.moment_dtype != "auto":
         yield f"{training.moment_dtype} moments"
     if training.decay_mask == "matrices":

@@ -191,7 +191,7 @@ def _words(devices: list[WrongDevice], is_certain: bool, arrays: list[str], step
     named = formatting.listed(
         [f"{device.id} ({device.kind}, process {device.process} on {device.host})" for device in devices], SHOWN
     )
-    what = f"{len(arrays)} array{'s' * (len(arrays) != 1)} ({formatting.listed(arrays, SHOWN)})"
+    what = f"{formatting.counted(len(arrays), 'array')} ({formatting.listed(arrays, SHOWN)})"
     if is_certain:
         return f"after step {step:,}, device {named} does not hold what its replicas hold, in {what}"
     return f"after step {step:,}, one of devices {named} is wrong: these replicas differ in {what}"

@@ -51,7 +51,8 @@ def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: R
         warnings.append(f"{chosen.name} uses {count} of {len(devices)} devices: it does not fit more")
     warnings += search.words(chosen, count)
     if accumulate_steps != config.training.accumulate_steps:
-        warnings.append(f"each step in {accumulate_steps} micro-batches, whose activations fit {count} devices")
+        parts = formatting.counted(accumulate_steps, "micro-batch")
+        warnings.append(f"each step in {parts}, whose activations fit {formatting.counted(count, 'device')}")
     kept = [switch for switch in config.switches if not search.problems(search.known[name_of(switch.preset)], count)]
     dropped = [switch for switch in config.switches if switch not in kept]
     warnings += [f"--switch {switch.step}:{switch.preset}: left out: it does not fit" for switch in dropped]
@@ -66,7 +67,7 @@ def _unfit(search: "_Search", devices: int, restart: Restart) -> Unfit:
     count = restart.attempt.processes
     fewer = next((n for n in range(count - 1, 0, -1) if search.first(devices // count * n)), None)
     instead = f"on {fewer} of {count} processes, one does" if fewer else "nor on fewer processes"
-    return Unfit(fewer, f"no preset fits {devices} devices, {instead}: {search.why(devices)}")
+    return Unfit(fewer, f"no preset fits {formatting.counted(devices, 'device')}, {instead}: {search.why(devices)}")
 
 
 class _Search:
@@ -110,11 +111,12 @@ class _Search:
     def words(self, chosen: Preset, devices: int) -> Iterator[str]:
         """Yields the differences between the chosen preset and the run's, if any."""
         own, mesh = self.own, formatting.axes(chosen.shrunk(devices).sizes(devices))
+        count = formatting.counted(devices, "device")
         if chosen.name != own.name:
             in_place = f"{chosen.name} ({mesh}) in place of {own.name}"
-            yield f"{in_place}, which does not fit {devices} devices: {self.why(devices)}"
+            yield f"{in_place}, which does not fit {count}: {self.why(devices)}"
         elif own.size_problem(devices):
-            yield f"{own.name} on {devices} devices: mesh {mesh} in place of {formatting.axes(own.mesh)}"
+            yield f"{own.name} on {count}: mesh {mesh} in place of {formatting.axes(own.mesh)}"
 
     def _tasks(self) -> Iterator[tuple[int, Task]]:
         """Yields numbers of micro-batches with the task."""

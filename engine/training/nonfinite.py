@@ -42,7 +42,7 @@ class NonfiniteExplainer:
         if not back and at.origin:
             problem = "the checkpoint from which the run was resumed is gone"
         elif self.tools.cluster.broadcast(lambda: seconds > MOST_REPEATED, bool):
-            again = f"it takes {formatting.seconds(seconds)} to repeat {step - 1 - back:,} steps"
+            again = f"it takes {formatting.seconds(seconds)} to repeat {formatting.counted(step - 1 - back, 'step')}"
             problem = f"{again}: save more often, with --checkpoint-every"
         else:
             return self._explained(at, step, back, began)

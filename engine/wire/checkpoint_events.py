@@ -36,7 +36,8 @@ class CheckpointSaved(Event, frozen=True):
     @property
     def line(self) -> str:
         size, seconds = formatting.size(self.bytes), formatting.seconds(self.seconds)
-        return f"checkpoint of step {self.step:,}: {self.arrays} arrays, {size} on disk after {seconds}"
+        arrays = formatting.counted(self.arrays, "array")
+        return f"checkpoint of step {self.step:,}: {arrays}, {size} on disk after {seconds}"
 
 
 class CheckpointFailed(Event, frozen=True):
@@ -111,7 +112,8 @@ class Restored(Event, frozen=True):
     def line(self) -> str:
         later = ", ".join(f"{step:,}" for step in self.rolled_back)
         return (
-            f"restored step {self.step:,}, saved under {name_of(self.from_preset)} on {self.from_devices} devices: "
+            f"restored step {self.step:,}, saved under {name_of(self.from_preset)} on "
+            f"{formatting.counted(self.from_devices, 'device')}: "
             f"{self.arrays} digests equal (64-bit), {formatting.seconds(self.seconds)}"
             + (f"; set aside: {later}" if later else "")
         )

@@ -225,7 +225,7 @@ class CorpusInfo(Struct, frozen=True):
     def words(self) -> str:
         if not self.files:
             return f"batches from {self.source} (the first: {formatting.size(self.bytes)}, sha256 {self.sha256[:12]})"
-        read = f"{self.files} files, sha256 {self.sha256[:12]}"
+        read = f"{formatting.counted(self.files, 'file')}, sha256 {self.sha256[:12]}"
         if self.tokens:
             return f"{formatting.count(self.tokens)} tokens from {self.source} ({read})"
         return f"{formatting.size(self.bytes)} of text from {self.source} ({read})"

@@ -19,7 +19,7 @@ class Profiling(Event, frozen=True):
 
     @property
     def line(self) -> str:
-        return f"tracing {self.steps} steps after step {self.step:,}"
+        return f"tracing {formatting.counted(self.steps, 'step')} after step {self.step:,}"
 
 
 class ProfileWriting(Event, frozen=True):
@@ -32,7 +32,7 @@ class ProfileWriting(Event, frozen=True):
 
     @property
     def line(self) -> str:
-        return f"writing the trace of {self.steps} steps"
+        return f"writing the trace of {formatting.counted(self.steps, 'step')}"
 
 
 class Profiled(Event, frozen=True):

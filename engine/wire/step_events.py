@@ -114,7 +114,7 @@ class Evaluated(Event, frozen=True):
     @property
     def line(self) -> str:
         loss = "not finite" if self.loss is None else f"{self.loss:.4f}"
-        over = f"{self.batches} batches in {formatting.seconds(self.seconds)}"
+        over = f"{formatting.counted(self.batches, 'batch')} in {formatting.seconds(self.seconds)}"
         return f"step {self.step:,}: held-out loss {loss} over {over}"
 
 

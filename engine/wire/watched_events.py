@@ -31,7 +31,7 @@ class Printed(Event, frozen=True):
 
     @property
     def line(self) -> str:
-        before = f"… {self.left_out:,} lines … " if self.left_out else ""
+        before = f"… {formatting.counted(self.left_out, 'line')} … " if self.left_out else ""
         return before + " ⏎ ".join(self.lines)
 
 
@@ -49,7 +49,7 @@ class FunctionCalls(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        calls = f"{self.calls:,} call{'s' * (self.calls != 1)}"
+        calls = formatting.counted(self.calls, "call")
         return f"{self.name} ({calls}, {formatting.seconds(self.seconds)}, {formatting.size(self.bytes)})"
 
 

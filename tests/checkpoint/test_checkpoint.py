@@ -379,10 +379,10 @@ def test_a_run_refuses_to_resume_from_a_checkpoint_that_does_not_match(manifest:
     assert says in problems(arrays=changed)
     assert problems(here="tpu").endswith("to resume on it, add --platform tpu")
     assert problems(here="tpu", platform="tpu") == ""
-    assert problems(steps=4) == "--steps 4: 4 steps are already done: give more"
+    assert problems(steps=4) == "--steps 4: 4 steps already done: give more"
     again = Restart(attempt=Attempt(number=2, supervisor=1))
     assert problems(how=again, steps=4) == "", "it was lost after its last step"
-    assert problems(how=again, steps=3) == "--steps 3: 4 steps are already done: give more"
+    assert problems(how=again, steps=3) == "--steps 3: 4 steps already done: give more"
 
 
 def test_settings_changed_without_set_are_reported(manifest: Manifest) -> None:

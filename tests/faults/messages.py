@@ -94,7 +94,7 @@ def out_of_memory_in_a_switch(folder: Path) -> None:
         if run.until("SwitchFailed", "Switched", "EngineLost")["type"] == "EngineLost":
             _message(run.end(), 1, "ended by SIGABRT: ", "out of memory", "train --resume", "from the checkpoint")
             again = _train(f"--resume={folder.name}", "--steps=1", "--preset=fsdp")
-            _message(again, 2, "steps are already done: give more")
+            _message(again, 2, "steps already done: give more")
         else:
             resource.prlimit(run.engine, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             _message(run.stop(), 1, "switch to dp failed: out of", "choose")

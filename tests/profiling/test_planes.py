@@ -214,7 +214,7 @@ def test_a_convolution_of_a_gpu_library_is_one_product_of_several_kernels(tmp_pa
         (None, "no HLO", {"model": 2}, "cannot be read"),
         (None, "", {"model": 2}, "no text of jit_step"),
         (None, GPU_TEXT.replace("fusion.1", "f").replace(".1 =", ".9 ="), {"model": 2}, "of another program"),
-        (None, GPU_TEXT, {"model": 1}, "has 1 devices, but jit_step ran on 2"),
+        (None, GPU_TEXT, {"model": 1}, "has 1 device, but jit_step ran on 2"),
         (None, GPU_TEXT.replace("{{0,1}}", "{{0,9}}"), {"model": 2}, "outside the mesh"),
         (
             None,

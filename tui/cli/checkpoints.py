@@ -49,7 +49,8 @@ def _print_checked(found: list[CheckedInfo]) -> None:
     for checked in found:
         info = checked.checkpoint
         loss = info.loss_words if info else ""
-        size, under = (formatting.size(info.bytes), f"{info.preset}, {info.devices} devices") if info else ("", "")
+        size = formatting.size(info.bytes) if info else ""
+        under = f"{info.preset}, {formatting.counted(info.devices, 'device')}" if info else ""
         verdict = "\n".join(checked.problems) or "all files and arrays are intact"
         cells = ("✗" if checked.problems else "✓", f"{checked.step:,}", loss, size, under, verdict)
         table.add_row(*map(Text, cells))

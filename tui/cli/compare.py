@@ -269,7 +269,8 @@ class _Progress:
             return
         has_left = self._at != comparison.current or comparison.is_over
         if self._at and has_left and state.ready and (found := comparison.measured(self._at, 1)):
-            note(f"{self._at}: {formatting.seconds(found.step_seconds)} a step, {found.steps} steps")
+            steps = formatting.counted(found.steps, "step")
+            note(f"{self._at}: {formatting.seconds(found.step_seconds)} a step, {steps}")
         self._at = None if comparison.is_over else comparison.current
         if isinstance(event, StepsDone) and comparison.done and self._throttle.is_due():
             note(in_progress(comparison))

@@ -44,7 +44,8 @@ def data_command(options: argparse.Namespace) -> int:
         show(json_line(found))
         return status
     tokens, documents = formatting.count(found.tokens), formatting.count(found.documents)
-    show(f"{tokens} tokens of {documents} documents in {len(found.shards)} shards, vocabulary {found.vocab:,}")
+    shards = formatting.counted(len(found.shards), "shard")
+    show(f"{tokens} tokens of {documents} documents in {shards}, vocabulary {found.vocab:,}")
     vocab = f" --set vocab={found.vocab} --set vocab_rows={found.vocab_rows}" if found.vocab > 256 else ""
     show(f"train on them: shardtui train --steps 100 --data {options.out}{vocab}")
     return status
@@ -59,7 +60,8 @@ def _note_losses(found: Prepared) -> None:
     named = [*found.skipped_files, *(problem for shard in found.shards for problem in shard.problems)]
     if named:
         share = f"{100 * found.skipped_share:.2g} % of the data"
-        say(f"skipped {records:,} records and {files:,} files without text, {share}:", *named[:MOST_NAMED])
+        without = f"{formatting.counted(records, 'record')} and {formatting.counted(files, 'file')} without text"
+        say(f"skipped {without}, {share}:", *named[:MOST_NAMED])
 
 
 def tokenized(config: RunConfig, options: argparse.Namespace) -> RunConfig:

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ...engine.base import formatting
 from ...engine.base.advice import last_words
 from ...engine.base.atomic_write import write_atomically
 from ...engine.base.directories import state_directory
@@ -74,7 +75,7 @@ def doctor_command(options: argparse.Namespace) -> int:
     if other:
         console.print(table_of(COLUMNS, list(_differences(report, other)), console.width))
     counts = [sum(check.verdict == verdict for check in checks) for verdict in STYLES]
-    console.print(f"{counts[0]} ok, {counts[1]} warning{'s' * (counts[1] != 1)}, {counts[2]} broken. {where}")
+    console.print(f"{counts[0]} ok, {formatting.counted(counts[1], 'warning')}, {counts[2]} broken. {where}")
     if options.json:
         show(json_line(report))
     return FAILED if any(check.verdict == "broken" for check in checks) else FINE

@@ -145,7 +145,7 @@ def _tables(found: Explanation) -> list[RenderableType]:
     values = [table_of(VALUES, split.items(), title=heading)] if split else []
     tables: list[RenderableType] = [*_title(found), *_cost(found), *values]
     if hidden := len(found.values) - len(split):
-        tables.append(Text(f"and {hidden:,} value{'s' * (hidden != 1)} that nothing splits: --json lists all", "dim"))
+        tables.append(Text(f"and {formatting.counted(hidden, 'value')} that nothing splits: --json lists all", "dim"))
     return [
         *tables,
         _collectives(found),

@@ -112,10 +112,8 @@ def _inspect_hlo(path: str, mesh: dict[str, int], as_json: bool, svg: str | None
     except ValueError as error:
         raise UserError(f"--hlo {path}: not the text of a compiled module: {error}") from error
     if devices != count:
-        raise UserError(
-            f"--mesh {formatting.axes(mesh)} has {count} devices, but the module was compiled for {devices}: "
-            "give its own mesh"
-        )
+        has = f"--mesh {formatting.axes(mesh)} has {formatting.counted(count, 'device')}"
+        raise UserError(f"{has}, but the module was compiled for {devices}: give its own mesh")
     share = overlapped_share(flows(collectives))
     report = HloReport(mesh=mesh, collectives=collectives, overlapped_share=share)
     return print_answer(report, _traffic(collectives), as_json, svg)

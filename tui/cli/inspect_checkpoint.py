@@ -87,7 +87,7 @@ def checkpoint_answer(options: argparse.Namespace) -> tuple[Struct, list[Rendera
 
 def _tables(found: StoredCheckpoint) -> list[RenderableType]:
     size = formatting.size(sum(array.bytes for array in found.arrays))
-    title = f"{found.directory}: {len(found.arrays):,} arrays, {size}"
+    title = f"{found.directory}: {formatting.counted(len(found.arrays), 'array')}, {size}"
     title += f", the newest of {found.newest_of} steps" if found.newest_of > 1 else ""
     tables = _placed_tables(found.placed) if found.placed else _saved_tables(found)
     return [Text(title, "bold"), *tables, *_problem_lines(found.problems)]
@@ -111,8 +111,8 @@ def _placed_tables(placed: Placed) -> list[RenderableType]:
     tables += _problem_lines(placed.problems)
     if placed.unnamed:
         names = formatting.listed(placed.unnamed, 3)
-        text = f"{len(placed.unnamed):,} arrays have no name of {placed.model}, so no rule says how they would lie: "
-        tables.append(Text(f"{text}{names}"))
+        arrays = formatting.counted(len(placed.unnamed), "array")
+        tables.append(Text(f"{arrays} without a name of {placed.model}, so without a rule: {names}"))
     return tables
 
 
@@ -164,7 +164,7 @@ def _diff_tables(found: CheckpointDiff) -> list[RenderableType]:
         table.add_row(*map(Text, cells))
     tables: list[RenderableType] = [table] if shown else []
     if moved := len(found.arrays) - len(shown):
-        tables.append(Text(f"{moved:,} arrays differ only in the mesh: --json lists them"))
+        tables.append(Text(f"and {formatting.counted(moved, 'array')} with another mesh only: --json lists them"))
     return [*(tables or ["no array differs"]), *_problem_lines(found.problems)]
 
 

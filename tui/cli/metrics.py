@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import partial
 from typing import get_args
 
+from ...engine.base import formatting
 from ...engine.base.output import note, say, show
 from ...engine.base.processes import is_running
 from ...engine.base.user_error import UserError, refuse
@@ -38,7 +39,7 @@ def metrics_command(options: argparse.Namespace) -> int:
     is_live = partial(_is_live, directory, options.engine)
     done = follow(feeds, is_live if options.follow else lambda: False)
     if lines := max(feed.unreadable_lines for feed in feeds):
-        say(f"{directory.events}: left out {lines} unreadable line{'s' * (lines > 1)}")
+        say(f"{directory.events}: left out {formatting.counted(lines, 'unreadable line')}")
     written = [summary for feed in done if (summary := feed.summary)]
     if done and not written and not options.engine:
         raise UserError(f"run {directory.name}: it has recorded no step yet: nothing was written")

@@ -125,11 +125,8 @@ def numbers_tables(run: str, numbers: Numbers, state: RunState, name: str | None
     if name is not None:
         return array_tables(next((row for row in rows if row.array.name == name), NumbersRow(event.arrays[0])), title)
     columns = numbers_columns()
-    tables: list[RenderableType] = [
-        table_of(
-            columns, rows, width, title=f"{title}: {len(rows)} arrays, measured in {formatting.seconds(event.seconds)}"
-        )
-    ]
+    measured = f"{formatting.counted(len(rows), 'array')}, measured in {formatting.seconds(event.seconds)}"
+    tables: list[RenderableType] = [table_of(columns, rows, width, title=f"{title}: {measured}")]
     if experts := event.experts:
         words = part_words(experts, expert_axes(state.arrays_of(event.preset)))
         tables.append(

@@ -188,7 +188,7 @@ def curve_table(report: SearchReport) -> Table:
 
 
 def search_lines(report: SearchReport) -> list[str]:
-    estimated = f"{report.estimated:,} candidates estimated, " if report.estimated else ""
+    estimated = f"{formatting.counted(report.estimated, 'candidate')} estimated, " if report.estimated else ""
     tried = f"{estimated}{report.compiled} of {'the best ' if report.estimated else ''}{report.finalists} compiled"
     ends: dict[Ending, str] = {
         "done": "none that is left is likely to be better",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
+from ...engine.base import formatting
 from ...engine.base.output import note, show
 from ...engine.base.user_error import UserError
 from ...engine.wire import run_directory
@@ -119,5 +120,5 @@ async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Pr
                 raise UserError(f"run {directory.name} is paused: resume it, then profile it")
             has_asked = True
             await client.send(ProfileSteps(steps))
-            note(f"profiling {steps} steps of {directory.name}, step {state.step:,}")
+            note(f"profiling {formatting.counted(steps, 'step')} of {directory.name}, step {state.step:,}")
     raise UserError(f"run {directory.name} ended before its profile: {'; '.join(state.problems) or 'no more steps'}")

@@ -118,10 +118,10 @@ def _title(name: str, breakdown: StepBreakdown) -> str:
         return (
             f"{name}: {breakdown.program}, {mesh}{breakdown.predicted_for}: a step of {step}, predicted, not measured"
         )
-    steps = f"{breakdown.steps} step{'s' * (breakdown.steps != 1)} of {formatting.seconds(breakdown.step_seconds)}"
+    steps = f"{formatting.counted(breakdown.steps, 'step')} of {formatting.seconds(breakdown.step_seconds)}"
     clock = f" (clock {formatting.seconds(breakdown.clock_seconds)})" if breakdown.clock_seconds else ""
-    devices = len(breakdown.devices)
-    return f"{name}: {breakdown.program}, {mesh}{devices} device{'s' * (devices != 1)}, {steps}{clock}"
+    devices = formatting.counted(len(breakdown.devices), "device")
+    return f"{name}: {breakdown.program}, {mesh}{devices}, {steps}{clock}"
 
 
 def _parts(breakdown: StepBreakdown) -> Table:

@@ -218,7 +218,7 @@ def _print_summary(state: RunState) -> None:
     from ..terminal.plain_table import plain_table, right, table_console
 
     rates = right("step time"), right(f"{state.counted}/s")
-    table = plain_table("preset", "mesh", *rates, title=f"{state.step:,} steps")
+    table = plain_table("preset", "mesh", *rates, title=formatting.counted(state.step, "step"))
     for preset, times in state.timed.items():
         seconds = median(times)
         tokens = state.ready.tokens_per_step if state.ready else None

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ...engine.base import formatting
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire.event_log import LogReader
@@ -32,7 +33,7 @@ class Replay(EngineClient):
     @property
     def damage(self) -> str:
         lines = self._reader.unreadable_lines
-        return printable(f"{self._path}: left out {lines} unreadable line{'s' * (lines > 1)}") if lines else ""
+        return printable(f"{self._path}: left out {formatting.counted(lines, 'unreadable line')}") if lines else ""
 
     async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
         """Yields the recorded events, each when it is due. An empty list begins and ends the replay."""

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
+from ...engine.base import formatting
 from ...engine.base.output import note, say
 from ...engine.base.user_error import UserError
 from ...engine.spec.config import Destination
@@ -93,7 +94,7 @@ class Feed:
         """What was written, and where; empty if there was nothing."""
         if self._writer is None:
             return ""
-        curves = f"{len(self._curves)} curve{'s' * (len(self._curves) != 1)}"
+        curves = formatting.counted(len(self._curves), "curve")
         return f"{self._writer.where}: {curves} up to step {self._step:,}"
 
     def carry(self) -> None:

@@ -7,6 +7,7 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widget import Widget
 
+from ...engine.base import formatting
 from ..bindings import identified, key_of
 from ..state.experts import LOADS, expert_axes, layer_loads, part_words
 from ..state.run_state import RunState
@@ -47,7 +48,7 @@ those without a token. **M** measures now, `--numbers-every N` every N steps; **
             rows = {str(each.layer): each for each in layer_loads(newest.experts)}
             table = self.query_one(Table)
             table.show_columns(LOADS, rows)
-            set_titles(table.rows, f"{len(rows)} layer{'s' * (len(rows) != 1)}")
+            set_titles(table.rows, formatting.counted(len(rows), "layer"))
 
 
 class LoadMap(StateLines):

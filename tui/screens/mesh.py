@@ -123,8 +123,9 @@ def _difference(info: DeviceInfo, differing: DevicesDiffer | None) -> list[Conte
     if differing is None or all(device.id != info.id for device in differing.devices):
         return []
     what = "differed" if differing.is_certain else "may be what differed"
-    lines = f"✗ {what} from its replicas after step {differing.step:,}, in {len(differing.arrays)} arrays"
-    return [Content.styled(lines, "$error"), Content()]
+    arrays = formatting.counted(len(differing.arrays), "array")
+    line = f"✗ {what} from its replicas after step {differing.step:,}, in {arrays}"
+    return [Content.styled(line, "$error"), Content()]
 
 
 def _identity(info: DeviceInfo, state: RunState, width: int) -> Iterator[Content]:

@@ -144,7 +144,7 @@ def show_operations(table: Table, breakdown: StepBreakdown, subtitle: str = "") 
     rows = {each.name: each for each in breakdown.operations}
     table.show_columns(operation_columns(breakdown), rows)
     more = f" and {breakdown.operations_left_out} more" if breakdown.operations_left_out else ""
-    set_titles(table.rows, f"{len(breakdown.operations)} operations{more}", subtitle)
+    set_titles(table.rows, f"{formatting.counted(len(breakdown.operations), 'operation')}{more}", subtitle)
 
 
 TIME_WIDTH = 12
@@ -164,9 +164,7 @@ there are more than lines, a bar is the mean of neighbours under the same preset
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
         count = len(state.measured)
-        set_titles(
-            self, "the parts of the step over the run", f"{count} breakdown{'s' * (count != 1)}" if count else ""
-        )
+        set_titles(self, "the parts of the step over the run", formatting.counted(count, "breakdown") if count else "")
         return history_lines(state.measured, width, self.size.height) if count else wrapped([(HISTORY_HINT, "")], width)
 
 

@@ -203,4 +203,4 @@ def _line(head: Content, flow: FlowChange, most: int, compared: PresetCompiled |
 
 
 def _amount(count: int | None, moved: int | None) -> str:
-    return f"{formatting.ops(count)}  {formatting.in_step(moved):>{SIZE_WIDTH - 2}}"
+    return f"{formatting.counted(count, 'op')}  {formatting.in_step(moved):>{SIZE_WIDTH - 2}}"

@@ -217,7 +217,7 @@ def _values(heading: str, labels: Sequence[str], known: Known) -> Iterator[Line]
 
 def _compiled(info: CollectiveInfo, known: Known) -> Iterator[Line]:
     source = f"  {formatting.short_source(info.source)}" if info.source else ""
-    size = f"{formatting.ops(info.count)}, payload {formatting.in_step(info.bytes_per_device)} per step"
+    size = f"{formatting.counted(info.count, 'op')}, payload {formatting.in_step(info.bytes_per_device)} per step"
     yield Line(f"compiled: {info.kind} over {formatting.over(info.axes)}, {size}{source}", HEAD)
     found = origins_of(info, known.explanation.collectives)
     for each in found:

@@ -51,7 +51,7 @@ def coverage(peak: PeakMemory, buffers: Sequence[PeakBuffer], compiler: int | No
 def pipeline_words(info: PipelineInfo) -> str:
     """Returns a schedule such as `2 stages, 4 micro-batches, bubble 20 %`, with `2 repeats` if there are several."""
     repeats = f"{info.repeats} repeats, " if info.repeats > 1 else ""
-    parts = f"{info.microbatches} micro-batch{'es' * (info.microbatches > 1)}"
+    parts = formatting.counted(info.microbatches, "micro-batch")
     return f"{info.stages} stages, {repeats}{parts}, bubble {formatting.percent(info.bubble)}"
 
 

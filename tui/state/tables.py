@@ -94,8 +94,7 @@ def array_columns(mesh: MeshInfo, mark: Callable[[ArrayRow], str] = lambda row: 
         return None if row.is_module else replicas(row.arrays[0].compiled_spec, mesh)
 
     def kind(row: ArrayRow) -> str:
-        count = len(row.arrays)
-        return f"{count} array{'s' * (count > 1)}" if row.is_module else row.arrays[0].kind
+        return formatting.counted(len(row.arrays), "array") if row.is_module else row.arrays[0].kind
 
     return [
         Column(

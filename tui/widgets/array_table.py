@@ -7,6 +7,7 @@ from textual import on
 from textual.binding import BindingType
 from textual.widgets import DataTable
 
+from ...engine.base import formatting
 from ...engine.hlo.layout import bytes_per_device, shards_differ
 from ...engine.wire.descriptions import MeshInfo
 from ..bindings import identified
@@ -71,9 +72,8 @@ class ArrayTable(Table):
         """Shows how many arrays match the filter, and `status` in the lower border."""
         self.status = status
         shown, count = sum(key in self.all_rows for key in self.rows.keys), len(self.all_rows)
-        set_titles(
-            self.rows, f"{count} arrays" if shown == count or self.is_tree else f"{shown} of {count} arrays", status
-        )
+        every = formatting.counted(count, "array")
+        set_titles(self.rows, every if shown == count or self.is_tree else f"{shown} of {every}", status)
 
     def matching(self) -> Mapping[str, Cells]:
         """Returns the rows of the matching arrays, sorted; grouped by module, the most redundant first."""

@@ -160,7 +160,7 @@ def _in_use(measured: MemoryMeasured, limit: int | None, width: int) -> str:
 def _flow(flow: Flow, width: int) -> Content:
     """Returns one row: `all-reduce model    22 ops  4.72 MB`. A narrow row leaves out the count."""
     label, moved = f"{flow.kind} {formatting.over(flow.axes, flow.network)}", formatting.in_step(flow.sent)
-    amount = f"{formatting.ops(flow.count)}  {moved:>7}"
+    amount = f"{formatting.counted(flow.count, 'op')}  {moved:>7}"
     value = amount if len(label) + len(amount) < width else moved
     return _labelled(axes_content(label, flow.axes).stylize_before("$text-muted"), value, width)
 

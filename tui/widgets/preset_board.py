@@ -161,5 +161,5 @@ def _sent(row: Row, axes: str) -> str:
 def _collectives(row: Row) -> Iterator[tuple[str, str]]:
     moved = board_rows.sent(row)
     for flow in moved.collectives or () if moved else ():
-        times = f"{formatting.ops(flow.count)} over {formatting.over(flow.axes, flow.network)}"
+        times = f"{formatting.counted(flow.count, 'op')} over {formatting.over(flow.axes, flow.network)}"
         yield flow.kind, f"{times}, sends {formatting.in_step(flow.sent)}"

@@ -85,7 +85,7 @@ class Changes(Choices):
     def show_problems(self, name: str, problems: Sequence[str]) -> None:
         width = self.scrollable_content_region.width - 1
         problems = [problem.removeprefix(name).removeprefix(".toml").removeprefix(": ") for problem in problems]
-        count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+        count = formatting.counted(len(problems), "problem")
         contents = {problem: Content("\n").join(wrapped([(problem, "$error")], width)) for problem in problems}
         self.show_contents(f"invalid: {count}", contents)
 

@@ -116,7 +116,7 @@ class RuleList(Choices):
 def rows_of(draft: Draft, logical_axes: Sequence[str]) -> Iterator[Row]:
     """Yields the rows of a draft under their headings."""
     yield Row("name", "name")
-    yield Row("heading", f"mesh of {draft.devices} devices")
+    yield Row("heading", f"mesh of {formatting.counted(draft.devices, 'device')}")
     yield from (Row("axis", axis) for axis in draft.preset.mesh)
     yield Row("heading", "rules: logical → mesh axes")
     yield from (Row("rule", logical) for logical in dict.fromkeys((*logical_axes, *draft.preset.rules)))

@@ -122,7 +122,7 @@ def _left_words(state: RunState) -> str:
 def _tracing(event: Profiling | ProfileWriting, now: float) -> str:
     """Returns `tracing 5 steps`, then `writing the trace 12 s`, during which no step runs."""
     if isinstance(event, Profiling):
-        return f"tracing {event.steps} steps"
+        return f"tracing {formatting.counted(event.steps, 'step')}"
     return f"writing the trace {max(0, int(now - event.time))} s"
 
 
