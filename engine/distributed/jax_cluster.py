@@ -56,14 +56,18 @@ class Decision(Struct, frozen=True):
 
 
 class JaxCluster(Cluster):
-    def __init__(self, seal: Seal, stop: Callable[[], object], lost: Callable[[Mapping[int, str]], None]) -> None:
+    def __init__(
+        self, seal: Seal, stop: Callable[[], object], lost: Callable[["JaxCluster", Mapping[int, str]], None]
+    ) -> None:
         """`stop` is called in process 0 if another process received a signal to stop; `lost` in every process if others
-        are lost, with the reason by process index. Both are called in the thread of `Liveness`."""
+        are lost, with this cluster and the reason by process index. Both are called in the thread of `Liveness`."""
         self.process, self.count = global_state.process_id, global_state.num_processes
         self._store = SealedStore(global_state.client, seal, self.count)
-        self._liveness = Liveness(self.process, self.count, global_state.client, self._store, stop, lost)
         self._broadcasts = self._gathers = 0
         self._call_seconds = 0.0
+        watched = global_state.client, self._store, stop, lambda gone: lost(self, gone)
+        self._liveness = Liveness(self.process, self.count, *watched)
+        self._liveness.start()
 
     def meet(self) -> list[HostInfo]:
         """Exchanges nonces, renews the seal, and returns all processes. Raises UserError if their counts differ."""

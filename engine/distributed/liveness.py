@@ -30,7 +30,7 @@ NO_HEARTBEAT = f"no heartbeat for {HEARTBEAT_SECONDS} s: killed, hung, or discon
 
 
 class Liveness:
-    """Reports this process's status and watches the others, in its own thread."""
+    """Reports this process's status and watches the others, in its own threads, once it is started."""
 
     is_reporting = False
     """True once all processes have the seal of this start, so that statuses can be exchanged."""
@@ -56,6 +56,8 @@ class Liveness:
         self._known: dict[int, HostStatus] = {}
         self._still: dict[int, float] = {}
         """Seconds since each process reported, while this one ran."""
+
+    def start(self) -> None:
         threading.Thread(target=self._watch, name="cluster", daemon=True).start()
         threading.Thread(target=self._exchange, name="statuses", daemon=True).start()
 

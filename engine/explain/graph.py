@@ -22,14 +22,14 @@ RETURN = "func.return"
 ASKS = "sdy.sharding_constraint"
 SHARD_MAP = "sdy.manual_computation"
 CUSTOM_CALL = "stablehlo.custom_call"
-PRODUCT, CONVOLUTION = "stablehlo.dot_general", "stablehlo.convolution"
+PRODUCTS = PRODUCT, CONVOLUTION = "stablehlo.dot_general", "stablehlo.convolution"
 TYPED = "explicit type"
 """A constraint that jax itself inserts after an operation, to the sharding in the type of its result."""
 Axis = str
 """A mesh axis; with `:(p)s` after its name only a part of it."""
 OPERATIONS = {
-    "stablehlo.dot_general": "product",
-    "stablehlo.convolution": "convolution",
+    PRODUCT: "product",
+    CONVOLUTION: "convolution",
     "stablehlo.reduce": "reduction",
     "stablehlo.while": "loop",
     "stablehlo.case": "cond",

@@ -13,7 +13,7 @@ from jaxlib.mlir import ir
 from ..spec.topology import Topology, spans
 from .attributes import axes_in, owner_of
 from .explanation import UNKNOWN
-from .graph import CONVOLUTION, PRODUCT, Axis
+from .graph import CONVOLUTION, PRODUCTS, Axis
 from .kernel_layouts import LANES, SUBLANES
 from .lookups import LOOKUP, LOOKUPS
 from .partitioned import Partitioned
@@ -262,11 +262,11 @@ def scatters_whole(topology: Topology) -> bool:
 
 def _multiplies(op: Any) -> bool:
     """Whether an operation is a product in the TPU's default precision, bfloat16."""
-    return op.name in (PRODUCT, CONVOLUTION) and "HIGH" not in str(op.attributes.get("precision_config"))
+    return op.name in PRODUCTS and "HIGH" not in str(op.attributes.get("precision_config"))
 
 
 def _is_product(op: Any) -> bool:
-    return getattr(owner_of(op.operands[0]), "name", "") in (PRODUCT, CONVOLUTION)
+    return getattr(owner_of(op.operands[0]), "name", "") in PRODUCTS
 
 
 def _taker(value: Any) -> Any:

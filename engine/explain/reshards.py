@@ -13,7 +13,7 @@ from jaxlib.mlir.dialects import stablehlo
 from ..base import formatting
 from .attributes import CONSTANTS, last_of, owner_of
 from .explanation import UNKNOWN
-from .graph import CUSTOM_CALL, Axis
+from .graph import CUSTOM_CALL, PRODUCTS, Axis
 from .lookups import BROADCAST, LOOKUPS, SCATTER
 from .partitioned import INSERTED, Partitioned, is_inserted, shape_of, tag
 
@@ -25,7 +25,6 @@ WITHOUT_DATA = re.compile(
 REDUCTION = "stablehlo.reduce"
 GATHERED_BY_SOME = ("stablehlo.fft", "stablehlo.cholesky", "stablehlo.triangular_solve")
 """Operations that XLA's partitioner does not split. The TPU's compiler makes loops of the last two before it."""
-PRODUCTS = ("dot_general", "convolution")
 COMBINERS = {f"stablehlo.{name}" for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
 """Reductions by other functions gather the result of each device."""
 SMALL = 2
@@ -110,7 +109,7 @@ def _by_dim(program: Partitioned, maker: Any, axes: list[Axis]) -> list[list[Axi
 def _contracted(program: Partitioned, op: Any, axes: Sequence[Axis]) -> list[list[Axis]]:
     """Of each operand of a product, those of the axes that split a dim it sums over, before the passes move it."""
     rule = program.rule(op)
-    if rule is None or op.name.rpartition(".")[2] not in PRODUCTS:
+    if rule is None or op.name not in PRODUCTS:
         return []
     found: list[list[Axis]] = []
     for value, factors in zip(op.operands, rule.operands, strict=True):
@@ -136,7 +135,7 @@ def _other_way(program: Partitioned, op: Any, taker: Any) -> str:
         or any(is_gather or len(each.operands) > 1 for each in sorts)
         or to == "reshape"
         or (to == "while" and not is_gather)
-        or (to in PRODUCTS and (not is_gather or _has_choice(program, taker, layouts)))
+        or (getattr(taker, "name", "") in PRODUCTS and (not is_gather or _has_choice(program, taker, layouts)))
     )
     change = f"from {formatting.spec(layouts[0])} to {formatting.spec(layouts[1])}"
     return (

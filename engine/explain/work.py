@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from .exchanges import KERNEL, target
-from .graph import CONVOLUTION, CUSTOM_CALL, PRODUCT
+from .graph import CONVOLUTION, CUSTOM_CALL, PRODUCTS
 from .partitioned import Partitioned, shape_of
 from .windows import numbers
 
@@ -21,9 +21,7 @@ class Products:
         kernel does not skip."""
         self._kernels = {name: count * computed for name, count in kernels.items()}
         with program.module.context:
-            self._found = [
-                (op, times or 1) for op, times in program.operations() if op.name in (PRODUCT, CONVOLUTION) or _name(op)
-            ]
+            self._found = [(op, times or 1) for op, times in program.operations() if op.name in PRODUCTS or _name(op)]
 
     def flops(self, program: Partitioned) -> float:
         """Returns the FLOPs of a device in the same program for any sizes: 2 per multiply-add."""

@@ -194,7 +194,7 @@ def _join(connect: Callable[[], Seal], process: int, record: Callable[[Event], N
 
     from ..distributed.jax_cluster import JaxCluster
 
-    def lost(gone: Mapping[int, str]) -> None:
+    def lost(cluster: JaxCluster, gone: Mapping[int, str]) -> None:
         problems = cluster.loss_report(gone)
         record(HostsLost(reasons=dict(gone), hosts=cluster.statuses()))
         record(Failed(problems=problems, refused=False))
@@ -204,5 +204,4 @@ def _join(connect: Callable[[], Seal], process: int, record: Callable[[Event], N
         time.sleep(FLUSH_SECONDS)
         os._exit(1)
 
-    cluster = JaxCluster(seal, lambda: inbox.put(Stop()), lost)
-    return cluster
+    return JaxCluster(seal, lambda: inbox.put(Stop()), lost)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from shardtui.engine.base.formatting import counted
-from shardtui.engine.wire.events import CheckpointSaved, Evaluated, Profiling, ProfileWriting
+from shardtui.engine.wire.events import CheckpointSaved, Evaluated, ProfileWriting, Profiling
 
 ROOT = Path(__file__).parents[2]
 OWN_PLURAL = re.compile(r"\{'(?:e?s)' (?:\*|if)")

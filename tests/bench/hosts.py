@@ -46,7 +46,7 @@ def _parts(count: int) -> list[dict[str, float]]:
 
 def _work(coordinator: str, count: str, number: str) -> dict[str, float]:
     connect(Membership(coordinator=coordinator, processes=int(count), process=int(number)), tiny_config())
-    cluster = JaxCluster(Seal(b"the secret of a run"), stop=lambda: None, lost=lambda _: None)
+    cluster = JaxCluster(Seal(b"the secret of a run"), stop=lambda: None, lost=lambda *_: None)
     found = {str(length): _part(cluster, length) for length in STEP_SECONDS}
     cluster.close()
     return found

@@ -80,7 +80,7 @@ def _answers(case: str) -> list[Any]:
 def _work(coordinator: str, case: str, number: int) -> Any:
     connect(Membership(coordinator=coordinator, processes=2, process=number), tiny_config())
     lost: list[Any] = []
-    cluster = JaxCluster(Seal(b"the secret of a run"), stop=lambda: None, lost=lost.append)
+    cluster = JaxCluster(Seal(b"the secret of a run"), stop=lambda: None, lost=lambda _, gone: lost.append(gone))
     cluster.meet()
     cluster.hosts = []  # their names and pids differ between runs
     if case == "attempts":
