@@ -8,6 +8,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from ..base.user_error import UserError
 from .graph import ASKS, Axis, Rule
 
 MEMORY, FRONTEND, PLACED = "mhlo.memory_kind", "mhlo.frontend_attributes", "_xla_buffer_placement"
@@ -84,10 +85,15 @@ def _factors(mappings: Any) -> list[list[list[int]]]:
 
 
 def mesh_of(top: list[Any]) -> dict[str, int]:
-    """The axes of all meshes of a module: Shardy has dropped axes of size 1."""
+    """The axes of all meshes of a module: Shardy has dropped axes of size 1. Raises UserError if an axis of two meshes
+    has two sizes."""
     meshes = [sdy.MeshAttr(op.operation.attributes["mesh"]) for op in top if _is_mesh(op)]
-    axes = (sdy.MeshAxisAttr(axis) for mesh in meshes for axis in mesh.axes)
-    return {axis.name: axis.size for axis in axes}
+    sizes: dict[str, int] = {}
+    for axis in (sdy.MeshAxisAttr(axis) for mesh in meshes for axis in mesh.axes):
+        if sizes.setdefault(axis.name, axis.size) != axis.size:
+            both = f"{sizes[axis.name]} devices in one mesh and {axis.size} in another"
+            raise UserError(f"the axis {axis.name} has {both}: give one of them another name")
+    return sizes
 
 
 def _is_mesh(op: Any) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.explain.explain import explain
@@ -203,3 +204,12 @@ def test_what_the_jit_of_equinox_and_nnx_returns_is_unwrapped_and_anything_else_
 
     with pytest.raises(UserError, match=r"^test: it returns .*: return what jax.jit"):
         lowered((Odd(), ()), "test")
+
+
+def test_an_axis_of_two_sizes_is_refused() -> None:
+    devices = np.array(jax.devices()[:8])
+    meshes = Mesh(devices, ("data",)), Mesh(devices.reshape(4, 2), ("data", "model"))
+    arrays = [jax.device_put(jnp.ones((8, 16)), NamedSharding(mesh, P("data"))) for mesh in meshes]
+    program = jax.jit(lambda x, y: x @ y.T).lower(*arrays).compiler_ir("stablehlo")
+    with pytest.raises(UserError, match=r"^the axis data has 8 devices in one mesh and 4 in another: give one"):
+        explain(program, "test")
