@@ -23,6 +23,7 @@ from ..hlo.program_text import read_collectives
 from ..hlo.step_cost import StepCost
 from ..parallel.rules import spec_of
 from ..program.inspection import compiler_output, rematerializations
+from ..program.memory import temporary_bytes
 from ..wire.descriptions import RematerializationInfo
 from .explanation import CompiledProgram, Explanation, Rematerialization, ValueOrigin, differences
 from .graph import Graph
@@ -40,10 +41,11 @@ Layout = list[list[str]]
 def with_compiled(
     lowered: jax.stages.Lowered,
     explanation: Explanation,
+    platform: str,
     cost: Callable[[jax.stages.Compiled, str], StepCost | None] = lambda *_: None,
 ) -> Explanation:
-    """Compiles the program for the devices that it was lowered for. Raises UserError if that fails. `cost`: what the
-    compiled program costs, of its text."""
+    """Compiles the program for the devices that it was lowered for, of a `platform`. Raises UserError if that fails.
+    `cost`: what the compiled program costs, of its text."""
     try:
         with _uncached(), compiler_output() as output:
             program = lowered.compile()
@@ -61,7 +63,7 @@ def with_compiled(
         ],
         argument_bytes=memory.argument_size_in_bytes if memory else 0,
         output_bytes=memory.output_size_in_bytes if memory else 0,
-        temporary_bytes=memory.temp_size_in_bytes if memory else 0,
+        temporary_bytes=temporary_bytes(memory, platform) if memory else 0,
         cost=cost(program, text),
     )
     return replace(explanation, values=values, compiled=compiled)

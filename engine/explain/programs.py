@@ -80,7 +80,7 @@ def explain_program(program: ProgramRequest) -> Explanation:
         return found
     from .compiled import with_compiled  # it imports flax and optax, which `watch` does not need
 
-    return with_compiled(lowered.lowered, found)
+    return with_compiled(lowered.lowered, found, jax.default_backend())
 
 
 def _as_lowered(found: Explanation, module: Any) -> Explanation:

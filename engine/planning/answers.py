@@ -46,7 +46,13 @@ def search(config: RunConfig, target: str, request: SearchRequest) -> Board:
 
     found = Search(simulated_task(config, topology.platform, topology.devices), topology, request)
     rows = found.rows([preset for preset in load_presets()[0] if not is_pitfall(preset.name)])
-    return Board(model=config.model_name, topology=target, rows=rows, estimated=found.estimated)
+    return Board(
+        model=config.model_name,
+        topology=target,
+        rows=rows,
+        estimated=found.estimated,
+        has_all_estimates=found.has_tried_all,
+    )
 
 
 def compile_one(config: RunConfig, target: str, name: str) -> StepCost:

@@ -56,7 +56,8 @@ def explain_for(program: ProgramRequest) -> Explanation:
         memory, described = predict(compiled, (), topology.platform), read(text, found.mesh, names, {})
         return cost_of(memory, described, traced.work(argument_bytes), text, found.mesh, topology)
 
-    return with_compiled(_lowered_for(devices, lowered, lowered.exported, found.mesh), found, compiled_cost)
+    there = _lowered_for(devices, lowered, lowered.exported, found.mesh)
+    return with_compiled(there, found, topology.platform, compiled_cost)
 
 
 def _lowered_for(

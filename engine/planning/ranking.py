@@ -122,6 +122,8 @@ class Board(Struct, frozen=True, kw_only=True):
     """One row per preset; of a search the best candidates."""
     estimated: int = 0
     """Candidates that a search estimated."""
+    has_all_estimates: bool = True
+    """False if a search had no time to estimate all candidates."""
 
 
 def title_of(preset: str, settings: Settings) -> str:

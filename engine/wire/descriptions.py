@@ -110,11 +110,9 @@ class MemoryInfo(Struct, frozen=True, kw_only=True):
     aliased: int
     """Bytes of outputs that reuse the memory of donated arguments."""
     temporaries: int
-    """Bytes that are allocated only during the step."""
+    """Bytes that are allocated only during the step; on TPUs in HBM."""
     peak: int
-    """Most bytes in use at once during the step."""
-    peak_source: Literal["compiler", "sum"]
-    """`compiler`: its own figure (TPU); `sum`: arguments + outputs - aliased + temporaries."""
+    """Most bytes in use at once during the step: arguments + outputs - aliased + temporaries."""
 
 
 class PeakBuffer(Struct, frozen=True, kw_only=True):

@@ -4,13 +4,18 @@ import io
 from importlib.util import find_spec
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import msgspec
+import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.console import Console
 from shardtui.engine.hlo.array_types import elements, leaves, memory_space
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.peak_memory import MOST_BUFFERS, MOST_POINTS, Peak, padded_bytes, peak_memory
-from shardtui.engine.planning.ahead_of_time import compile_cost
+from shardtui.engine.planning.ahead_of_time import compile_cost, find_slice
+from shardtui.engine.program.memory import predict
 from shardtui.engine.program.program import Program
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.topology import load_topology
@@ -268,3 +273,21 @@ def test_rebuilt_peaks_on_tpu() -> None:
     assert cost.at_peak
     assert cost.at_peak.bytes == pytest.approx(cost.peak_bytes, rel=TOLERANCE)
     assert any(buffer.padding for buffer in cost.peak_buffers), "heads of 64 are padded to 128"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra tpu; `.ci/run` has it")
+@pytest.mark.parametrize(
+    ("rows", "width", "size"),
+    [(1024, 1024, 0), (65536, 8192, 2**31)],
+    ids=["all in VMEM, of which the compiler says the peak", "in HBM"],
+)
+def test_temporaries_on_tpu_are_in_main_memory(rows: int, width: int, size: int) -> None:
+    whole = NamedSharding(Mesh(np.array(find_slice(load_topology("v5e:2x4"))), ("x",)), PartitionSpec())
+    x, w = (jax.ShapeDtypeStruct((each, width), jnp.float32, sharding=whole) for each in (rows, width))
+    step = jax.jit(lambda x, w: jnp.tanh(jnp.tanh(jnp.tanh(x @ w) @ w) @ w).sum()).lower(x, w).compile()
+    found = predict(step, (), "tpu")
+    assert found
+    assert found.temporaries == pytest.approx(size, abs=2**20)
+    assert found.peak == found.arguments + found.outputs - found.aliased + found.temporaries
+    assert found.peak <= step.memory_analysis().peak_memory_in_bytes

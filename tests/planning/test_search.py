@@ -55,8 +55,8 @@ TINY = [*SETTINGS, f"--topology={SLICE}", "--search"]
 EACH_SETTING = ("batch_size", "remat", "accumulate_steps")
 
 
-def found_by(task: Task, topology: str, *kept: str, goal: Goal = "tokens-per-second", minutes: float = 2) -> list[Row]:
-    return Search(task, load_topology(topology), SearchRequest(goal=goal, kept=list(kept), minutes=minutes)).rows([])
+def found_by(task: Task, topology: str, *kept: str, goal: Goal = "tokens-per-second") -> list[Row]:
+    return Search(task, load_topology(topology), SearchRequest(goal=goal, kept=list(kept), minutes=2)).rows([])
 
 
 def test_every_mesh_of_up_to_three_axes_is_tried_once_and_chatty_axes_stay_inside_a_slice() -> None:
@@ -98,9 +98,12 @@ def test_presets_with_a_layout_of_their_own_are_candidates() -> None:
 
 
 @pytest.mark.slow
-def test_a_search_whose_time_is_over_has_one_candidate() -> None:
-    (row,) = found_by(Task(tiny_config(), "tpu"), SLICE, *EACH_SETTING, minutes=0)
+def test_a_search_whose_time_is_over_has_one_candidate_and_says_so() -> None:
+    request = SearchRequest(goal="tokens-per-second", kept=list(EACH_SETTING), minutes=0)
+    search = Search(Task(tiny_config(), "tpu"), load_topology(SLICE), request)
+    (row,) = search.rows([])
     assert row.verdict == "fits"
+    assert not search.has_tried_all
 
 
 @pytest.mark.slow

@@ -237,7 +237,7 @@ def inspect(*arguments: str) -> dict[str, Any]:
 @pytest.mark.core
 def test_inspect_describes_a_preset_as_json(home: Path) -> None:
     report = inspect("--preset=fsdp-tp2")
-    assert report["schema"] == 2
+    assert report["schema"] == 3
     assert report["mesh"] == {"axes": {"fsdp": 4, "model": 2}, "device_ids": list(range(8))}
     arrays = {array["name"]: array for array in report["arrays"]}
     kinds = {array["kind"] for array in arrays.values()}

@@ -163,8 +163,7 @@ def _memory_table(memory: MemoryInfo) -> Table:
     names = ["parameters", "moments", "variables", "scalars", "batch", "padding", "temporaries"]
     for name in names if memory.variables else [name for name in names if name != "variables"]:
         table.add_row(name, formatting.size(getattr(memory, name)))
-    of = "the compiler's figure" if memory.peak_source == "compiler" else "arguments + outputs - aliased + temporaries"
-    table.add_row(f"peak ({of})", formatting.size(memory.peak))
+    table.add_row("peak (arguments + outputs - aliased + temporaries)", formatting.size(memory.peak))
     return table
 
 

@@ -28,7 +28,7 @@ from ..state import finding_origins
 from ..state.explanation_diff import numbered
 from ..state.finding_origins import because
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 class ArrayReport(ArrayInfo, frozen=True, kw_only=True):

@@ -81,6 +81,8 @@ class SearchReport(Struct, frozen=True, kw_only=True):
     """Why it ended: `done` if no candidate that is left is likely to be better."""
     estimated: int
     """Candidates that were estimated; 0 with `--fit`, which compiles only."""
+    has_all_estimates: bool
+    """False if a third of the minutes was over before all candidates were estimated."""
     finalists: int
     """The best of these, in `rows`."""
     compiled: int
@@ -164,6 +166,7 @@ def search_report(planner: Planner, was_interrupted: bool, chosen: ChosenPreset 
         minutes=request.minutes,
         ended=ended if planner.compiles or was_interrupted else "estimates only",
         estimated=board.estimated,
+        has_all_estimates=board.has_all_estimates,
         finalists=len(board.rows),
         compiled=sum(row.compiled is not None for row in board.rows),
         chosen=chosen,
@@ -197,6 +200,8 @@ def search_lines(report: SearchReport) -> list[str]:
         "estimates only": "by estimates only",
     }
     lines = [f"{tried}: {ends[report.ended]}"]
+    if not report.has_all_estimates:
+        lines.append("the time for estimates was over before all candidates were tried: give more --minutes")
     if report.expected is not None and report.ended in ("out of time", "interrupted"):
         lines.append(
             f"more time: the best of the others is expected to reach {figure_words(report.expected, report.goal)}"

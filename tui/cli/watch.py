@@ -75,6 +75,6 @@ def _with_ui(request: WatchRequest, arguments: list[str]) -> int:
         if process.poll() is not None:
             note(*output.read_text(errors="replace").splitlines())
             output.unlink()
-            return process.returncode
+            return process.returncode if process.returncode >= 0 else 128 - process.returncode  # as shells do
         time.sleep(POLL_SECONDS)
     return show(client_of(directory), user_keymap())
