@@ -44,7 +44,7 @@ class StepCost(Struct, frozen=True, kw_only=True):
     """Bytes of the state and the batch."""
     peak_bytes: int
     """Most bytes that a step holds at once; for a program that does not fit, what the compiler says it needs.
-    An estimate of less than 500 MB may be half of what the compiler needs, or twice as much."""
+    An estimate of less than 500 MB may be half of what the compiler needs, or ten times as much."""
     capacity_bytes: int | None
     """Bytes available to a program on one device; null if unknown."""
     parts: dict[str, int] = {}

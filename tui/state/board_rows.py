@@ -197,7 +197,7 @@ def caveats(row: Row) -> list[str]:
     """Why a row has no estimate, or one whose peak may be far off."""
     if row.is_small:
         small = formatting.size(LEAST_TRUSTED)
-        return [f"a small peak: of less than {small}, the compiler may need half or twice the estimate"]
+        return [f"a small peak: of less than {small}, the compiler may need a tenth of the estimate, or twice as much"]
     return [f"no estimate: {row.no_estimate}"] if row.no_estimate else []
 
 
