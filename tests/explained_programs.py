@@ -51,7 +51,7 @@ class Answer:
 
 
 def answer(lowered: jax.stages.Lowered, name: str) -> Answer:
-    return Answer(name, with_compiled(lowered, explain(lowered.compiler_ir("stablehlo"), name)))
+    return Answer(name, with_compiled(lowered, explain(lowered.compiler_ir("stablehlo"), name), "cpu"))
 
 
 def random_answer(seed: int) -> Answer:

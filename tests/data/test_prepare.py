@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
-from shardtui.engine.base.formatting import count
+from shardtui.engine.base.formatting import count, counted
 from shardtui.engine.base.processes import children
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.data import documents, prepare, record_files
@@ -273,7 +273,8 @@ def test_a_share_of_skipped_records_above_1_percent_is_a_failure(
     (source := tmp_path / "a.jsonl").write_bytes(LINES * 100 + b"{}\n" * skipped)
     assert main(["data", "prepare", str(source), str(tmp_path / "out")]) == status
     says = capsys.readouterr().err
-    assert f"skipped {skipped} records and 0 files without text, {skipped / (2 + skipped / 100):.2g} % of" in says
+    without = f"skipped {counted(skipped, 'record')} and 0 files without text"
+    assert f"{without}, {skipped / (2 + skipped / 100):.2g} % of" in says
     assert f"{source}: line 201: no text in text: its fields are" in says
     options = _parser("train").parse_args(["train", "--steps=1", f"--data={source}"])
     with pytest.raises(SystemExit) if status else contextlib.nullcontext():

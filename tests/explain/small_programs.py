@@ -33,7 +33,7 @@ def explained(function: Callable[..., Any], *layouts: Layout) -> Explanation:
 
 
 def compiled(lowered: jax.stages.Lowered, found: Explanation) -> CompiledProgram:
-    program = with_compiled(lowered, found).compiled
+    program = with_compiled(lowered, found, "cpu").compiled
     assert program is not None
     return program
 

@@ -23,7 +23,7 @@ def results(found: Explanation) -> dict[str, ValueOrigin]:
 
 def explained(jitted: jax.stages.Wrapped, *given: jax.ShapeDtypeStruct) -> Explanation:
     lowered = jitted.lower(*given)
-    return with_compiled(lowered, explain(lowered.compiler_ir("stablehlo"), "test"))
+    return with_compiled(lowered, explain(lowered.compiler_ir("stablehlo"), "test"), "cpu")
 
 
 def as_compiled(found: Explanation) -> bool:

@@ -76,7 +76,7 @@ def compare_libraries(table: Table) -> None:
 
 
 def lowered_flows(program: jax.stages.Lowered, name: str) -> tuple[Flows, Flows]:
-    found = with_compiled(program, explain(program.compiler_ir("stablehlo"), name))
+    found = with_compiled(program, explain(program.compiler_ir("stablehlo"), name), jax.default_backend())
     return by_flow(found.collectives), by_flow((found.compiled and found.compiled.collectives) or ())
 
 
