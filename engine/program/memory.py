@@ -55,7 +55,7 @@ def temporary_bytes(stats: Any, platform: str) -> int:
     """Returns the bytes that a program needs besides its arguments and outputs. TPU compilers count them in all
     memories of a chip, and say a peak: of HBM, or of VMEM if that holds more, as in small programs. The smaller is
     HBM's. jaxlib 0.12 also says all that is allocated there: for GPT-2 medium 1 % more than its peak."""
-    if platform != "tpu":
+    if platform != "tpu" or not stats.peak_memory_in_bytes:
         return stats.temp_size_in_bytes
     kept = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
     return min(stats.temp_size_in_bytes, max(0, stats.peak_memory_in_bytes - kept))
