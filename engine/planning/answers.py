@@ -51,7 +51,7 @@ def search(config: RunConfig, target: str, request: SearchRequest) -> Board:
         topology=target,
         rows=rows,
         estimated=found.estimated,
-        has_all_estimates=found.has_tried_all,
+        has_all_estimates=found.has_all_estimates,
     )
 
 

@@ -46,7 +46,7 @@ class Search:
         self._ends = time.monotonic() + ESTIMATING * 60 * request.minutes
         self._is_users = isinstance(task.config.model, UserModel)
         self.estimated = 0
-        self.has_tried_all = True
+        self.has_all_estimates = True
         """False once the time for estimates was over before the last one."""
 
     def rows(self, known: Sequence[Preset]) -> list[Row]:
@@ -57,7 +57,7 @@ class Search:
         seen: set[object] = set()
         for preset in self._presets(known, lambda: any(row.verdict == "fits" for _, rows in found for row in rows)):
             if found and time.monotonic() > self._ends:
-                self.has_tried_all = False
+                self.has_all_estimates = False
                 break
             key = layout_key(preset, self._topology.devices)
             if key not in seen and (rows := self._first_rows(preset)):
@@ -66,7 +66,7 @@ class Search:
         found.sort(key=lambda each: min(rank(row, self._request.goal) for row in each[1]))
         for preset, rows in found[:REFINED]:
             if time.monotonic() > self._ends:
-                self.has_tried_all = False
+                self.has_all_estimates = False
                 break
             rows += self._refined(preset, rows)
         return self._finalists(row for _, rows in found for row in rows)

@@ -103,7 +103,7 @@ def test_a_search_whose_time_is_over_has_one_candidate_and_says_so() -> None:
     search = Search(Task(tiny_config(), "tpu"), load_topology(SLICE), request)
     (row,) = search.rows([])
     assert row.verdict == "fits"
-    assert not search.has_tried_all
+    assert not search.has_all_estimates
 
 
 @pytest.mark.slow
