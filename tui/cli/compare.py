@@ -42,7 +42,7 @@ from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import Column, figure, table_console, table_of
 from . import values
-from .headless import Audience, Interrupts, Throttle
+from .headless import StopRequests, Throttle
 from .options import add_data_options, add_device_options, add_json_option, add_model_options
 from .run_config import compared
 
@@ -186,11 +186,10 @@ class _Session:
         client = EngineClient(
             run_directory.create(msgspec.structs.replace(self._config, run=name, preset=self._remaining[0]))
         )
-        interrupts = Interrupts(client, "stopping after this step; press again to kill the engine")
+        stops = StopRequests(client, "stopping after this step")
         estimating: asyncio.Task[None] | None = None
         self._state = RunState()
         client.start_engine()
-        audience = Audience(client, "stopping after this step")
         async for events in client.events(cleaned=False):
             for event in events:
                 apply(self._state, event)
@@ -199,7 +198,7 @@ class _Session:
                     say(*event.warnings)
                     estimating = asyncio.create_task(self._estimate(event))
                 command = self._next(event, estimating is not None and estimating.done())
-                if interrupts.count or audience.is_gone:
+                if stops.signals or stops.is_unread:
                     command = Stop()  # again: it may not have been listening before
                 if command:
                     await client.send(command)
@@ -210,19 +209,19 @@ class _Session:
                 await estimating
         if not await client.wait_for_exit():
             client.kill_engine()  # it has reported its end, or is no longer followed
-        return self._end(client, interrupts, audience)
+        return self._end(client, stops)
 
-    def _end(self, client: EngineClient, interrupts: Interrupts, audience: Audience) -> int:
+    def _end(self, client: EngineClient, stops: StopRequests) -> int:
         """Deletes the engine's directory unless it helps to find a failure. Raises UserError and SystemExit."""
         last = self._state.events[-1]
         is_refused = isinstance(last, Failed) and last.refused
-        is_cancelled = bool(interrupts.count) or audience.is_gone
+        is_cancelled = stops.signals or stops.is_unread
         if self._state.phase is Phase.STOPPED or is_refused or is_cancelled:
             client.directory.discard()
         else:
             say(*self._state.problems, f"its log is in {client.directory.path}")
         if is_cancelled:
-            return INTERRUPTED if interrupts.by_keyboard else FAILED
+            return INTERRUPTED if stops.is_by_keyboard else FAILED
         if self.ready is None and is_refused:
             raise UserError(*self._state.problems)
         if self.ready is None:  # another engine would fail as well

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import os
 import stat
 import sys
 import zlib
@@ -15,6 +14,7 @@ from ...engine.wire.events import EngineStarted
 from ..client.engine_client import EngineClient
 from ..client.remote_client import GREETING
 from ..terminal import FINE
+from .headless import file_type
 from .options import add_run_argument
 from .run import attachable
 
@@ -25,21 +25,13 @@ def stream_options(parser: argparse.ArgumentParser) -> None:
 
 
 def stream_command(options: argparse.Namespace) -> int:
-    if not all(map(_is_pipe, (0, 1))):
+    if not {file_type(0), file_type(1)} <= {stat.S_IFIFO, stat.S_IFSOCK}:
         raise UserError("stream: stdin or stdout is not a pipe, as ssh makes them: `shardtui attach` shows a run")
     client = attachable(options.run)
     client.seq = options.since
     show(f"{GREETING} {VERSION} {client.directory.name}")
     asyncio.run(_stream(client))
     return FINE
-
-
-def _is_pipe(descriptor: int) -> bool:
-    try:
-        mode = os.fstat(descriptor).st_mode
-    except OSError:  # it was closed from the start
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 async def _stream(client: EngineClient) -> None:

@@ -36,7 +36,7 @@ from ..state.interpreter import apply
 from ..state.run_state import Phase, RunState
 from ..terminal import FAILED, FINE, INTERRUPTED
 from ..terminal.clean import json_line
-from .headless import Audience, Interrupts, Throttle
+from .headless import StopRequests, Throttle
 from .options import add_json_option, add_local_options, add_run_argument, add_schedule_options, add_training_options
 from .run import client_for
 from .run_file import add_file_options
@@ -88,13 +88,12 @@ def train_command(options: argparse.Namespace) -> int:
 
 async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     """Starts the engine, reports its events, and returns the exit code. Raises UserError if the engine refuses."""
-    interrupts = Interrupts(client, "saving after this step, then stopping; press again to kill the engine")
+    stops = StopRequests(client, "saving after this step, then stopping")
     report = _print_json if as_json else _Progress().report
     state, failures = RunState(), Failures()
     last = 0, 0.0
     place = client.directory.path.stat()
     client.start_engine(restart)
-    audience = Audience(client, "saving after this step, then stopping")
     async for events in client.events(cleaned=not as_json):
         for event in events:
             apply(state, event)
@@ -102,7 +101,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             if client.is_old(event):
                 continue
             failures.add(event)
-            with audience.reads():
+            with stops.reading():
                 report(event, state)
             if isinstance(event, Failed) and event.refused:
                 client.discard_if_new()
@@ -111,12 +110,12 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             if isinstance(event, Paused) and event.problem:  # nobody can decide without a UI
                 await client.send(Stop())
     await client.wait_for_exit()  # the run can be resumed at once
-    pressed = interrupts.count
-    problems = await client.wait_for_metrics(lambda: audience.is_gone or interrupts.count > pressed)
+    signals = stops.signals
+    problems = await client.wait_for_metrics(lambda: stops.is_unread or stops.signals > signals)
     say(*problems)
-    if audience.is_gone:
-        return INTERRUPTED if interrupts.by_keyboard else FAILED
-    with audience.reads():
+    if stops.is_unread:
+        return INTERRUPTED if stops.is_by_keyboard else FAILED
+    with stops.reading():
         if as_json:
             seq, ended = last
             show(json_line(RunEnded(seq=seq, time=ended, goodput=state.goodput)))
@@ -124,7 +123,7 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
             _print_summary(state)
     if failures and (step := _newest_checkpoint(client.directory, place, state)):
         say(f"`shardtui train --resume {client.directory.name}` resumes from the checkpoint of step {step:,}")
-    if interrupts.by_keyboard:
+    if stops.is_by_keyboard:
         return INTERRUPTED
     return FAILED if failures else FINE
 
