@@ -16,7 +16,6 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Timer
-from typing import NamedTuple
 
 from msgspec.structs import replace
 from rich.console import Console
@@ -37,7 +36,7 @@ from ...engine.wire.engine_command import engine_command
 from ..client.remote_client import output_of
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
-from ..terminal.plain_table import Column, plain_console, table_console, table_of
+from ..terminal.plain_table import plain_console, plain_table, right, table_console
 from .doctor_training import LONGEST_SECONDS, TrainingChecks
 from .options import add_device_options, add_json_option
 from .runs import configured_hosts
@@ -73,7 +72,7 @@ def doctor_command(options: argparse.Namespace) -> int:
     except OSError as error:
         where = f"No report: {path}: {error.strerror}"
     if other:
-        console.print(table_of(COLUMNS, list(_differences(report, other)), console.width))
+        console.print(_differences(report, other))
     counts = [sum(check.verdict == verdict for check in checks) for verdict in STYLES]
     console.print(f"{counts[0]} ok, {formatting.counted(counts[1], 'warning')}, {counts[2]} broken. {where}")
     if options.json:
@@ -217,37 +216,20 @@ def _without_names(text: str) -> str:
     return text
 
 
-class Difference(NamedTuple):
-    """What two reports say about one thing."""
-
-    check: str
-    what: str
-    here: str
-    there: str
-    ratio: str = ""
-
-
-COLUMNS: Sequence[Column[Difference]] = (
-    Column("check", lambda row: row.check),
-    Column("what", lambda row: row.what),
-    Column("here", lambda row: row.here, is_figure=True),
-    Column("there", lambda row: row.there, is_figure=True),
-    Column("here ÷ there", lambda row: row.ratio, is_figure=True),
-)
-
-
-def _differences(report: Checkup, earlier: Checkup) -> Iterator[Difference]:
-    """Yields verdicts that differ, and all numbers that either has."""
+def _differences(report: Checkup, earlier: Checkup) -> Table:
+    """Returns a table of the verdicts that differ, and all numbers that either has."""
+    table = plain_table("check", "what", *map(right, ("here", "there", "here ÷ there")))
     ours, theirs = ({check.name: check for check in each.checks} for each in (report, earlier))
     nothing = Check()
     for name in dict.fromkeys([*ours, *theirs]):
         one, other = ours.get(name), theirs.get(name)
         verdict, before = (check.verdict if check else "–" for check in (one, other))
         if verdict != before:
-            yield Difference(name, "verdict", verdict, before)
+            table.add_row(name, "verdict", verdict, before, "")
         numbers, others = (one or nothing).numbers, (other or nothing).numbers
         for what in dict.fromkeys([*numbers, *others]):
             pair = numbers.get(what), others.get(what)
             ratio = f"{pair[0] / pair[1]:.2f}" if pair[0] is not None and pair[1] else ""
             here, there = ("–" if number is None else f"{number:,g}" for number in pair)
-            yield Difference(name, what, here, there, ratio)
+            table.add_row(name, what, here, there, ratio)
+    return table
