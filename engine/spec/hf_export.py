@@ -2,12 +2,12 @@
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from ..base.user_error import UserError
 from .hf_config import ARCHITECTURES, fields_of, model_types
-from .hf_fields import ROPE_NAMES, Table
+from .hf_fields import RopeTable, Table
 from .model_config import ModelConfig, Rope
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -149,5 +149,4 @@ def _every_field(config: ModelConfig) -> Table:
 def _scaling(rope: Rope) -> Table | None:
     if rope.scaling == "none":
         return None
-    values = {ROPE_NAMES[name]: getattr(rope, name) for name in SCALINGS[rope.scaling]}
-    return {"rope_type": rope.scaling, **{name: value for name, value in values.items() if value is not None}}
+    return to_builtins(RopeTable(rope.scaling, **{name: getattr(rope, name) for name in SCALINGS[rope.scaling]}))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from .model_config import Rope
 
@@ -47,15 +48,11 @@ SYNONYMS = {
 }
 """Pairs of names of one field, of which a config class has one or both."""
 ROPE_NAMES = {
-    "factor": "factor",
     "original_context": "original_max_position_embeddings",
     "low_frequency_factor": "low_freq_factor",
     "high_frequency_factor": "high_freq_factor",
-    "beta_fast": "beta_fast",
-    "beta_slow": "beta_slow",
-    "truncate": "truncate",
-    "attention_factor": "attention_factor",
 }
+"""Fields of rotary positions that files have by another name."""
 
 
 WORDS: dict[Any, str] = {
@@ -69,16 +66,16 @@ WORDS: dict[Any, str] = {
 """The types that fields may have."""
 
 
-class RopeTable(Struct):
+class RopeTable(Struct, rename=ROPE_NAMES, omit_defaults=True):
     """`rope_parameters`, or `rope_scaling`, of one type of layer."""
 
     rope_type: str | None = None
     type: str | None = None
     rope_theta: float | None = None
     factor: float | None = None
-    original_max_position_embeddings: int | None = None
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
+    original_context: int | None = None
+    low_frequency_factor: float | None = None
+    high_frequency_factor: float | None = None
     beta_fast: float | None = None
     beta_slow: float | None = None
     truncate: bool | None = None
@@ -197,7 +194,7 @@ def rope(fields: Fields, table: Table, theta: float, context: int) -> Rope:
     known = {"default": "none", "linear": "linear", "dynamic": "dynamic", "llama3": "llama3", "yarn": "yarn"}
     if kind not in known:
         fields.problems.append(f"rope type {kind}: not supported: choose from {', '.join(known)}")
-    unknown = (name for name in table if name not in RopeTable.__struct_fields__)
+    unknown = (name for name in table if name not in RopeTable.__struct_encode_fields__)
     fields.problems.extend(
         f"rope {name}: unknown to shardtui" for name in unknown if table[name] not in (None, FIXED.get(name))
     )
@@ -205,10 +202,7 @@ def rope(fields: Fields, table: Table, theta: float, context: int) -> Rope:
     values: Table = {"theta": given.rope_theta or theta, "scaling": scaling}
     if scaling == "none":
         return msgspec.convert(values, Rope)
-    values |= {ours: value for ours, theirs in ROPE_NAMES.items() if (value := getattr(given, theirs)) is not None}
-    values.pop("original_context", None)
-    if scaling != "linear":
-        values["original_context"] = context
-    if scaling in ("llama3", "yarn"):
-        values["original_context"] = given.original_max_position_embeddings or context
+    values |= {name: value for name, value in asdict(given).items() if name in Rope.__struct_fields__}
+    values["original_context"] = {"linear": 0, "dynamic": context}.get(scaling, given.original_context or context)
+    values = {name: value for name, value in values.items() if value is not None}
     return msgspec.convert(values, Rope)
