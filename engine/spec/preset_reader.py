@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ..base.directories import expanded
-from ..base.untrusted import refusing
+from ..base.untrusted import read_text, refusing
 from ..base.user_error import UserError, noting, suggestion
 from .preset import AXIS_NAME, BUILT_IN, LOGICAL_AXES, NO_STAGES, REST, SPLIT_ONCE, Axes, AxisTypes, Override, Preset
-from .preset_files import FILE_NAME, PRESETS, misnamed_files, parse_toml, preset_files, read_toml, wrong_value
+from .preset_files import FILE_NAME, MAX_FILE_BYTES, PRESETS, misnamed_files, parse_toml, preset_files, wrong_value
 
 MESH_NAME = re.compile(
     r"(?P<mesh>[a-z]+\d{1,6}(?:-[a-z]+\d{1,6})*)(?P<unsharded>(?:-whole\.[a-z_]+)*)"
@@ -143,15 +143,11 @@ def name_of(name_or_file: str) -> str:
 
 def read_preset(path: Path) -> Preset:
     """Reads the preset in a file. Raises UserError without a valid mesh; `Preset.problems` has the others."""
-    return _preset(path, read_toml(path))
+    return parse_preset(path, read_text(path, MAX_FILE_BYTES))
 
 
 def parse_preset(path: Path, text: str) -> Preset:
-    return _preset(path, parse_toml(path, text))
-
-
-def _preset(path: Path, tables: dict[str, Any]) -> Preset:
-    known = PresetFile.__struct_fields__
+    tables, known = parse_toml(path, text), PresetFile.__struct_fields__
     problems = [f"{key}: unknown key: the keys are {', '.join(known)}" for key in tables if key not in known]
     if not FILE_NAME.fullmatch(path.stem):
         problems.append(BAD_NAME)
