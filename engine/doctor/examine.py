@@ -7,7 +7,6 @@ import jax
 
 from ..base import formatting
 from ..program.presets import list_presets
-from ..spec.config import RunConfig
 from ..spec.model_choice import choose_model
 from ..wire.checkup import Check, Examination, examined
 from .devices import check_devices, check_digests, check_rates, check_topology
@@ -34,15 +33,7 @@ def examine(examination: Examination) -> Iterator[Check]:
 def check_presets(examination: Examination, devices: int) -> Check:
     """Finds the presets that fit these devices with the smallest model."""
     model = choose_model("nano", (f"batch_size={4 * devices}",))
-    config = RunConfig(
-        run="doctor",
-        model_name=model.name,
-        model=model.model,
-        training=model.training,
-        preset="dp",
-        devices=examination.devices,
-    )
-    listing = list_presets(config)
+    listing = list_presets(model.config("doctor", devices=examination.devices))
     others = [preset.name for preset in listing.presets if not preset.fits]
     fitting = len(listing.presets) - len(others)
     found = f"{fitting} of {len(listing.presets)} fit {formatting.counted(devices, 'device')}"

@@ -12,7 +12,7 @@ from msgspec import Struct
 from ..base.directories import expanded
 from ..base.output import note
 from ..base.user_error import UserError, refuse, suggestion, together
-from .config import ModelConfig, Setting, TrainingConfig, UserModel
+from .config import ModelConfig, RunConfig, Setting, TrainingConfig, UserModel
 from .model_config import Rope
 from .preset_files import preset_files, read_toml, wrong_value
 
@@ -51,6 +51,18 @@ class ModelChoice(NamedTuple):
             return self.name.lower()[:LONGEST]
         name = self.name.removeprefix(HF) if isinstance(self.model, ModelConfig) else self.model.function
         return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST] or "model"
+
+    def config(self, run: str, preset: str = "dp", **others: Any) -> RunConfig:
+        """Returns the config of a run. `others`: its other fields."""
+        return RunConfig(
+            run=run,
+            model_name=self.name,
+            model=self.model,
+            training=self.training,
+            weights=self.weights,
+            preset=preset,
+            **others,
+        )
 
 
 def choose_model(name: str, settings: tuple[str, ...] = ()) -> ModelChoice:

@@ -114,30 +114,22 @@ class TrainingChecks:
             for run in () if is_kept else self._runs:
                 run.discard()
 
-    def _config(self, **changes: object) -> RunConfig:
+    def _new_run(self, every_steps: int | None = None, switches: tuple[ScheduledSwitch, ...] = ()) -> Trained:
         model = choose_model("nano", ("dropout=0", "seq_len=32", f"batch_size={4 * self._devices}"))
-        return RunConfig(
-            **{  # type: ignore[arg-type]
-                "run": run_directory.free_name("doctor"),
-                "model_name": model.name,
-                "model": model.model,
-                "training": model.training,
-                "preset": "dp",
-                "devices": self._examination.devices,
-                "platform": self._examination.platform,
-                "steps": STEPS,
-                "checkpoints": CheckpointConfig(at_end=False),
-                **changes,
-            }
+        config = model.config(
+            run_directory.free_name("doctor"),
+            devices=self._examination.devices,
+            platform=self._examination.platform,
+            steps=STEPS,
+            switches=switches,
+            checkpoints=CheckpointConfig(every_steps=every_steps, at_end=False),
         )
-
-    def _trained(self, config: RunConfig) -> Trained:
         found = Trained(config)
         self._runs.append(found.directory)
         return found
 
     def _train(self) -> Check:
-        plain = self._trained(self._config())
+        plain = self._new_run()
         asyncio.run(plain.follow(Restart()))
         first, last = plain.losses[0][1], plain.losses[-1][1]
         compiled, step = plain.state.compiled["dp"].compile_seconds or 0.0, median(plain.state.timed["dp"])
@@ -173,12 +165,8 @@ class TrainingChecks:
         return [*(chosen * len(SWITCH_STEPS))[: len(SWITCH_STEPS) - 1], "dp"] if chosen else []
 
     def _kill_and_resume(self) -> Check:
-        switches = zip(SWITCH_STEPS, self._presets(), strict=False)
-        config = self._config(
-            switches=tuple(ScheduledSwitch(step, preset) for step, preset in switches),
-            checkpoints=CheckpointConfig(every_steps=SAVED_STEP, at_end=False),
-        )
-        moved = self._trained(config)
+        switches = tuple(map(ScheduledSwitch, SWITCH_STEPS, self._presets()))
+        moved = self._new_run(SAVED_STEP, switches)
         asyncio.run(moved.follow(Restart(profile=TRACED), kill_after=SAVED_STEP))
         asyncio.run(moved.follow(Restart()))
         (restored,) = moved.find(Restored)

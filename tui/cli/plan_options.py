@@ -97,7 +97,7 @@ def _planned(options: argparse.Namespace) -> tuple[RunConfig, list[str], list[st
                     spans(preset.sizes(topology.devices), topology.domains)
     if model is None:
         raise UserError(*problems)
-    config = RunConfig(run="plan", model_name=model.name, model=model.model, training=model.training, preset="dp")
+    config = model.config("plan")
     refuse([*problems, *problems_of(config)])
     return config, targets, presets
 

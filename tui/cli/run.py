@@ -15,7 +15,7 @@ from ...engine.base.directories import config_directory
 from ...engine.base.output import note
 from ...engine.base.user_error import UserError, suggestion
 from ...engine.spec.attempt import Supervision
-from ...engine.spec.config import Restart, RunConfig
+from ...engine.spec.config import Restart
 from ...engine.spec.model_choice import choose_model
 from ...engine.wire import run_directory
 from ...engine.wire.event_log import LogReader
@@ -195,15 +195,7 @@ def tour_command(_: argparse.Namespace) -> int:
     keymap = user_keymap()
     run_directory.runtime_directory()  # an unusable one is refused before anything is created
     model = choose_model("nano", ("seq_len=32",))  # steps take a fraction of a second on two cores
-    config = RunConfig(
-        run=run_directory.free_name("tour"),
-        model_name=model.name,
-        model=model.model,
-        training=model.training,
-        preset="dp",
-        devices=8,
-        platform="cpu",
-    )
+    config = model.config(run_directory.free_name("tour"), devices=8, platform="cpu")
     return show(client_of(run_directory.create(config)), keymap, starts=True, tour=Tour())
 
 

@@ -54,16 +54,8 @@ def new_config(options: argparse.Namespace) -> RunConfig:
     problems = _preset_problems(preset, options)
     with together(problems):
         model = choose_model(name, settings_of_options(options))
-        config = RunConfig(
-            run=options.run_name or run_directory.free_name(model.run_name),
-            model_name=model.name,
-            model=model.model,
-            training=model.training,
-            weights=model.weights,
-            preset=preset,
-            seed=options.seed or 0,
-            **run_settings(options),
-        )
+        run = options.run_name or run_directory.free_name(model.run_name)
+        config = model.config(run, preset, seed=options.seed or 0, **run_settings(options))
         problems += problems_of(config)
         problems += problems_of_destinations(RunDirectory(run_directory.state_home() / config.run), config)
     return tokenized(config, options)
