@@ -13,8 +13,7 @@ from ..spec.checks import problems_of
 from ..spec.config import RunConfig
 from ..spec.model_config import KEPT, ModelConfig
 from ..spec.preset import Preset
-from ..spec.search import Goal
-from .goal import configured, gain, pick
+from .goal import Goal, configured, gain, pick
 from .ranking import Row, Settings
 
 SLACK: dict[Goal, float] = {"tokens-per-second": 2.0, "fits-largest-batch": 1.0, "least-traffic": 1.25}

@@ -1,14 +1,28 @@
-"""Which preset is better, also for the goal of a search. Does not import jax."""
+"""The request of a search, and which preset is better, also for its goal. Does not import jax."""
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..spec.config import RunConfig
-from ..spec.search import Goal
 from .ranking import Row, Settings, title_of
+
+Goal = Literal["tokens-per-second", "fits-largest-batch", "least-traffic"]
+"""Most tokens of all devices per second, most sequences in a step, or least bytes that a device sends per token."""
+CHOSEN = ("batch_size", "remat", "accumulate_steps")
+"""Settings that a search may choose."""
+
+
+class SearchRequest(Struct, frozen=True, kw_only=True):
+    goal: Goal = "tokens-per-second"
+    kept: list[str] = []
+    """Settings that keep their values, such as `batch_size`."""
+    is_mesh_fixed: bool = False
+    """Search only settings of the named presets: what makes them fit."""
+    minutes: float = 10.0
 
 
 class CurvePoint(Struct, frozen=True, kw_only=True):

@@ -15,11 +15,10 @@ from ..spec.config import RunConfig, UserModel
 from ..spec.model_config import POLICIES
 from ..spec.preset import Preset
 from ..spec.preset_reader import MESH_RULES
-from ..spec.search import SearchRequest
 from ..spec.topology import Topology
 from .candidates import PARTS, accumulations, batches, layout_key, meshes, named, orders, suffixes, with_microbatches
 from .estimate import layout_row, with_cost
-from .goal import configured, gain, rank, ranked
+from .goal import SearchRequest, configured, gain, rank, ranked
 from .ranking import Choice, Row, Settings, settings_of
 from .step_trace import SizedStep, arguments, traced_step
 

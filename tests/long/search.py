@@ -18,10 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 from shardtui.engine.hlo.step_cost import StepCost
 from shardtui.engine.planning.finalists import next_to_compile
-from shardtui.engine.planning.goal import configured, figure, pick
+from shardtui.engine.planning.goal import CHOSEN, SearchRequest, configured, figure, pick
 from shardtui.engine.planning.ranking import Board, Row
 from shardtui.engine.spec.config import RunConfig
-from shardtui.engine.spec.search import CHOSEN, SearchRequest
 
 from tests.long.estimates import LLAMA_1B, ask, config_of
 from tests.suite import versions

@@ -27,6 +27,7 @@ from shardtui.engine.models.optimizer import optimizer
 from shardtui.engine.models.task import Task, TrainState
 from shardtui.engine.models.user_code import load_module
 from shardtui.engine.planning.estimate import estimate_row, layout_row
+from shardtui.engine.planning.goal import SearchRequest
 from shardtui.engine.planning.search import Search
 from shardtui.engine.program.digest import joined
 from shardtui.engine.program.inspection import inspect
@@ -36,7 +37,6 @@ from shardtui.engine.program.reshard import Transfers, move_state
 from shardtui.engine.spec.config import AnomalyConfig, RunConfig, UserModel
 from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
-from shardtui.engine.spec.search import SearchRequest
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.stdout import answered

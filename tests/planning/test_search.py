@@ -28,7 +28,7 @@ from shardtui.engine.planning.finalists import (
     next_row,
     next_to_compile,
 )
-from shardtui.engine.planning.goal import figure, pick, ranked
+from shardtui.engine.planning.goal import Goal, SearchRequest, figure, pick, ranked
 from shardtui.engine.planning.ranking import Choice, Row
 from shardtui.engine.planning.search import Search
 from shardtui.engine.planning.step_trace import traced_cost
@@ -36,7 +36,6 @@ from shardtui.engine.spec.config import RunConfig, TrainingConfig
 from shardtui.engine.spec.model_config import KEPT
 from shardtui.engine.spec.preset import Preset
 from shardtui.engine.spec.preset_reader import load_preset, mesh_preset, read_preset
-from shardtui.engine.spec.search import Goal, SearchRequest
 from shardtui.engine.spec.topology import crossing, load_topology
 from shardtui.engine.wire.descriptions import PeakMemory
 from shardtui.tui.cli.plan import Asked, plan

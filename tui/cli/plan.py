@@ -21,13 +21,12 @@ from ...engine.base.output import note, say, show
 from ...engine.base.user_error import refuse
 from ...engine.planning import compilers
 from ...engine.planning.finalists import is_far_too_large
-from ...engine.planning.goal import figure, pick, ranked
+from ...engine.planning.goal import SearchRequest, figure, pick, ranked
 from ...engine.planning.ranking import Board, Row, settings_of
 from ...engine.spec.config import RunConfig, UserModel
 from ...engine.spec.preset import BUILT_IN, Preset, reference
 from ...engine.spec.preset_reader import load_preset
 from ...engine.spec.preset_writer import preset_text, write_preset
-from ...engine.spec.search import SearchRequest
 from ...engine.spec.topology import Topology, load_topology
 from ...engine.wire import run_directory
 from ..client.engine_process import NoAnswer

@@ -8,12 +8,12 @@ from typing import get_args
 from ...engine.base.directories import expanded
 from ...engine.base.user_error import UserError, noting, refuse
 from ...engine.planning.finalists import MOST_PROGRAMS
+from ...engine.planning.goal import CHOSEN, Goal, SearchRequest
 from ...engine.spec.checks import problems_of
 from ...engine.spec.config import RunConfig
 from ...engine.spec.model_choice import choose_model
 from ...engine.spec.preset_files import FILE_NAME, user_presets
 from ...engine.spec.preset_reader import is_file, load_preset
-from ...engine.spec.search import CHOSEN, Goal, SearchRequest
 from ...engine.spec.topology import load_topology, spans
 from . import values
 from .options import add_json_option, add_model_options

@@ -12,9 +12,8 @@ from ...engine.base import formatting
 from ...engine.base.user_error import refuse
 from ...engine.hlo.step_cost import Basis, Bound
 from ...engine.planning.finalists import batch_limits, expected_figure
-from ...engine.planning.goal import CurvePoint, ranked
+from ...engine.planning.goal import CurvePoint, Goal, ranked
 from ...engine.planning.ranking import Board, Row, Settings
-from ...engine.spec.search import Goal
 from ...engine.spec.topology import Topology, load_topology
 from ..client.planner import Planner
 from ..state import board_rows

@@ -13,13 +13,12 @@ from ...engine.base.user_error import UserError, noting
 from ...engine.hlo.step_cost import StepCost
 from ...engine.planning import compilers
 from ...engine.planning.finalists import MOST_PROGRAMS, is_far_too_large, next_row, next_to_compile
-from ...engine.planning.goal import CurvePoint, configured, pick, point_of, ranked
+from ...engine.planning.goal import CurvePoint, Goal, SearchRequest, configured, pick, point_of, ranked
 from ...engine.planning.ranking import Board, Row
 from ...engine.spec.config import RunConfig
 from ...engine.spec.preset import reference
 from ...engine.spec.preset_files import is_pitfall
 from ...engine.spec.preset_reader import load_preset, load_presets
-from ...engine.spec.search import Goal, SearchRequest
 from ...engine.spec.topology import load_topology
 from ...engine.wire.descriptions import PresetInfo
 from ...engine.wire.events import EngineReady

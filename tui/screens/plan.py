@@ -14,9 +14,8 @@ from textual.worker import Worker
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.planning import compilers
-from ...engine.planning.goal import ranked
+from ...engine.planning.goal import Goal, SearchRequest, ranked
 from ...engine.planning.ranking import Row
-from ...engine.spec.search import Goal, SearchRequest
 from ...engine.spec.topology import load_topology
 from ..bindings import identified
 from ..client.engine_process import NICENESS

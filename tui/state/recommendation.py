@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from ...engine.base import formatting
 from ...engine.hlo.step_cost import StepCost
 from ...engine.planning.finalists import batch_limits
-from ...engine.planning.goal import figure, pick, ranked
+from ...engine.planning.goal import Goal, figure, pick, ranked
 from ...engine.planning.ranking import Row, settings_of
-from ...engine.spec.search import Goal
 
 
 def recommendation(rows: Sequence[Row], where: str, goal: Goal | None = None) -> str:
