@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Timer
@@ -84,9 +83,11 @@ def all_checks(examination: Examination, hosts: Sequence[str]) -> Iterator[Check
     """Yields each check before it runs, and after it. `hosts`: those whose clocks are compared with this one's."""
     yield from examined("terminal", check_terminal)
     devices = 0
-    for check in chain(_of_engine(examination), _of_hosts(hosts)):
+    for check in _of_engine(examination):
         devices = int(check.numbers.get("devices", devices))
         yield check
+    if hosts:
+        yield from examined("clocks of hosts", lambda: asyncio.run(_check_clocks(hosts)))
     if examination.computes and devices:
         yield from TrainingChecks(examination, devices).all()
 
@@ -150,11 +151,6 @@ def check_terminal() -> Check:
 def _tmux(option: str) -> str:
     asked = subprocess.run(["tmux", "show-options", "-gv", option], capture_output=True, text=True, check=False)
     return asked.stdout.strip()
-
-
-def _of_hosts(hosts: Sequence[str]) -> Iterator[Check]:
-    if hosts:
-        yield from examined("clocks of hosts", lambda: asyncio.run(_check_clocks(hosts)))
 
 
 async def _check_clocks(hosts: Sequence[str]) -> Check:

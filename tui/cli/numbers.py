@@ -119,8 +119,7 @@ def of_array(name: str, event: NumbersMeasured) -> NumbersMeasured:
 def numbers_tables(run: str, numbers: Numbers, state: RunState, name: str | None, width: int) -> list[RenderableType]:
     """Returns the numbers measured last as tables for a console of this width. `name`: of the one array to show."""
     event, rows = numbers.newest, rows_of(numbers)
-    if event is None:
-        return []
+    assert event, "a run without any is refused"
     title = f"{run}, step {event.step:,}, under {event.preset}"
     if name is not None:
         return array_tables(next((row for row in rows if row.array.name == name), NumbersRow(event.arrays[0])), title)
