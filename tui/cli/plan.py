@@ -24,7 +24,7 @@ from ...engine.planning.finalists import is_far_too_large
 from ...engine.planning.goal import SearchRequest, figure, pick, ranked
 from ...engine.planning.ranking import Board, Row, settings_of
 from ...engine.spec.config import RunConfig, UserModel
-from ...engine.spec.preset import BUILT_IN, Preset, reference
+from ...engine.spec.preset import BUILT_IN, reference
 from ...engine.spec.preset_reader import load_preset
 from ...engine.spec.preset_writer import preset_text, write_preset
 from ...engine.spec.topology import Topology, load_topology
@@ -107,17 +107,27 @@ def _chosen(planner: Planner, asked: Asked) -> ChosenPreset | None:
     if best is None:
         return None
     topology, preset = load_topology(board.topology), load_preset(planner.subject(best.title)[2])
-    place = asked.place or default_place(board.model, topology)
+    place = asked.place or _place(board.model, topology)
     found, cost = figure(best, search.goal), best.cost
     assert found is not None and cost is not None
-    return ChosenPreset(
-        preset=best.preset,
-        settings=best.settings,
-        figure=found,
-        basis=cost.basis,
-        file=str(place),
-        command=write_chosen(best, preset, place, topology, asked.train),
+    chosen = "--preset", reference(place.stem, str(place)), *set_words(settings_of(best.settings))
+    command = shlex.join([*asked.train, *chosen, "--steps", "1000"])
+    written = replace(
+        preset,
+        mesh=preset.sizes(topology.devices),
+        source=BUILT_IN,
+        summary=f"{best.preset}, chosen by `shardtui plan` for {topology.title}",
+        teaches=f"Train with it: {command}",
     )
+    write_preset(place, preset_text(written))
+    return ChosenPreset(
+        preset=best.preset, settings=best.settings, figure=found, basis=cost.basis, file=str(place), command=command
+    )
+
+
+def _place(model: str, topology: Topology) -> Path:
+    name = f"{model}-{topology.slices}-{topology.name}" if topology.slices > 1 else f"{model}-{topology.name}"
+    return run_directory.chosen_presets() / f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:64]}.toml"
 
 
 def _problems(config: RunConfig, asked: Asked) -> list[str]:
@@ -246,27 +256,3 @@ def _outcome(board: Board, title: str, seconds: float) -> str:
     row = next(row for row in board.rows if row.title == title)
     outcome = board_rows.verdict(row) if row.compiled else " ".join(row.problems)
     return f"  {outcome}, after {formatting.seconds(seconds)}"
-
-
-def default_place(model: str, topology: Topology) -> Path:
-    name = f"{model}-{topology.slices}-{topology.name}" if topology.slices > 1 else f"{model}-{topology.name}"
-    return run_directory.chosen_presets() / f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:64]}.toml"
-
-
-def write_chosen(row: Row, preset: Preset, path: Path, topology: Topology, train: Sequence[str]) -> str:
-    """Writes a row's preset; returns the command that trains with it: `train` and the preset. Raises UserError."""
-    mesh = preset.sizes(topology.devices)
-    command = train_command(train, reference(path.stem, str(path)), row)
-    chosen = replace(
-        preset,
-        mesh=mesh,
-        source=BUILT_IN,
-        summary=f"{row.preset}, chosen by `shardtui plan` for {topology.title}",
-        teaches=f"Train with it: {command}",
-    )
-    write_preset(path, preset_text(chosen))
-    return command
-
-
-def train_command(train: Sequence[str], preset: str, row: Row) -> str:
-    return shlex.join([*train, "--preset", preset, *set_words(settings_of(row.settings)), "--steps", "1000"])
