@@ -156,24 +156,11 @@ def load_topology(name: str) -> Topology:
             f"--topology {name}: no such devices: give a TPU generation or GPU ({', '.join(known)}) and the chips "
             "along each dim, such as v5e:4x4 or v5p:4x4x4, or the hosts and the GPUs of each, such as h100:4x8"
         )
-    chip, count = known[found["chip"]], int(found["slices"] or 1)
     shape = tuple(map(int, found["shape"].split("x")))
-    if chip.target and (problem := _gpu_problem(shape, chip, count)):
+    topology = Topology(found["slice"], shape, known[found["chip"]], int(found["slices"] or 1))
+    if problem := _problem(topology, found["chip"]):
         raise UserError(f"--topology {name}: {problem}")
-    if (dims := len(shape)) != chip.torus:
-        raise UserError(
-            f"--topology {name}: {formatting.counted(dims, 'dim')}, but a {found['chip']} slice has {chip.torus}: "
-            f"give {'x'.join('4' * chip.torus)}, for example"
-        )
-    if not 1 <= math.prod(shape) * count <= MAX_CHIPS:
-        total = f"{math.prod(shape) * count:,} chips"
-        raise UserError(
-            f"--topology {name}: {total}: {'slices have' if count > 1 else 'a slice has'} 1 to {MAX_CHIPS:,}"
-        )
-    if count > 1 and chip.dcn_rate is None:
-        able = ", ".join(other for other, each in known.items() if each.dcn_rate)
-        raise UserError(f"--topology {name}: no bandwidth between {found['chip']} slices is published: plan {able}")
-    return Topology(found["slice"], shape, chip, count)
+    return topology
 
 
 def wiring(topology: Topology, mesh: Mapping[str, int], axes: Sequence[str], group: Sequence[int] = ()) -> Wiring:
@@ -239,14 +226,23 @@ def crossing(mesh: Mapping[str, int], slices: int) -> list[str]:
     return [axis for axis, span in spans(mesh, slices).items() if span > 1]
 
 
-def _gpu_problem(shape: tuple[int, ...], chip: Chip, count: int) -> str | None:
-    if count > 1:
+def _problem(topology: Topology, generation: str) -> str | None:
+    chip, count, dims = topology.chip, topology.slices, len(topology.shape)
+    hosts, domain = topology.shape[0], chip.domain_hosts
+    if chip.target and count > 1:
         return "GPUs have no slices: leave out --slices, and give more hosts"
-    if len(shape) != 2:
+    if chip.target and dims != 2:
         return "give the hosts and the GPUs of each, such as 4x8"
-    hosts, domain = shape[0], chip.domain_hosts
-    if hosts > domain and hosts % domain:
+    if chip.target and hosts > domain and hosts % domain:
         return f"NVLink connects the GPUs of {domain} hosts: give at most {domain}, or a multiple"
+    if dims != chip.torus:
+        has = f"{formatting.counted(dims, 'dim')}, but a {generation} slice has {chip.torus}"
+        return f"{has}: give {'x'.join('4' * chip.torus)}, for example"
+    if not 1 <= topology.chips <= MAX_CHIPS:
+        return f"{topology.chips:,} chips: {'slices have' if count > 1 else 'a slice has'} 1 to {MAX_CHIPS:,}"
+    if count > 1 and chip.dcn_rate is None:
+        able = ", ".join(other for other, each in chips().items() if each.dcn_rate)
+        return f"no bandwidth between {generation} slices is published: plan {able}"
     return None
 
 
