@@ -10,7 +10,7 @@ from ...engine.base.output import show
 from ...engine.base.user_error import UserError
 from ...engine.spec.hf_export import Dtype, Exported, ExportRequest
 from ...engine.wire import run_directory
-from ...engine.wire.checkpoints import CheckedInfo, Verification
+from ...engine.wire.checkpoints import Verification
 from ..client.engine_client import ask_engine
 from ..terminal import FAILED, FINE
 from ..terminal.clean import clean, json_line
@@ -36,17 +36,8 @@ def verify_command(options: argparse.Namespace) -> int:
 
 
 def _print_table(found: Verification, run: str) -> None:
-    if found.checkpoints:
-        _print_checked(found.checkpoints)
-    else:
-        show(f"run {run} has no {'intact ' if found.set_aside else ''}checkpoint in {found.directory}")
-    if found.set_aside:
-        show(f"set aside in {found.directory}: {', '.join(found.set_aside)}")
-
-
-def _print_checked(found: list[CheckedInfo]) -> None:
     table = plain_table("", *map(right, ("step", "loss", "size")), "saved under", "result")
-    for checked in found:
+    for checked in found.checkpoints:
         info = checked.checkpoint
         loss = info.loss_words if info else ""
         size = formatting.size(info.bytes) if info else ""
@@ -54,11 +45,16 @@ def _print_checked(found: list[CheckedInfo]) -> None:
         verdict = "\n".join(checked.problems) or "all files and arrays are intact"
         cells = ("✗" if checked.problems else "✓", f"{checked.step:,}", loss, size, under, verdict)
         table.add_row(*map(Text, cells))
-    table_console().print(table)
-    show(
-        "files: SHA-256; arrays: 64-bit digests: an accidental change goes unnoticed with odds of 2⁻⁶⁴; "
-        "they are no protection against tampering"
-    )
+    if found.checkpoints:
+        table_console().print(table)
+        show(
+            "files: SHA-256; arrays: 64-bit digests: an accidental change goes unnoticed with odds of 2⁻⁶⁴; "
+            "they are no protection against tampering"
+        )
+    else:
+        show(f"run {run} has no {'intact ' if found.set_aside else ''}checkpoint in {found.directory}")
+    if found.set_aside:
+        show(f"set aside in {found.directory}: {', '.join(found.set_aside)}")
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:

@@ -135,22 +135,17 @@ def compared(options: argparse.Namespace) -> tuple[RunConfig, list[str]]:
     named = list(map(name_of, presets))
     problems = [] if options.measured >= 1 else [f"--steps {options.measured}: must be at least 1"]
     files = tuple(filter(is_file, presets))
-    problems += _name_collisions(presets)
+    places = dict(zip(named, presets, strict=True))  # a run could not distinguish presets of one name
+    problems += [
+        f"preset {name}: {places[name_of(name)]} has the same name: rename its file"
+        for name in dict.fromkeys(presets)
+        if name != places[name_of(name)]
+    ]
     with together(problems):
         config = new_config(options)
     checkpoints = CheckpointConfig(every_minutes=None, at_end=False)
     config = msgspec.structs.replace(config, run="compare", checkpoints=checkpoints, preset_files=files)
     return config, named
-
-
-def _name_collisions(presets: list[str]) -> list[str]:
-    """Returns the problems of different presets with the same name, which a run could not distinguish."""
-    places = {name_of(name): name for name in presets}
-    return [
-        f"preset {name}: {places[name_of(name)]} has the same name: rename its file"
-        for name in dict.fromkeys(presets)
-        if name != places[name_of(name)]
-    ]
 
 
 def load_or_note(problems: list[str], load: Callable[..., T], *arguments: object) -> T | None:
