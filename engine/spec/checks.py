@@ -86,7 +86,7 @@ def _number_checks(training: TrainingConfig) -> list[tuple[bool, str]]:
         (training.batch_size >= 1, f"--batch-size {training.batch_size}: must be at least 1"),
         (training.seq_len >= 1, f"--seq-len {training.seq_len}: must be at least 1"),
         (0 < training.learning_rate < math.inf, f"learning_rate {training.learning_rate}: must be above 0, and finite"),
-        (training.grad_clip > 0, f"grad_clip {training.grad_clip}: must be above 0"),
+        (0 < training.grad_clip < math.inf, f"grad_clip {training.grad_clip}: must be above 0, and finite"),
         *_least(training, 0, "warmup_steps", "stable_steps", "decay_steps", "weight_decay", "z_loss"),
         (0 <= training.final_share <= 1, f"final_share {training.final_share}: must be from 0 to 1"),
         *_least(training, 1, "accumulate_steps"),

@@ -68,6 +68,7 @@ def test_schedules_are_those_of_optax_or_fall_to_the_final_share() -> None:
         ({"z_loss": math.inf}, "z_loss inf: must be at most 2,147,483,647"),
         ({"warmup_steps": 2**31}, "warmup_steps 2147483648: must be at most 2,147,483,647"),
         ({"learning_rate": math.inf}, "learning_rate inf: must be above 0, and finite"),
+        ({"grad_clip": math.inf}, "grad_clip inf: must be above 0, and finite"),
         ({"model": {"heads": 0}}, "heads 0: must be at least 1"),
         ({"optimizer": "adafactor", "moment_dtype": "bfloat16"}, "adafactor has no first moment"),
         ({"accumulate_steps": 3}, "--batch-size 8 does not divide by it: use a divisor of 8, or a batch of 9"),
