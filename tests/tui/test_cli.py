@@ -128,6 +128,8 @@ HLO = TEXTS / "tpu-psum.hlo"
     ("arguments", "says"),
     [
         (["train", "--steps=-1"], "--steps -1: must be at least 1"),
+        (["engine", "--run=a", "--supervise", "--wait-for-host=nan"], "--wait-for-host nan: must be at least 1"),
+        (["engine", "--run=a", "--supervise", "--wait-for-host=inf"], "--wait-for-host inf: must be finite"),
         ([*TRAIN, "--restarts=2"], "--restarts 2: only for a supervised run: add --supervise"),
         (["train", "--steps=1", "--switch=5:nope"], "--switch 5:nope: preset nope: no such preset: choose from dp"),
         ([*TRAIN, "--switch=9:tp"], "--switch 9:tp: step 9 is not before the last one, 3: give --steps 10 or more"),

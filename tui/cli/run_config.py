@@ -1,6 +1,7 @@
 """Turns the options of a command into the configuration of a run, with every check that needs no jax."""
 
 import argparse
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -114,7 +115,11 @@ def supervision(options: argparse.Namespace) -> Supervision | None:
             only = "only for a supervised run: add --supervise"
             raise UserError(*(f"{flag} {value}: {only}" for flag, value in unused.items()))
         return None
-    problems = [f"{flag} {value}: must be at least 1" for flag, value in given.items() if value < 1]
+    problems = [
+        f"{flag} {value}: must be {'finite' if value == math.inf else 'at least 1'}"
+        for flag, value in given.items()
+        if not 1 <= value < math.inf
+    ]
     for preset in options.fallback:
         with noting(problems):
             load_preset(preset)
