@@ -10,19 +10,8 @@ from ...engine.wire.run_directory import RunDirectory
 from .values import path
 
 
-def add_to_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--to",
-        action="append",
-        type=_destination,
-        dest="metrics_to",
-        metavar="KIND:PLACE",
-        help="write the curves while the run trains, as `shardtui metrics` does: csv:FILE, tensorboard:DIR or "
-        "wandb:PROJECT; repeatable; `none` ends what a resumed run, or a run file, did",
-    )
-
-
-def _destination(text: str) -> Destination | None:
+def to(text: str) -> Destination | None:
+    """Reads a value of `--to`; None for `none`. Raises ArgumentTypeError."""
     kind, _, place = text.partition(":")
     if text == "none":
         return None

@@ -5,7 +5,7 @@ import argparse
 from ...engine.spec.attempt import RESTARTS
 from ...engine.spec.config import KEEP_PROGRAMS, MARGIN, STOP_SECONDS, AnomalyConfig
 from ...engine.spec.preset_files import preset_files
-from .destinations import add_to_option
+from .destinations import to
 from .parser import MORE
 from .values import byte_count, minutes, model, path, preset, presets, steps_to_trace, switch
 
@@ -51,10 +51,17 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_local_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--processes", type=int, metavar="N", help="split the simulated devices among N processes, as on N hosts"
+    add = parser.add_argument
+    add("--processes", type=int, metavar="N", help="split the simulated devices among N processes, as on N hosts")
+    add(
+        "--to",
+        action="append",
+        type=to,
+        dest="metrics_to",
+        metavar="KIND:PLACE",
+        help="write the curves while the run trains, as `shardtui metrics` does: csv:FILE, tensorboard:DIR or "
+        "wandb:PROJECT; repeatable; `none` ends what a resumed run, or a run file, did",
     )
-    add_to_option(parser)
     add_supervision_options(parser)
 
 
