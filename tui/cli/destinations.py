@@ -1,11 +1,11 @@
 """Where the curves of a run are written: the option `--to`, and what is wrong with a destination before it is used."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import get_args
 
 from ...engine.base.user_error import UserError, noting
-from ...engine.spec.config import Destination, DestinationKind, RunConfig
+from ...engine.spec.config import Destination, DestinationKind
 from ...engine.wire.run_directory import RunDirectory
 from .values import path
 
@@ -41,17 +41,11 @@ def chosen(given: list[Destination | None] | None) -> tuple[Destination, ...] | 
     return tuple(filter(None, given[last:]))
 
 
-def problems_of_destinations(directory: RunDirectory, config: RunConfig) -> list[str]:
-    """Returns the problems of a run's destinations; the run need not exist."""
-    kinds = [each.kind for each in config.metrics_to]
-    repeated = [each for number, each in enumerate(config.metrics_to) if each.kind in kinds[:number]]
+def problems_of_destinations(directory: RunDirectory, destinations: Sequence[Destination]) -> list[str]:
+    """Returns why the curves of a run, which need not exist, cannot be written there, as far as it is known before."""
+    kinds = [each.kind for each in destinations]
+    repeated = [each for number, each in enumerate(destinations) if each.kind in kinds[:number]]
     problems = [f"--to {each.words}: another one of this kind is given, too: keep one" for each in repeated]
-    return problems + problems_of(directory, config.metrics_to)
-
-
-def problems_of(directory: RunDirectory, destinations: Iterable[Destination]) -> list[str]:
-    """Returns why the curves of a run cannot be written there, as far as it is known before."""
-    problems: list[str] = []
     for each in destinations:
         from ..metrics.follower import require_writable  # runs without destinations do not wait for it
 

@@ -15,7 +15,7 @@ from ...engine.wire import run_directory
 from ...engine.wire.run_directory import RunDirectory
 from ..metrics.follower import Feed, follow
 from ..terminal import FAILED, FINE
-from .destinations import destination, problems_of
+from .destinations import destination, problems_of_destinations
 from .options import add_run_argument
 
 
@@ -55,7 +55,7 @@ def _destinations(options: argparse.Namespace, directory: RunDirectory) -> list[
     if not given:
         raise UserError("metrics: no destination: add --csv FILE, --tensorboard DIR or --wandb PROJECT")
     found = [destination(kind, place) for kind, place in given.items()]
-    refuse(problems_of(directory, found))
+    refuse(problems_of_destinations(directory, found))
     return found
 
 

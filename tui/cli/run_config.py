@@ -58,7 +58,8 @@ def new_config(options: argparse.Namespace) -> RunConfig:
         run = options.run_name or run_directory.free_name(model.run_name)
         config = model.config(run, preset, seed=options.seed or 0, **run_settings(options))
         problems += problems_of(config)
-        problems += problems_of_destinations(RunDirectory(run_directory.state_home() / config.run), config)
+        directory = RunDirectory(run_directory.state_home() / run)
+        problems += problems_of_destinations(directory, config.metrics_to)
     return tokenized(config, options)
 
 
@@ -86,7 +87,7 @@ def resumed(directory: RunDirectory, options: argparse.Namespace) -> Restart:
         model, training = with_settings(config.model, config.training, settings_of_options(options))
         config = msgspec.structs.replace(config, model=model, training=training, **run_settings(options, config))
         problems += problems_of(config)
-        problems += problems_of_destinations(directory, config)
+        problems += problems_of_destinations(directory, config.metrics_to)
     return restart_of(options, tokenized(config, options))
 
 
