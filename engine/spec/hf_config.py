@@ -56,7 +56,7 @@ def read_config(directory: Path, dropout: float | None = None) -> ModelConfig:
 
 
 def fields_of(table: Table, architecture: str) -> Fields:
-    return Fields(table, defaults()[architecture], has_nested_rope=architecture == "Gemma3ForCausalLM")
+    return Fields(table, defaults()[architecture])
 
 
 def architecture_of(directory: Path) -> str:

@@ -86,11 +86,9 @@ class Fields:
     """The fields of a file, each decoded as the type that its reader asks for. Notes which were read, and all
     problems."""
 
-    def __init__(self, table: Table, defaults: Table, has_nested_rope: bool = False) -> None:
+    def __init__(self, table: Table, defaults: Table) -> None:
         """`defaults`: a field's value if it is missing. A field without one is off."""
         self._table, self._defaults, self._read = table, defaults, set[str]()
-        self.has_nested_rope = has_nested_rope
-        """Whether the rotary positions may differ by type of layer."""
         self.problems: list[str] = []
 
     def skip(self, name: str) -> None:
@@ -114,15 +112,15 @@ class Fields:
     def _refuse(self, name: str, why: str) -> None:
         self.problems.append(f"{name} {_shown(self._table.get(name))}: {why}")
 
-    def _default(self, name: str) -> Any:
+    def default(self, name: str) -> Any:
         return self._defaults.get(name, self._defaults.get(SYNONYMS.get(name, "")))
 
     def flag(self, name: str) -> bool:
-        return self(name, bool, self._default(name) or False)
+        return self(name, bool, self.default(name) or False)
 
     def number(self, name: str, derived: float | None = None) -> float:
         """Returns a number. `derived`: what follows from other fields, if this one or its default is null."""
-        default = self._default(name)
+        default = self.default(name)
         if derived is not None and (default is None or name in self._table):
             default = derived
         found = self(name, float, default or 0.0)
@@ -143,7 +141,7 @@ class Fields:
 
     def one_of(self, name: str, *known: str) -> None:
         """Notes a problem if the field is none of the `known` values."""
-        if self(name, str, self._default(name)) not in known:
+        if self(name, str, self.default(name)) not in known:
             self._refuse(name, f"not supported: it must be {' or '.join(known)}")
 
     def read(self) -> Table:
@@ -177,7 +175,7 @@ def rope_table(fields: Fields, kind: str = "") -> Table:
         fields.problems += [f"rope_parameters: {problem}" for problem in inner.problems]
         return found
     if nested := {"full_attention", "sliding_attention"} & table.keys():
-        if not fields.has_nested_rope:
+        if fields.default("rope_local_base_freq") is None:  # there is one kind of layer
             fields.problems.append(f"rope_parameters: {', '.join(sorted(nested))}: not supported for this architecture")
         return {}
     return table
