@@ -129,15 +129,12 @@ other runs. **Escape** discards the draft; another view keeps it.
         """Shows the draft with its preview, or what is known without one."""
         if (draft := self.draft) is None:
             return
-        preview = self.query_one(DraftPreview)
-        if answer := self.request.answer:
-            self.show_rows(draft, answer.after.problems)
-            preview.show_preview(draft.name, answer, self.state.ready.memory_limit if self.state.ready else None)
-            return
-        problems = list(map(printable, draft.problems()))
+        answer, ready = self.request.answer, self.state.ready
+        problems = answer.after.problems if answer else list(map(printable, draft.problems()))
         self.show_rows(draft, problems)
-        if not self.state.is_live:
-            preview.show_without_engine(draft.name, problems)
+        if answer or not self.state.is_live:
+            limit = ready.memory_limit if ready else None
+            self.query_one(DraftPreview).show_preview(draft.name, problems, answer, limit)
 
     def show_rows(self, draft: Draft, problems: Sequence[str]) -> None:
         """Shows the draft's rows, with one for each logical axis of the model."""

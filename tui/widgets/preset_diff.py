@@ -181,20 +181,16 @@ class DraftPreview(Vertical):
         yield Costs()
         yield Changes()
 
-    def show_preview(self, name: str, previewed: PresetPreviewed, limit: int | None) -> None:
-        """Shows the engine's answer. `limit`: bytes of memory on a device, None if unknown."""
-        problems = previewed.after.problems
+    def show_preview(
+        self, name: str, problems: Sequence[str], previewed: PresetPreviewed | None, limit: int | None
+    ) -> None:
+        """Shows the engine's answer, None if there is no engine to ask. `problems`: why the draft is invalid. `limit`:
+        bytes of memory on a device, None if unknown."""
         self.query_one(Costs).show_costs(None if problems else previewed, limit)
         if problems:
             self.query_one(Changes).show_problems(name, problems)
-        else:
+        elif previewed:
             self.query_one(Changes).show_changes(previewed)
-
-    def show_without_engine(self, name: str, problems: Sequence[str]) -> None:
-        """Shows the problems that are known without an engine, or that there is none to ask."""
-        self.query_one(Costs).show_costs(None, None)
-        if problems:
-            self.query_one(Changes).show_problems(name, problems)
         else:
             self.query_one(Changes).show_contents("no preview", {NO_ENGINE: Content(NO_ENGINE)})
 
