@@ -62,7 +62,7 @@ async def edit(pilot: Pilot[None]) -> None:
     """`model` twice as wide, and the token table not split over it."""
     rules = pilot.app.screen.query_one(RuleList)
     for row, keys in ((Row("axis", "model"), ["right"]), (Row("rule", "vocab"), ["left", "left"])):
-        rules.put_cursor_on(row)
+        rules.put_cursor_on(row.id)
         await pilot.press(*keys)
     await pilot.pause(2)
 

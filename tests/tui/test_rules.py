@@ -24,7 +24,7 @@ from .test_views import press
 
 
 async def put_on(pilot: Pilot, row: Row) -> None:
-    pilot.app.screen.query_one("RuleList").put_cursor_on(row)
+    pilot.app.screen.query_one("RuleList").put_cursor_on(row.id)
     await pilot.pause()
 
 

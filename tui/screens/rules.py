@@ -177,7 +177,7 @@ other runs. **Escape** discards the draft; another view keeps it.
             return
         self.close_prompt()
         self.show_draft(draft)
-        self.rules.put_cursor_on(Row("axis", event.value.strip()) if row is NEW_AXIS else row)
+        self.rules.put_cursor_on((Row("axis", event.value.strip()) if row is NEW_AXIS else row).id)
 
     def close_prompt(self) -> None:
         self.prompt.close()

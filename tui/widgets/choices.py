@@ -1,11 +1,12 @@
 """A list in which a click highlights an option, and enter or a double click selects it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Container, Mapping
 
 from textual.content import Content
 from textual.events import Click
 from textual.geometry import Size
 from textual.widgets import OptionList
+from textual.widgets.option_list import Option
 
 from .lines import refit_titles
 
@@ -20,15 +21,27 @@ class Choices(OptionList):
     shown: Mapping[str, Content] = {}
     """The rows that were shown last, by id."""
 
-    def show_rows(self, rows: Mapping[str, Content], fill: Callable[[], object]) -> None:
-        """Redraws the rows that changed. `fill` sets the options; it is called if the list has other rows."""
-        if list(rows) != list(self.shown):
-            fill()
-        else:
-            for id, row in rows.items():
-                if not row.is_same(self.shown[id]):
-                    self.replace_option_prompt(id, row)
-        self.shown = rows
+    def show_rows(self, rows: Mapping[str, Content], dividers: Container[str] = ()) -> None:
+        """Redraws the rows that changed, or lists all anew if there are others. Then the cursor stays on its row,
+        unless that is gone. `dividers`: ids of rows that cannot be chosen."""
+        before, self.shown = self.shown, rows
+        if list(rows) != list(before):
+            chosen = self.highlighted_id
+            self.set_options(Option(row, id=id, disabled=id in dividers) for id, row in rows.items())
+            self.put_cursor_on(chosen)
+            return
+        for id, row in rows.items():
+            if not row.is_same(before[id]):
+                self.replace_option_prompt(id, row)
+
+    @property
+    def highlighted_id(self) -> str | None:
+        return self.highlighted_option.id if self.highlighted_option else None
+
+    def put_cursor_on(self, id: str | None) -> None:
+        """Moves the cursor to a row, if it is listed."""
+        if id is not None and id in self.shown:
+            self.highlighted = self.get_option_index(id)
 
     def on_resize(self) -> None:
         refit_titles(self)

@@ -1,13 +1,11 @@
 """The list of a watched program's scalars. The chart draws the highlighted one."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import takewhile
 
 from textual import on
 from textual.content import Content
 from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from ..messages import CurveChosen
 from ..state.losses import Losses
@@ -47,13 +45,9 @@ the one under the cursor. A non-finite value is `nan`.
         curves = {LOSS: state.losses, **state.curves}
         shared = shared_keys([*state.curves])
         rows = {name: _row(name.removeprefix(shared), curve, width) for name, curve in curves.items()}
-        self.show_rows(rows, partial(self.fill, rows))
-
-    def fill(self, rows: Mapping[str, Content]) -> None:
-        """Replaces all rows. The cursor stays on its curve; at first it is on the loss."""
-        before = self.highlighted_option.id if self.highlighted_option else None
-        self.set_options(Option(row, id=name) for name, row in rows.items())
-        self.highlighted = self.get_option_index(before or LOSS)
+        self.show_rows(rows)
+        if self.highlighted is None:
+            self.put_cursor_on(LOSS)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action != "select"  # the cursor chooses

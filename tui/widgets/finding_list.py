@@ -34,8 +34,7 @@ class FindingList(Choices):
 
     @property
     def highlighted_finding(self) -> Finding | None:
-        option = self.highlighted_option
-        return self.findings.get(option.id or "") if option else None
+        return self.findings.get(self.highlighted_id or "")
 
 
 def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:

@@ -7,7 +7,6 @@ from itertools import chain
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets.option_list import Option
 
 from ...engine.base import formatting
 from ...engine.hlo.layout import bytes_per_device, dim_notations, shard_shape, shards_differ
@@ -90,9 +89,9 @@ class Changes(Choices):
         self.show_contents(f"invalid: {count}", contents)
 
     def show_contents(self, title: str, contents: Mapping[str, Content]) -> None:
-        """Replaces the title and the list, by id: the same ids keep the cursor."""
+        """Replaces the title and the list, by id."""
         set_titles(self, title)
-        self.show_rows(contents, lambda: self.set_options(Option(each, id=id) for id, each in contents.items()))
+        self.show_rows(contents)
 
 
 def cost_lines(rows: Sequence[Cost], limit: int | None, width: int) -> list[Content]:

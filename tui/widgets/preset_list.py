@@ -2,14 +2,12 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import ClassVar
 
 from textual import on
 from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from ...engine.base import formatting
 from ...engine.spec.preset_files import is_pitfall
@@ -108,7 +106,10 @@ dropped first.
             return
         width = self.scrollable_content_region.width - 1
         rows = self.rows(state.ready.presets, width)
-        self.show_rows(rows, partial(self.fill, rows))
+        self.show_rows(rows, {id for id in rows if is_heading(id)})
+        if self.highlighted is None:
+            self.followed = state.preset or next((id for id in rows if not id.startswith(HEADING)), None)
+            self.put_cursor_on(self.followed)
         set_titles(self, "presets", programs_kept(state.kept, width) if state.kept else "")
         self.follow(state.preset)
 
@@ -122,26 +123,16 @@ dropped first.
                 found[info.name] = preset_row(info, self.state, times.get(info.name), width)
         return found
 
-    def fill(self, rows: Mapping[str, Content]) -> None:
-        """Replaces all rows. The cursor stays on its row; at first it is on the active preset."""
-        before = self.highlighted_option.id if self.highlighted_option else None
-        self.set_options(Option(row, id=id, disabled=is_heading(id)) for id, row in rows.items())
-        if before is None:
-            presets = (id for id in rows if not id.startswith(HEADING))
-            before = self.followed = self.state.preset or next(presets, None)
-        if before and before in rows:
-            self.highlighted = self.get_option_index(before)
-
     def follow(self, active: str | None) -> None:
         """Moves the cursor to the active preset, unless the user has moved it elsewhere."""
         if active and active in self.shown and active != self.followed:
             if self.highlighted_preset == self.followed:
-                self.highlighted = self.get_option_index(active)
+                self.put_cursor_on(active)
             self.followed = active
 
     @property
     def highlighted_preset(self) -> str | None:
-        id = self.highlighted_option.id if self.highlighted_option else None
+        id = self.highlighted_id
         return None if id is None or id.startswith(HEADING) else id
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -1,9 +1,8 @@
 """A draft as rows: its name, the mesh axes with their sizes, the rules, and the overrides, which cannot be edited."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Literal
 
 from textual import on
@@ -11,7 +10,6 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from ...engine.base import formatting
 from ...engine.base.output import printable
@@ -78,31 +76,20 @@ class RuleList(Choices):
 
     @property
     def row(self) -> Row | None:
-        return self.rows.get(self.highlighted_option.id or "") if self.highlighted_option else None
+        return self.rows.get(self.highlighted_id or "")
 
     def show_draft(self, draft: Draft, logical_axes: Sequence[str], problems: Sequence[str]) -> None:
-        """Redraws the rows that changed. `logical_axes`: the model's; each gets a row."""
+        """Shows the draft. `logical_axes`: the model's; each gets a row. The cursor stays at its place if its row is
+        gone."""
         self.draft, self.logical_axes, self.problems = draft, logical_axes, problems
         width = self.content_region.width - 1
         rows = {row.id: row for row in rows_of(draft, logical_axes)}
-        shown = {id: row_content(row, draft, problems, width) for id, row in rows.items()}
-        self.show_rows(shown, partial(self.fill, rows, shown))
+        at, self.rows = self.highlighted or 0, rows
+        headings = {id for id, row in rows.items() if row.kind == "heading"}
+        self.show_rows({id: row_content(row, draft, problems, width) for id, row in rows.items()}, headings)
+        if self.highlighted is None:  # its row is gone
+            self.highlighted = max(index for index, id in enumerate(rows) if index <= at and id not in headings)
         self.show_hint()
-
-    def fill(self, rows: dict[str, Row], shown: Mapping[str, Content]) -> None:
-        """Replaces all rows. The cursor stays on its row, or at its place if that is gone."""
-        at, chosen = self.highlighted or 0, self.row
-        self.rows = rows
-        self.set_options(Option(shown[id], id=id, disabled=row.kind == "heading") for id, row in rows.items())
-        self.highlighted = max(
-            index
-            for index, row in enumerate(rows.values())
-            if row == chosen or (chosen not in rows.values() and index <= at and row.kind != "heading")
-        )
-
-    def put_cursor_on(self, row: Row) -> None:
-        if row.id in self.rows:
-            self.highlighted = self.get_option_index(row.id)
 
     @on(OptionList.OptionHighlighted)
     def show_hint(self) -> None:
