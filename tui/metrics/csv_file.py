@@ -5,7 +5,6 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -82,16 +81,15 @@ class CsvFile:
         self._is_row_written = True
 
     def _rewrite(self) -> None:
-        """Begins a new file with the columns of now and the rows so far."""
-        self._write_row()
+        """Begins a new file with the columns of now and the rows before the last one, which is written anew."""
         require_in_place(self._written_to, self._file.fileno())
         self._file.close()
-        self._file, kept = self._new_file(), None
-        for row in self._rows():
-            if kept is not None:
-                self._file.write(self._padded(kept))
-            kept = row
-        self._begin_row(None if kept is None else self._parsed(kept))
+        self._file = self._new_file()
+        with self._written_to.open("rb") as rows:
+            rows.readline()
+            while rows.tell() < self._row_begins:
+                self._file.write(self._padded(rows.readline().rstrip(b"\n")))
+        self._begin_row(self._row)
         self._discard()
         self._written_to = Path(self._file.name)
 
@@ -102,19 +100,8 @@ class CsvFile:
         file.write(header.getvalue().encode())
         return file
 
-    def _rows(self) -> Iterator[bytes]:
-        with self._written_to.open("rb") as lines:
-            lines.readline()
-            for line in lines:
-                yield line.rstrip(b"\n")
-
     def _padded(self, row: bytes) -> bytes:
         return row + b"," * (len(FIXED) + len(self._columns) - 1 - row.count(b",")) + b"\n"
-
-    def _parsed(self, row: bytes) -> Point:
-        _, step, time, *values = row.decode().split(",")
-        scalars = {name: float(value) for name, value in zip(self._columns, values, strict=False) if value}
-        return Point(int(step), float(time), scalars)
 
     def _discard(self) -> None:
         if self._written_to != self._path:
