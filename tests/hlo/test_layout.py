@@ -12,8 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardtui.engine.hlo.layout import bytes_per_device, replicas, shards
 from shardtui.engine.parallel.mesh import build_mesh, describe_mesh
 from shardtui.engine.wire.descriptions import ArrayInfo, MeshInfo
-from shardtui.tui.widgets.sharding_picture import draw_sharding, label
-from shardtui.tui.widgets.sharding_subject import Subject, initial_subject, next_slice
+from shardtui.tui.widgets.sharding_picture import Subject, draw_sharding, initial_subject, label, next_slice
 
 Spec = list[list[str]]
 Case = tuple[list[int], Spec, NamedSharding, MeshInfo]

@@ -13,8 +13,7 @@ from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ...engine.wire.events import PresetCompiled
 from .lines import cut, set_titles
 from .sharding_pane import ShardingPane
-from .sharding_picture import draw_sharding
-from .sharding_subject import Subject
+from .sharding_picture import Subject, draw_sharding
 
 MIN_SLICE_WIDTH = 24
 """Least cells of a slice of the mesh next to others."""

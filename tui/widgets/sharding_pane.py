@@ -8,13 +8,21 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.geometry import Size
 
-from ...engine.hlo.layout import notation, parts
+from ...engine.hlo.layout import notation
 from ...engine.wire.descriptions import ArrayInfo, MeshInfo
 from ..bindings import identified
 from ..messages import ShardChosen
 from .lines import Lines, set_titles
-from .sharding_picture import cursor_line, draw_sharding, size_summary, with_cursor_moved
-from .sharding_subject import Subject, initial_subject, next_slice, with_next_dim
+from .sharding_picture import (
+    Subject,
+    cursor_line,
+    draw_sharding,
+    initial_subject,
+    next_slice,
+    size_summary,
+    with_cursor_moved,
+    with_next_dim,
+)
 
 MIN_HEIGHT_WITH_FOOTER = 5
 
@@ -56,13 +64,11 @@ device through every array (`◆`).
         """Shows an array. For the same array as before, the dims and the cursor that the user chose are kept. `marks`:
         other fields of the subject."""
         old = self.subject
+        subject = msgspec.structs.replace(initial_subject(array, mesh, platform), followed=followed, **marks)
         if old and old.array.name == array.name and len(old.array.shape) == len(array.shape):
-            counts = parts(array.compiled_spec, mesh)
-            cursor = tuple(min(at, count - 1) for at, count in zip(old.cursor, counts, strict=True))
-            changed = {"array": array, "mesh": mesh, "platform": platform, "cursor": cursor, "followed": followed}
-            subject = msgspec.structs.replace(old, **changed, **marks)
-        else:
-            subject = msgspec.structs.replace(initial_subject(array, mesh, platform, followed), **marks)
+            cursor = tuple(min(at, count - 1) for at, count in zip(old.cursor, subject.counts, strict=True))
+            chosen = {"rows": old.rows, "columns": old.columns, "cursor": cursor, "folds": old.folds}
+            subject = msgspec.structs.replace(subject, **chosen)
         if subject != old:
             self.set_subject(subject)
 
