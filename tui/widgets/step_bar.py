@@ -29,6 +29,8 @@ SHORT_ROWS, TALL_ROWS = 4, 8
 """Rows of devices in a low terminal, and in a tall one."""
 TALL = 32
 """Lines of a tall terminal."""
+TITLE = "where the time of a step goes"
+"""While there is no breakdown."""
 
 
 class StepBar(Lines):
@@ -37,9 +39,8 @@ class StepBar(Lines):
     def __init__(self) -> None:
         super().__init__()
         self.breakdown: StepBreakdown | None = None
-        self.titles = ("where the time of a step goes", "")
-        self.hint = ""
-        self.texts: list[StyledText] = []
+        self.texts: Sequence[StyledText] = ()
+        set_titles(self, TITLE)
 
     def show_breakdown(
         self,
@@ -49,22 +50,19 @@ class StepBar(Lines):
         alternative: Alternative | None = None,
         more: Sequence[StyledText] = (),
     ) -> None:
+        set_titles(self, title(preset, breakdown), subtitle)
         self.breakdown, self.texts = breakdown, [(suggestion(breakdown, alternative), "bold"), *more]
-        self.titles = (title(preset, breakdown), subtitle)
         self.draw()
 
     def show_hint(self, hint: str) -> None:
-        self.breakdown, self.hint = None, hint
-        self.titles = ("where the time of a step goes", "")
+        set_titles(self, TITLE)
+        self.breakdown, self.texts = None, [(hint, "")]
         self.draw()
 
     def draw(self) -> None:
-        set_titles(self, *self.titles)
-        if self.breakdown is None:
-            lines = wrapped([(self.hint, "")], self.size.width)
-        else:
-            rows = TALL_ROWS if self.app.size.height >= TALL else SHORT_ROWS  # pyright: ignore[reportUnknownMemberType]
-            lines = bar_lines(self.breakdown, self.size.width, rows, self.texts)
+        rows = TALL_ROWS if self.app.size.height >= TALL else SHORT_ROWS  # pyright: ignore[reportUnknownMemberType]
+        bars = bar_lines(self.breakdown, self.size.width, rows) if self.breakdown else []
+        lines = [*bars, *wrapped(self.texts, self.size.width)]
         self.styles.height = len(lines) + self.gutter.height
         self.show(lines)
 
@@ -79,16 +77,15 @@ def title(preset: str, breakdown: StepBreakdown) -> str:
     return f"{preset}: a step of {formatting.seconds(breakdown.step_seconds)}{clock}"
 
 
-def bar_lines(breakdown: StepBreakdown, width: int, rows: int, texts: Sequence[StyledText] = ()) -> list[Content]:
-    """Returns the bars, their key and the texts, wrapped at `width`."""
+def bar_lines(breakdown: StepBreakdown, width: int, rows: int) -> list[Content]:
+    """Returns the bars and their key."""
     room = max(8, width - LABEL_WIDTH)
     names = [part.name for part in breakdown.parts]
     mean = sums_of(names, [part.seconds for part in breakdown.parts])
     lines = [bar("mean", mean, breakdown.step_seconds, room)]
     if len(breakdown.devices) > 1:
         lines += [bar(name, times, breakdown.step_seconds, room) for name, times in device_rows(breakdown, rows)]
-    lines += _key(mean, breakdown.step_seconds, width)
-    return [*lines, *wrapped(texts, width)]
+    return lines + _key(mean, breakdown.step_seconds, width)
 
 
 def device_rows(breakdown: StepBreakdown, rows: int) -> list[tuple[str, Mapping[str, float]]]:
