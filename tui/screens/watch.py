@@ -15,6 +15,7 @@ from .dialog import WATCH_STYLES
 from .run_screen import RunScreen
 
 if TYPE_CHECKING:
+    from ..widgets.loss_chart import Mode
     from ..widgets.watch_panels import WatchPanels
 
 
@@ -26,10 +27,10 @@ class WatchScreen(RunScreen):
     BINDINGS: ClassVar[list[BindingType]] = identified(
         "watch",
         [
-            Binding("l", "log_axis", "Log axis", show=False),
-            Binding("S", "smooth", "Smooth", show=False),
+            Binding("l", "draw('log axis')", "Log axis", show=False),
+            Binding("S", "draw('smoothed')", "Smooth", show=False),
             Binding("g", "next_curve", "Next curve", show=False, tooltip="Draw the next scalar of the step"),
-            Binding("u", "under", "Under the loss", show=False, tooltip="Lay that scalar under the loss"),
+            Binding("u", "draw('under')", "Under the loss", show=False, tooltip="Lay that scalar under the loss"),
             Binding("i", "overlay", "Overlay", show=False, tooltip="Draw the losses of other runs, too"),
             Binding("m", "memory", "Memory", tooltip="What fills the memory at the peak of a step"),
             Binding("escape", "app.cancel_switch", "Cancel switch"),
@@ -73,21 +74,13 @@ class WatchScreen(RunScreen):
         if self.panels:
             self.panels.show_state(state)
 
-    def action_log_axis(self) -> None:
+    def action_draw(self, mode: "Mode") -> None:
         if self.panels:
-            self.panels.chart.toggle_log()
-
-    def action_smooth(self) -> None:
-        if self.panels:
-            self.panels.chart.toggle_smooth()
+            self.panels.chart.toggle(mode)
 
     def action_next_curve(self) -> None:
         if self.panels:
             self.panels.chart.choose_next()
-
-    def action_under(self) -> None:
-        if self.panels:
-            self.panels.chart.toggle_under()
 
     @work(exclusive=True, group="memory")
     async def action_memory(self) -> None:

@@ -1,6 +1,6 @@
 """The loss by step: its keys, its window and its cursor. `loss_plot` draws it."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from textual.binding import Binding, BindingType
 from textual.events import Click
@@ -19,6 +19,8 @@ HELD_OUT_LETTER, HELD_OUT_STYLE = "e", "$accent"
 """Marks the curve of the held-out losses."""
 UNDER_LETTER, UNDER_STYLE = "u", "$success"
 """Marks the curve of another scalar under the loss."""
+Mode = Literal["log axis", "smoothed", "under"]
+"""How curves are drawn; `under`: the chosen one under the loss."""
 GOODPUT_AFTER_SECONDS = 60.0
 """Wall time after which it is shown where it went: before, most of it is starting, and the shares change too often."""
 
@@ -56,7 +58,7 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         self.chosen = LOSS
         """Name of the curve that is drawn."""
         self.others: list[Curve] = []
-        self.is_log = self.is_smooth = self.is_under = False
+        self.modes: set[str] = set()
         self.window: tuple[int, int] | None = None
         self.cursor: int | None = None
 
@@ -76,7 +78,7 @@ The bottom line is the goodput: where the wall time went, of which steps should 
     @property
     def losses(self) -> Losses:
         """The drawn curve."""
-        return self.state.losses if self.is_under else self.state.curves.get(self.chosen, self.state.losses)
+        return self.state.losses if "under" in self.modes else self.state.curves.get(self.chosen, self.state.losses)
 
     @property
     def curves(self) -> list[Curve]:
@@ -92,13 +94,12 @@ The bottom line is the goodput: where the wall time went, of which steps should 
     @property
     def plot(self) -> Plot:
         marks = [(0, self.state.first_preset), *self.state.marks]
-        return Plot(self.losses, self.curves, marks, self.window, self.cursor, self.is_log, self.is_smooth)
+        is_log, is_smooth = "log axis" in self.modes, "smoothed" in self.modes
+        return Plot(self.losses, self.curves, marks, self.window, self.cursor, is_log, is_smooth)
 
     def draw(self) -> None:
-        how = [*(["log axis"] if self.is_log else []), *(["smoothed"] if self.is_smooth else [])]
-        set_titles(
-            self, self.title + (f" ({', '.join(how)})" if how else ""), self.cursor_text() or self.goodput_text()
-        )
+        how = ", ".join(sorted(self.modes - {"under"}))
+        set_titles(self, self.title + (f" ({how})" if how else ""), self.cursor_text() or self.goodput_text())
         self.show(draw_plot(self.plot, self.size.width, self.size.height))
 
     def cursor_text(self) -> str:
@@ -169,9 +170,9 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         names = [LOSS, *self.state.curves]
         self.choose(names[(names.index(self.chosen) + 1) % len(names)])
 
-    def toggle_under(self) -> None:
-        self.is_under = not self.is_under
-        self.show_state(self.state)
+    def toggle(self, mode: Mode) -> None:
+        self.modes ^= {mode}
+        self.draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action != "reset" or (self.window, self.cursor) != (None, None)
@@ -182,12 +183,4 @@ The bottom line is the goodput: where the wall time went, of which steps should 
 
     def overlay(self, curves: list[Curve]) -> None:
         self.others = curves
-        self.draw()
-
-    def toggle_log(self) -> None:
-        self.is_log = not self.is_log
-        self.draw()
-
-    def toggle_smooth(self) -> None:
-        self.is_smooth = not self.is_smooth
         self.draw()
