@@ -3,13 +3,14 @@
 from typing import ClassVar, Literal
 
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.events import Click
 
 from ..bindings import identified
 from ..state.goodput import goodput_words
 from ..state.losses import Losses
 from ..state.run_state import RunState
-from .lines import TITLE_MARGIN, Lines, set_titles
+from .lines import TITLE_MARGIN, StateLines, set_titles
 from .loss_plot import MIN_STEPS, Curve, Plot, draw_plot, mean_loss, right_edge
 from .plot_axis import LABEL_WIDTH
 
@@ -25,7 +26,7 @@ GOODPUT_AFTER_SECONDS = 60.0
 """Wall time after which it is shown where it went: before, most of it is starting, and the shares change too often."""
 
 
-class LossChart(Lines, can_focus=True):
+class LossChart(StateLines, can_focus=True):
     """The loss curve with its axes, and a dotted vertical line with the preset's name at each switch."""
 
     HELP = """\
@@ -54,19 +55,12 @@ The bottom line is the goodput: where the wall time went, of which steps should 
     )
 
     def on_mount(self) -> None:
-        self.state = RunState()
         self.chosen = LOSS
         """Name of the curve that is drawn."""
         self.others: list[Curve] = []
         self.modes: set[str] = set()
         self.window: tuple[int, int] | None = None
         self.cursor: int | None = None
-
-    def show_state(self, state: RunState) -> None:
-        self.state = state
-        if self.chosen not in state.curves:
-            self.chosen = LOSS
-        self.draw()
 
     @property
     def title(self) -> str:
@@ -97,10 +91,12 @@ The bottom line is the goodput: where the wall time went, of which steps should 
         is_log, is_smooth = "log axis" in self.modes, "smoothed" in self.modes
         return Plot(self.losses, self.curves, marks, self.window, self.cursor, is_log, is_smooth)
 
-    def draw(self) -> None:
+    def lines_for(self, state: RunState, width: int) -> list[Content]:
+        if self.chosen not in state.curves:
+            self.chosen = LOSS
         how = ", ".join(sorted(self.modes - {"under"}))
         set_titles(self, self.title + (f" ({how})" if how else ""), self.cursor_text() or self.goodput_text())
-        self.show(draw_plot(self.plot, self.size.width, self.size.height))
+        return draw_plot(self.plot, width, self.size.height)
 
     def cursor_text(self) -> str:
         """Returns the step under the cursor and its loss in each curve; empty without a cursor."""
@@ -164,7 +160,7 @@ The bottom line is the goodput: where the wall time went, of which steps should 
 
     def choose(self, name: str) -> None:
         self.chosen = name
-        self.show_state(self.state)
+        self.draw()
 
     def choose_next(self) -> None:
         names = [LOSS, *self.state.curves]

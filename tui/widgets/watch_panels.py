@@ -14,8 +14,9 @@ from ..messages import CommandRequested, CurveChosen
 from ..state.run_state import RunState
 from .curve_list import CurveList
 from .headline import Headline
+from .lines import StateLines
 from .loss_chart import LossChart
-from .panels import AboutPreset, LastSwitch, MemoryPerDevice, Panel, ThisStep, Traffic
+from .panels import AboutPreset, LastSwitch, MemoryPerDevice, ThisStep, Traffic
 from .preset_list import PresetList
 
 MIN_PANEL_WIDTH = 24
@@ -42,10 +43,8 @@ class WatchPanels(Horizontal):
             self.add_class("-watched")
             curves.focus()
         (curves if state.watched else presets).show_state(state)
-        self.query_one(Headline).show_state(state)
-        self.query_one(LossChart).show_state(state)
-        for panel in self.query(Panel):
-            panel.show_state(state)
+        for lines in self.query(StateLines):
+            lines.show_state(state)
 
     def on_resize(self) -> None:
         panels = self.query_one("#figures").children
