@@ -35,7 +35,7 @@ TABLES = {
 @pytest.mark.parametrize("columns", TABLES.values(), ids=TABLES)
 def test_long_names_and_large_numbers_have_room_from_60_to_200_cells(columns: Sequence[Column[object]]) -> None:
     row = [Text(FIGURE if column.is_figure else TEXT) for column in columns]
-    needed = needed_cells([column.name for column in columns], [row])
+    needed = needed_cells(columns, [row])
     stays = [column for column in columns if not column.leaves]
     for room in range(60, 201):
         for sorting in (None, *columns):

@@ -17,6 +17,8 @@ from .axis_style import ANSI
 
 R = TypeVar("R", contravariant=True)
 S = TypeVar("S")
+Cells = Sequence[Text]
+"""The texts of a row."""
 UNLIMITED = 10_000
 """A width with room for every column."""
 GAP = 2
@@ -114,18 +116,19 @@ def _longest_text(columns: Sequence[Column[Any]], needed: Sequence[int], shown: 
     return UNLIMITED if left >= 0 else 0
 
 
-def filled(columns: Sequence[Column[Any]], rows: Sequence[Sequence[Text]]) -> list[int]:
-    """Returns the indices of the columns to show in any width: not one that may leave and is empty in all rows."""
-    return [
+def filled(columns: Sequence[Column[R]], rows: Sequence[Cells]) -> tuple[list[Column[R]], list[Cells]]:
+    """Returns the columns to show in any width, and their cells: not one that may leave and is empty in all rows."""
+    kept = [
         at
         for at, column in enumerate(columns)
         if not column.leaves or not rows or any(row[at].plain.strip() for row in rows)
     ]
+    return [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
-def needed_cells(headings: Iterable[str], rows: Iterable[Sequence[Text]]) -> list[int]:
+def needed_cells(columns: Iterable[Column[Any]], rows: Iterable[Cells]) -> list[int]:
     """Returns the cells of each column in full, with the gap to the next one."""
-    needed = [cell_len(heading) for heading in headings]
+    needed = [cell_len(column.name) for column in columns]
     for row in rows:
         needed = [max(cells, *map(cell_len, cell.plain.split("\n"))) for cells, cell in zip(needed, row, strict=True)]
     return [GAP + cells for cells in needed]
@@ -135,10 +138,8 @@ def table_of(
     columns: Sequence[Column[R]], rows: Iterable[R], width: int = UNLIMITED, *, title: str = "", caption: str = ""
 ) -> table.Table:
     """Returns a table for a terminal of `width` columns. Texts that are too long are folded, not cut."""
-    cells = [[column.text(row, "\n") for column in columns] for row in rows]
-    kept = filled(columns, cells)
-    columns, cells = [columns[at] for at in kept], [[row[at] for at in kept] for row in cells]
-    shown = fit(columns, needed_cells((column.name for column in columns), cells), width)
+    columns, cells = filled(columns, [[column.text(row, "\n") for column in columns] for row in rows])
+    shown = fit(columns, needed_cells(columns, cells), width)
     headings = [
         right(columns[at].name) if columns[at].is_figure else table.Column(columns[at].name, overflow="fold")
         for at in shown

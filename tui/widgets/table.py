@@ -15,16 +15,13 @@ from textual.message import Message
 from textual.widgets import DataTable, Input
 
 from ..bindings import identified
-from ..terminal.plain_table import GAP, Column, R, filled, fit, needed_cells
+from ..terminal.plain_table import GAP, Cells, Column, R, filled, fit, needed_cells
 from .filter import Filter, pattern_of
 from .lines import ELLIPSIS, Texts, cut_point
 from .rows import Rows
 
 MARKS = " ●○◌✗▾▸"
 """Characters beside a name that show its state, or that it can be opened."""
-
-
-Cells = Sequence[Text]
 
 
 class Table(Vertical):
@@ -99,11 +96,9 @@ one that sorts it, and cuts long texts, never figures.
 
     def show_columns(self, columns: Sequence[Column[R]], rows: Mapping[str, R]) -> None:
         """Shows the rows, by key. Cells that stay the same are not redrawn."""
-        cells = {key: cells_of(columns, row) for key, row in rows.items()}
-        kept = filled(columns, list(cells.values()))
-        self.columns, self.given = [columns[at] for at in kept], rows
-        self.all_rows = {key: [row[at] for at in kept] for key, row in cells.items()}
-        self.needed = needed_cells(self.names, self.all_rows.values())
+        self.columns, cells = filled(columns, [cells_of(columns, row) for row in rows.values()])
+        self.given, self.all_rows = rows, dict(zip(rows, cells, strict=True))
+        self.needed = needed_cells(self.columns, cells)
         self.refresh_rows()
 
     @property
