@@ -20,6 +20,8 @@ DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bit of each dot of a braille character above U+2800, by row and column."""
 CELLS = (" ", *map(chr, range(0x2801, 0x2900)))
 """The characters by their bits; a space instead of the empty braille character."""
+UNMARKED = frozenset((*CELLS, "┊"))
+"""The characters of curves and of lines at switches: letters and names may cover them."""
 CURVE_STYLE, MARK_STYLE, NAME_STYLE, AXIS_STYLE = "$primary-lighten-2", "$foreground 30%", "$accent", "$text-muted"
 
 Mark = tuple[int, str]
@@ -79,15 +81,12 @@ class Canvas:
 
     text: list[list[str]]
     styles: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
-    """Of those that are not part of a curve."""
-    curve_styles: dict[tuple[int, int], str] = field(default_factory=dict[tuple[int, int], str])
-    """Of those that are part of a curve."""
 
     def add_curve(self, curve: Sequence[Sequence[str]], style: str) -> None:
         for row, cells in enumerate(curve):
             for column, cell in enumerate(cells):
                 if cell != " ":
-                    self.text[row][column], self.curve_styles[row, column] = cell, style
+                    self.text[row][column], self.styles[row, column] = cell, style
 
     def put(self, row: int, column: int, text: str, style: str, over_curve: bool) -> None:
         """Writes `text` into a row, between the dots of the curve or over them."""
@@ -99,12 +98,9 @@ class Canvas:
         axis = f"{label:>{LABEL_WIDTH - 2}}".ljust(LABEL_WIDTH - 1) + ("┤" if label else "│")
         characters = self.text[row]
         runs = [(axis, AXIS_STYLE)]
-        for style, same in groupby(range(len(characters)), lambda at: self.style_at(row, at)):
+        for style, same in groupby(range(len(characters)), lambda at: self.styles.get((row, at), CURVE_STYLE)):
             runs.append(("".join(characters[at] for at in same), style))
         return Content.assemble(*runs, strip_control_codes=False)
-
-    def style_at(self, row: int, column: int) -> str:
-        return self.styles.get((row, column)) or self.curve_styles.get((row, column), CURVE_STYLE)
 
 
 def draw_plot(plot: Plot, width: int, height: int) -> list[Content]:
@@ -172,7 +168,7 @@ def _curve(points: Sequence[tuple[int, float]], low: float, high: float, columns
 
 def _draw_letter(canvas: Canvas, curve: Curve, cells: Sequence[tuple[int, int]]) -> None:
     for row, column in reversed(cells):
-        if (row, column) not in canvas.styles:
+        if canvas.text[row][column] in UNMARKED:
             canvas.put(row, column, curve.letter, f"bold {curve.style}", over_curve=True)
             return
 
@@ -237,11 +233,7 @@ def _draw_name(canvas: Canvas, column: int, name: str) -> None:
     if start < 0:
         return
     cells = range(max(0, start - 1), min(columns, start + len(name) + 1))
-    free = [
-        row
-        for row in range(len(canvas.text))
-        if all(canvas.styles.get((row, at)) in (None, MARK_STYLE) for at in cells)
-    ]
+    free = [row for row in range(len(canvas.text)) if all(canvas.text[row][at] in UNMARKED for at in cells)]
     clear = [row for row in free if all(canvas.text[row][at] in " ┊" for at in cells)]
     for row in (clear or free)[:1]:
         canvas.put(row, start, name, NAME_STYLE, over_curve=True)
