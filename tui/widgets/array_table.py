@@ -9,7 +9,6 @@ from textual.widgets import DataTable
 
 from ...engine.base import formatting
 from ...engine.hlo.layout import bytes_per_device, shards_differ
-from ...engine.wire.descriptions import MeshInfo
 from ..bindings import identified
 from ..state.number_tables import numbers_columns
 from ..state.numbers import rows_of
@@ -40,22 +39,18 @@ class ArrayTable(Table):
 
     def show_arrays(self, state: RunState) -> None:
         self.state = state
-        arrays = state.arrays
-        if state.layout:  # the largest first where the order leaves it open
-            mesh = state.layout.mesh
+        arrays, mesh = state.arrays, state.layout.mesh if state.layout else None
+        if mesh:  # the largest first where the order leaves it open
             arrays = sorted(arrays, key=lambda array: -bytes_per_device(array, mesh))
         self.found = {row.key: row for row in flat_rows(arrays)}  # arrays that share a name share a row
         if self.has_numbers:
             rows = {row.array.name: row for row in rows_of(state.numbers)}
             self.show_columns(numbers_columns(), rows)
-        elif state.layout:
-            self.show_layout(state, state.layout.mesh)
-
-    def show_layout(self, state: RunState, mesh: MeshInfo) -> None:
-        self.changed = changed_arrays(state)
-        columns = array_columns(mesh, self.mark)
-        columns[1:1] = [] if state.followed is None else [slice_column(state.followed, mesh)]
-        self.show_columns(columns, self.found)
+        elif mesh:
+            self.changed = changed_arrays(state)
+            columns = array_columns(mesh, self.mark)
+            columns[1:1] = [] if state.followed is None else [slice_column(state.followed, mesh)]
+            self.show_columns(columns, self.found)
 
     def show_numbers(self, is_shown: bool) -> None:
         """Makes the next rows those of the numbers in the arrays, or of their layout, in the order chosen there."""
