@@ -67,12 +67,6 @@ class RuleList(Choices):
     def on_mount(self) -> None:
         self.draft: Draft | None = None
         self.rows: dict[str, Row] = {}
-        self.logical_axes: Sequence[str] = ()
-        self.problems: Sequence[str] = ()
-
-    def on_resize(self) -> None:
-        if self.draft:
-            self.show_draft(self.draft, self.logical_axes, self.problems)
 
     @property
     def row(self) -> Row | None:
@@ -81,7 +75,7 @@ class RuleList(Choices):
     def show_draft(self, draft: Draft, logical_axes: Sequence[str], problems: Sequence[str]) -> None:
         """Shows the draft. `logical_axes`: the model's; each gets a row. The cursor stays at its place if its row is
         gone."""
-        self.draft, self.logical_axes, self.problems = draft, logical_axes, problems
+        self.draft = draft
         width = self.content_region.width - 1
         rows = {row.id: row for row in rows_of(draft, logical_axes)}
         at, self.rows = self.highlighted or 0, rows
