@@ -96,14 +96,18 @@ def _texts(row: Row) -> Iterator[tuple[str, str]]:
         yield "compiled", words
     if row.pipeline:
         yield "pipeline", pipeline_words(row.pipeline)
-    for axes, size in row.mesh.items():
+    moved = board_rows.sent(row)
+    combined = [axes for axes in moved.sent_by_axis if axes not in row.mesh] if moved else []
+    for axis, size in row.mesh.items():
         if size > 1:
-            yield f"{axes} {size}", _axis(row, axes)
-    for axes in _combined_axes(row):
-        yield axes, _sent(row, axes)
+            yield f"{axis} {size}", _axis(row, axis, moved, any(axis in axes.split() for axes in combined))
+    for axes in combined:
+        yield axes, _sent(row, axes, moved)
     if words := overlap_words(row.compiled.collectives or () if row.compiled else ()):
         yield "all sent", words
-    yield from _collectives(row)
+    for flow in moved.collectives or () if moved else ():
+        times = f"{formatting.counted(flow.count, 'op')} over {formatting.over(flow.axes, flow.network)}"
+        yield flow.kind, f"{times}, sends {formatting.in_step(flow.sent)}"
 
 
 def _measured(measured: Measured, counted: str) -> str:
@@ -133,33 +137,18 @@ def _times(cost: StepCost, counted: str) -> str:
     return f"{longest}; {rate}, MFU {formatting.percent(cost.flop_utilisation or 0)}"
 
 
-def _axis(row: Row, axis: str) -> str:
+def _axis(row: Row, axis: str, moved: StepCost | None, is_combined: bool) -> str:
+    """`is_combined`: whether something is sent over the axis together with others, which has a line of its own."""
     wired = next((wired for wired in row.wiring if wired.axes == [axis]), None)
     links = [board_rows.links_with_rates(wired)] if wired else []
-    moved = board_rows.sent(row)
-    is_elsewhere = (
-        moved and axis not in moved.sent_by_axis and any(axis in axes.split() for axes in _combined_axes(row))
-    )
-    return "; ".join([*links, *([] if is_elsewhere else [_sent(row, axis)])])
+    is_elsewhere = is_combined and moved and axis not in moved.sent_by_axis
+    return "; ".join([*links, *([] if is_elsewhere else [_sent(row, axis, moved)])])
 
 
-def _combined_axes(row: Row) -> list[str]:
-    moved = board_rows.sent(row)
-    return [axes for axes in moved.sent_by_axis if axes not in row.mesh] if moved else []
-
-
-def _sent(row: Row, axes: str) -> str:
-    moved = board_rows.sent(row)
+def _sent(row: Row, axes: str, moved: StepCost | None) -> str:
     text = f"sends {formatting.size(moved.sent_by_axis.get(axes, 0) if moved else 0)} per step"
     if moved is None or row.estimate is None or moved is row.estimate:
         return f"{text}, {moved.basis}" if moved else text
     own = [flow for flow in moved.collectives or () if formatting.over(flow.axes, flow.network) == axes]
     estimated = f"{row.estimate.basis} {formatting.size(row.estimate.sent_by_axis.get(axes, 0))}"
     return "; ".join(filter(None, (text, overlap_words(own), estimated)))
-
-
-def _collectives(row: Row) -> Iterator[tuple[str, str]]:
-    moved = board_rows.sent(row)
-    for flow in moved.collectives or () if moved else ():
-        times = f"{formatting.counted(flow.count, 'op')} over {formatting.over(flow.axes, flow.network)}"
-        yield flow.kind, f"{times}, sends {formatting.in_step(flow.sent)}"
