@@ -24,7 +24,7 @@ from ..state.preview_request import PreviewRequest, apply_problems, save_problem
 from ..state.run_state import RunState
 from ..widgets.preset_diff import DraftPreview
 from ..widgets.prompt import NEW_AXIS, Prompt, editable_text, stepped, with_text
-from ..widgets.rule_list import Row, RuleList, ValueStepped
+from ..widgets.rule_list import Row, RuleList
 from .confirm import Confirm
 from .run_screen import RunScreen
 
@@ -142,9 +142,9 @@ other runs. **Escape** discards the draft; another view keeps it.
         built_in = [axis for axis in LOGICAL_AXES if not known or axis in known or is_of_activations(axis, known)]
         self.rules.show_draft(draft, [*dict.fromkeys((*built_in, *known))], problems)
 
-    @on(ValueStepped)
-    def step_value(self, message: ValueStepped) -> None:
-        if self.draft and self.rules.row and (draft := stepped(self.draft, self.rules.row, message.by)):
+    def action_turn(self, by: int) -> None:
+        """Gives the row under the cursor its next value (`by` 1) or the previous one (-1)."""
+        if self.draft and self.rules.row and (draft := stepped(self.draft, self.rules.row, by)):
             self.show_draft(draft)
 
     @on(OptionList.OptionSelected, "RuleList")

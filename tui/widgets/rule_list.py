@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import OptionList
 
 from ...engine.base import formatting
@@ -44,13 +43,6 @@ class Row:
         return f"{self.kind}:{self.key}"
 
 
-@dataclass
-class ValueStepped(Message):
-    """The user wants the next value of the row under the cursor (`by` 1) or the previous one (-1)."""
-
-    by: int
-
-
 class RuleList(Choices):
     """The draft's rows: `●` marks a changed one, `✗` one with a problem. The border says what a row may be."""
 
@@ -58,8 +50,8 @@ class RuleList(Choices):
     BINDINGS: ClassVar[list[BindingType]] = identified(
         "rules",
         [
-            Binding("right", "turn(1)", "Change", key_display="←→"),
-            Binding("left", "turn(-1)", "Change back", show=False),
+            Binding("right", "screen.turn(1)", "Change", key_display="←→"),
+            Binding("left", "screen.turn(-1)", "Change back", show=False),
             ("enter", "select", "Type"),
         ],
     )
@@ -89,9 +81,6 @@ class RuleList(Choices):
     def show_hint(self) -> None:
         if self.draft:
             set_titles(self, f"rules of {self.draft.origin.name}", hint(self.row, self.draft) if self.row else "")
-
-    def action_turn(self, by: int) -> None:
-        self.post_message(ValueStepped(by))
 
 
 def rows_of(draft: Draft, logical_axes: Sequence[str]) -> Iterator[Row]:
