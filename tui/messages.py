@@ -35,13 +35,6 @@ class PresetChosen(Message):
 
 
 @dataclass
-class CurveChosen(Message):
-    """The user chooses the curve that the chart draws."""
-
-    name: str
-
-
-@dataclass
 class CommandRequested(Message):
     """To be sent to the engine as it is."""
 

@@ -21,13 +21,13 @@ from shardtui.engine.watching.program import Program
 from shardtui.engine.watching.reporter import ProgramOutput
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.run_directory import all_runs, find
-from shardtui.tui.messages import CurveChosen
 from shardtui.tui.state.interpreter import apply_all
 from shardtui.tui.state.run_state import RunState
 from shardtui.tui.widgets.curve_list import CurveList
 from textual import on
 from textual.app import App
 from textual.widget import Widget
+from textual.widgets import OptionList
 
 from ..distributed.test_hosts import free_port
 from ..recorded import events_in, steps
@@ -263,9 +263,9 @@ class Curves(App[None]):
     def compose(self) -> Iterable[Widget]:
         yield CurveList()
 
-    @on(CurveChosen)
-    def choose(self, event: CurveChosen) -> None:
-        self.chosen = event.name
+    @on(OptionList.OptionHighlighted)
+    def choose(self, event: OptionList.OptionHighlighted) -> None:
+        self.chosen = event.option.id or ""
 
 
 async def test_the_cursor_stays_on_its_curve() -> None:

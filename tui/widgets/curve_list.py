@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 from itertools import takewhile
 
-from textual import on
 from textual.content import Content
-from textual.widgets import OptionList
 
-from ..messages import CurveChosen
 from ..state.losses import Losses
 from ..state.run_state import RunState
 from .choices import Choices
@@ -51,11 +48,6 @@ the one under the cursor. A non-finite value is `nan`.
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return action != "select"  # the cursor chooses
-
-    @on(OptionList.OptionHighlighted)
-    def choose(self, event: OptionList.OptionHighlighted) -> None:
-        event.stop()
-        self.post_message(CurveChosen(event.option.id or LOSS))
 
 
 def shared_keys(names: Sequence[str]) -> str:

@@ -10,12 +10,12 @@ from textual.widget import Widget
 from textual.widgets import OptionList
 
 from ...engine.wire.commands import PreparePreset
-from ..messages import CommandRequested, CurveChosen
+from ..messages import CommandRequested
 from ..state.run_state import RunState
 from .curve_list import CurveList
 from .headline import Headline
 from .lines import StateLines
-from .loss_chart import LossChart
+from .loss_chart import LOSS, LossChart
 from .panels import AboutPreset, LastSwitch, MemoryPerDevice, ThisStep, Traffic
 from .preset_list import PresetList
 
@@ -59,11 +59,11 @@ class WatchPanels(Horizontal):
     def on_mount(self) -> None:
         self.rest_timer: Timer | None = None
 
-    @on(CurveChosen)
-    def draw_curve(self, event: CurveChosen) -> None:
-        self.chart.choose(event.name)
+    @on(OptionList.OptionHighlighted, "CurveList")
+    def draw_curve(self, event: OptionList.OptionHighlighted) -> None:
+        self.chart.choose(event.option.id or LOSS)
 
-    @on(OptionList.OptionHighlighted)
+    @on(OptionList.OptionHighlighted, "PresetList")
     def describe_preset(self, event: OptionList.OptionHighlighted) -> None:
         self.query_one(AboutPreset).show_preset(event.option.id)
         if self.rest_timer is not None:
