@@ -278,6 +278,15 @@ async def test_events_may_arrive_while_a_view_is_mounted(home: Path) -> None:
         assert status(app).endswith("■ stopped")
 
 
+async def test_folded_presets_unfold_where_no_switch_is_possible(home: Path) -> None:
+    async with finished(recorded()) as (app, pilot):
+        presets = await listed_presets(app)
+        folded = [*presets.shown]
+        presets.put_cursor_on(next(id for id, row in presets.shown.items() if row.plain.startswith("▸")))
+        await pilot.press("enter")
+        await until(lambda: len(presets.shown) > len(folded), "its presets")
+
+
 async def test_each_engine_is_asked_once_for_the_other_arrays(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[AnyCommand] = []
 

@@ -136,7 +136,8 @@ dropped first.
         return None if id is None or id.startswith(HEADING) else id
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return not (action == "select" and why_not("switch", self.state))
+        is_heading = self.highlighted is not None and self.highlighted_preset is None
+        return action != "select" or is_heading or not why_not("switch", self.state)
 
     @on(OptionList.OptionSelected)
     def choose(self, event: OptionList.OptionSelected) -> None:
