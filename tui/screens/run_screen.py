@@ -14,7 +14,7 @@ from textual.widgets import Footer
 from ..bindings import key_of
 from ..messages import ViewShown
 from ..state.run_state import RunState
-from ..widgets.lines import Lines
+from ..widgets.lines import TALL, Lines
 from ..widgets.status_bar import StatusBar
 from ..widgets.tab_bar import TabBar
 from .dialog import BaseScreen, Dialog
@@ -68,7 +68,7 @@ class RunScreen(BaseScreen[None]):
     """Whether the view shows estimates of presets."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (MIN_WIDTH, "-narrow"), (110, "-wide")]  # noqa: RUF012 # Textual declares an instance variable
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (MIN_HEIGHT, "-short"), (32, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (MIN_HEIGHT, "-short"), (TALL, "-tall")]  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()

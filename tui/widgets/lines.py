@@ -20,6 +20,8 @@ DIGITS = r"\d[\d.,:]*(?:e-?\d+)?"
 NUMBER = rf"(?<![\w.])[+−-]?{DIGITS}(?: ?(?:×|÷|…|of) ?{DIGITS})*(?: {UNIT})?(?:/s)?(?: \d+ {UNIT})*"
 """Matches a number with its unit: `1,204`, `4.72 MB`, `3 min 20 s`, `4 × 128`, `12 of 64`, `205…230 ms`, `3.2e-4`."""
 ELLIPSIS = "…"
+TALL = 32
+"""Lines of a tall terminal."""
 
 
 def cut_point(text: str, end: int) -> int:

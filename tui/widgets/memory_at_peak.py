@@ -10,13 +10,11 @@ from ...engine.base import formatting
 from ...engine.wire.descriptions import PeakBuffer, PeakMemory
 from ..state.step_words import curve_rows, moment
 from ..state.tables import BUFFERS, by_source
-from .lines import Lines, set_titles
+from .lines import TALL, Lines, set_titles
 from .table import Table
 
-LOW, TALL = 3, 6
+LOW_ROWS, TALL_ROWS = 3, 6
 """Lines of the curve in a low terminal, and in a tall one."""
-TALL_FROM = 32
-"""Lines of a tall terminal."""
 SCALE_WIDTH = 9
 """Cells of the figures beside the curve."""
 
@@ -39,8 +37,7 @@ class MemoryAtPeak(Vertical):
         yield self.table
 
     def show_peak(self, peak: PeakMemory, buffers: Sequence[PeakBuffer]) -> None:
-        size = self.screen.size
-        self.curve.show_peak(peak, TALL if size.height >= TALL_FROM else LOW)
+        self.curve.show_peak(peak, TALL_ROWS if self.screen.size.height >= TALL else LOW_ROWS)
         rows = {str(at): buffer for at, buffer in enumerate(by_source(buffers))}
         self.table.show_columns(BUFFERS, rows)
         set_titles(self.table.rows, f"at the peak, {moment(peak)}")

@@ -8,7 +8,7 @@ from ...engine.base import formatting
 from ...engine.wire.step_breakdown import StepBreakdown
 from ..state.alternative import Alternative
 from ..state.bottleneck import suggestion
-from .lines import Lines, StyledText, set_titles, wrapped
+from .lines import TALL, Lines, StyledText, set_titles, wrapped
 
 PARTS = {
     "products": ("█", "$success"),
@@ -27,8 +27,6 @@ LABEL_WIDTH = 10
 """Cells of a label, such as `1,234,567` or `1008–1023`, and a space."""
 SHORT_ROWS, TALL_ROWS = 4, 8
 """Rows of devices in a low terminal, and in a tall one."""
-TALL = 32
-"""Lines of a tall terminal."""
 TITLE = "where the time of a step goes"
 """While there is no breakdown."""
 
