@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from textual.content import Content
-from textual.widgets.option_list import Option
 
 from ...engine.base import formatting
 from ...engine.hlo.finding import RULES, Finding
@@ -20,16 +19,14 @@ class FindingList(Choices):
 
     def show_findings(self, findings: Sequence[Finding], nothing: Sequence[Content]) -> None:
         """Lists the findings. `nothing`: the rows to show if there are none."""
-        self.clear_options()
         self.findings = {}
+        rows = {} if findings else {str(at): line for at, line in enumerate(nothing)}
         for group in grouped(findings):
-            self.add_option(Option(heading(group), disabled=True))
+            rows[group[0].code] = heading(group)
             for found in group:
                 id = str(len(self.findings))
-                self.findings[id] = found
-                self.add_option(Option(finding_content(found), id=id))
-        if not self.findings:
-            self.add_options(Option(line, disabled=True) for line in nothing)
+                self.findings[id], rows[id] = found, finding_content(found)
+        self.show_rows(rows, rows.keys() - self.findings.keys())
         self.action_first()
 
     @property
