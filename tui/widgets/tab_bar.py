@@ -12,26 +12,15 @@ class Tab(NamedTuple):
 
     key: str
     title: str
-    action: str
-    """The app's action that opens it."""
+
+    @property
+    def action(self) -> str:
+        """The app's action that opens it. Rules opens with a preset to edit."""
+        return "edit_rules" if self.title == "Rules" else f"switch_mode('{self.title.lower()}')"
 
 
-def _tab(key: str, title: str) -> Tab:
-    return Tab(key, title, f"switch_mode('{title.lower()}')")
-
-
-TABS = (
-    _tab("1", "Watch"),
-    _tab("2", "Arrays"),
-    _tab("3", "Mesh"),
-    _tab("4", "Traffic"),
-    _tab("5", "Lint"),
-    _tab("6", "Compare"),
-    _tab("7", "Plan"),
-    Tab("8", "Rules", "edit_rules"),
-    _tab("9", "Time"),
-    _tab("0", "Log"),
-)
+TITLES = ("Watch", "Arrays", "Mesh", "Traffic", "Lint", "Compare", "Plan", "Rules", "Time", "Log")
+TABS = tuple(Tab(str(number % 10), title) for number, title in enumerate(TITLES, 1))
 
 
 class TabBar(Lines):
