@@ -20,6 +20,7 @@ from .screens.run_screen import RunScreen
 from .state.announcements import exit_lines
 from .state.run_state import Phase, RunState
 from .terminal import FAILED, FINE, REFUSED
+from .terminal.clean import clean_events
 
 T = TypeVar("T")
 
@@ -80,7 +81,7 @@ class Lifecycle(Struct, eq=False):
     async def _report_events(self) -> None:
         while True:
             async for events in self._client.events():
-                self._app.post_message(EventsArrived(events))
+                self._app.post_message(EventsArrived(clean_events(events)))
             if self._client.damage:
                 self._app.notify(self._client.damage, title="damaged", severity="warning", markup=False)
             if self._client.playback:

@@ -190,7 +190,7 @@ class _Session:
         estimating: asyncio.Task[None] | None = None
         self._state = RunState()
         client.start_engine()
-        async for events in client.events(cleaned=False):
+        async for events in client.events():
             for event in events:
                 apply(self._state, event)
                 if isinstance(event, EngineReady):

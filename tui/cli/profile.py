@@ -106,7 +106,7 @@ async def _requested(directory: RunDirectory, steps: int, state: RunState) -> Pr
     """Requests a profile of a run that trains; applies its history to `state`. Raises UserError if there is none."""
     client = EngineClient(directory)
     has_asked = False
-    async for events in client.events(cleaned=False):
+    async for events in client.events():
         apply_all(state, events)
         for event in events if has_asked else ():
             if isinstance(event, Profiled):

@@ -69,7 +69,7 @@ def _sampling(options: argparse.Namespace) -> Sampling:
 async def _requested(directory: RunDirectory, sampling: Sampling) -> Sampled:
     client, state = EngineClient(directory), RunState()
     number, has_asked = os.getpid(), False
-    async for events in client.events(cleaned=False):
+    async for events in client.events():
         apply_all(state, events)
         for event in events if has_asked else ():
             if isinstance(event, Sampled) and event.number == number:

@@ -56,7 +56,7 @@ async def _send_events(client: EngineClient) -> None:
 
     pid = None
     while True:
-        async for events in client.events(cleaned=False):
+        async for events in client.events():
             pid = next((event.pid for event in reversed(events) if isinstance(event, EngineStarted)), pid)
             send(events)
         send(None)

@@ -35,7 +35,7 @@ from ..state.goodput import Goodput, goodput_words
 from ..state.interpreter import apply
 from ..state.run_state import Phase, RunState
 from ..terminal import FAILED, FINE, INTERRUPTED
-from ..terminal.clean import json_line
+from ..terminal.clean import clean_events, json_line
 from .headless import StopRequests, Throttle
 from .options import add_json_option, add_local_options, add_run_argument, add_schedule_options, add_training_options
 from .run import client_for
@@ -94,8 +94,8 @@ async def train(client: EngineClient, restart: Restart, as_json: bool) -> int:
     last = 0, 0.0
     place = client.directory.path.stat()
     client.start_engine(restart)
-    async for events in client.events(cleaned=not as_json):
-        for event in events:
+    async for events in client.events():
+        for event in events if as_json else clean_events(events):
             apply(state, event)
             last = (event.seq, event.time) if event.seq else last
             if client.is_old(event):

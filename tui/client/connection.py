@@ -5,7 +5,6 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire import framing
 from ...engine.wire.commands import AnyCommand, Hello
@@ -100,11 +99,11 @@ class Connection:
         history."""
         engine = self.engine
         if self.is_unreachable:
-            return Disconnected(reason=printable(unreachable_problem(self._directory)))
+            return Disconnected(reason=unreachable_problem(self._directory))
         if isinstance(last, EngineStopped | Failed) and not (engine and engine.is_old(last)):
             return None
         if self.is_engine_alive and (why := self._why_disconnected(last, protocol)):
-            return Disconnected(reason=printable(f"its engine is alive, but this viewer cannot follow it: {why}"))
+            return Disconnected(reason=f"its engine is alive, but this viewer cannot follow it: {why}")
         if not await holds_in_time(lambda: not self.is_engine_alive):
             return Disconnected(reason="its process is alive, but the connection was lost: attach again")
         if protocol > VERSION:

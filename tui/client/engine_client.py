@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from ...engine.base.output import Relay, printable, say
+from ...engine.base.output import Relay, say
 from ...engine.base.processes import exit_words
 from ...engine.base.user_error import UserError
 from ...engine.spec.attempt import Supervision
@@ -23,7 +23,6 @@ from ...engine.wire.events import AnyEvent, Disconnected, EngineStarted, EngineS
 from ...engine.wire.run_directory import RunDirectory
 from ..state.playback import Playback
 from ..terminal import FAILED, REFUSED
-from ..terminal.clean import clean_events
 from .connection import Connection, holds_in_time
 from .engine_process import Answer
 from .started_engine import StartedEngine, lost
@@ -120,12 +119,11 @@ class EngineClient:
         metrics = self._engine.metrics if self._engine else []
         return [failure for each in metrics if (failure := each.new_failure())]
 
-    async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
+    async def events(self) -> AsyncIterator[list[AnyEvent]]:
         """Yields all events not yielded before, until the engine is known to have ended and why; an empty list ends the
-        history.
+        history. Their texts may have characters that are not fit for a terminal.
 
-        It follows the engine last started from here, or the one alive. Another call ends the previous stream.
-        `cleaned`: texts are made fit for a terminal."""
+        It follows the engine last started from here, or the one alive. Another call ends the previous stream."""
         await self.close()
         if self._engine and self._engine.is_supervised and not await self._next_engine():
             yield [self._engine.refusal() or lost(self.directory.log)]
@@ -135,29 +133,25 @@ class EngineClient:
         is_supervised = self.directory.is_supervised or (self._engine is not None and self._engine.is_supervised)
         is_between = is_supervised and not self._engine and not holder  # an attempt has ended, the next has not begun
         if is_between:
-            for events in self._rest(cleaned):
+            for events in self._read(LogReader(self.directory.events)):
                 yield events
             yield []
         else:
-            async for events in self._events_of_engine(self._engine, cleaned):
+            async for events in self._events_of_engine(self._engine):
                 yield events
         while following := await self._next_engine():
             if isinstance(following, str):
-                yield [Disconnected(reason=printable(following))]
+                yield [Disconnected(reason=following)]
                 continue
             is_between = False
-            async for events in self._events_of_engine(None, cleaned):
+            async for events in self._events_of_engine(None):
                 yield events
         if is_between:  # how its last engine ended
-            async for events in self._events_of_engine(None, cleaned):
+            async for events in self._events_of_engine(None):
                 yield events
         elif is_supervised:
-            for events in self._rest(cleaned):  # why the supervisor gave up
+            for events in self._read(LogReader(self.directory.events)):  # why the supervisor gave up
                 yield events
-
-    def _rest(self, cleaned: bool) -> Iterator[list[AnyEvent]]:
-        for events in self._read(LogReader(self.directory.events)):
-            yield clean_events(events) if cleaned else events
 
     async def _next_engine(self) -> bool | str:
         """Waits for the next engine of a supervised run. Returns where it is, once, if it is on another host; False
@@ -172,7 +166,7 @@ class EngineClient:
             await asyncio.sleep(POLL_SECONDS)
         return False
 
-    async def _events_of_engine(self, engine: StartedEngine | None, cleaned: bool) -> AsyncIterator[list[AnyEvent]]:
+    async def _events_of_engine(self, engine: StartedEngine | None) -> AsyncIterator[list[AnyEvent]]:
         """Yields the events of one engine, and how it ended."""
         supervised = engine if engine and engine.is_supervised else None
         connection = self._connection = Connection(self.directory, None if supervised else engine)
@@ -181,7 +175,7 @@ class EngineClient:
             last = events[-1] if events else last
             if failures := self._metrics_failures():
                 yield [*failures]
-            yield clean_events(events) if cleaned else events
+            yield events
         connection.close()  # not in a `finally`: a viewer that stops reading may still send a command
         if end := await connection.final_event(last, self._protocol):
             yield [end]

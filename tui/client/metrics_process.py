@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 
-from ...engine.base.output import printable
 from ...engine.base.regular_file import append_regular
 from ...engine.spec.config import Destination
 from ...engine.wire.events import MetricsFailed
@@ -53,7 +52,7 @@ class MetricsProcess:
             return None
         self._has_reported = True
         problem = self._problem or "; ".join(Answer(status or 0, b"", log_lines(self._log, self._log_begin)).problems)
-        return MetricsFailed(problem=printable(problem), time=time.time())
+        return MetricsFailed(problem=problem, time=time.time())
 
     async def wait(self, is_enough: Callable[[], bool]) -> str:
         """Waits until it has written everything, or it `is_enough`. Returns a remark if it has not in time."""

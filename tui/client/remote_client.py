@@ -17,7 +17,6 @@ from ...engine.wire.commands import AnyCommand
 from ...engine.wire.event import VERSION
 from ...engine.wire.events import AnyEvent, Disconnected, EngineStarted, Reconnected
 from ...engine.wire.run_directory import RUN_NAME, RunDirectory
-from ..terminal.clean import clean_events
 from .engine_client import EngineClient
 
 GREETING = "shardtui-stream"
@@ -124,7 +123,7 @@ class RemoteClient(EngineClient):
             self._listening.cancel()
         self._ssh = self._listening = None
 
-    async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
+    async def events(self) -> AsyncIterator[list[AnyEvent]]:
         """Yields the events of the run's engine until it has ended, through all connections."""
         self.is_behind, lost_at = True, 0.0
         while True:
@@ -142,7 +141,7 @@ class RemoteClient(EngineClient):
                 return
             if events or self.is_behind:
                 self.is_behind &= bool(events)
-                yield clean_events(events) if cleaned else events
+                yield events
 
     async def _read_batch(self) -> framing.Batch:
         """Returns the next events, none at the end of the history, None once the engine has ended."""

@@ -12,7 +12,6 @@ from ...engine.wire.event_log import LogReader
 from ...engine.wire.events import AnyEvent, ClockChanged, EngineStarted
 from ...engine.wire.run_directory import RunDirectory
 from ..state.playback import Playback
-from ..terminal.clean import clean_events
 from .engine_client import EngineClient
 
 POLL_SECONDS = 0.05
@@ -35,7 +34,7 @@ class Replay(EngineClient):
         lines = self._reader.unreadable_lines
         return printable(f"{self._path}: left out {formatting.counted(lines, 'unreadable line')}") if lines else ""
 
-    async def events(self, cleaned: bool = True) -> AsyncIterator[list[AnyEvent]]:
+    async def events(self) -> AsyncIterator[list[AnyEvent]]:
         """Yields the recorded events, each when it is due. An empty list begins and ends the replay."""
         self.is_behind = not self._clock.speed
         if not self.is_behind:
@@ -43,7 +42,7 @@ class Replay(EngineClient):
         with suppress(FileNotFoundError, UserError):  # it was removed in the meantime
             for recorded in self._reader.read():
                 async for due in self._paced(recorded):
-                    yield clean_events(due) if cleaned else [*due]
+                    yield [*due]
                 await asyncio.sleep(0)  # lets the UI handle keys and draw
         self._clock.end()
         self.is_behind = False

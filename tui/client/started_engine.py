@@ -11,7 +11,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from ...engine.base.advice import advice
-from ...engine.base.output import printable
 from ...engine.base.processes import Deadline, children, exit_words, last_line, send_signal, wait_for
 from ...engine.base.regular_file import append_regular
 from ...engine.spec.attempt import Supervision
@@ -109,7 +108,7 @@ class StartedEngine:
         self.kill()  # the other processes of this engine
         holder = self._directory.holder()
         if holder is None and not rival:
-            return _refusal(*map(printable, ending.problems))
+            return _refusal(*ending.problems)
         self._is_new = False
         name, who = self._directory.name, holder.description if holder else f"process {rival}"
         attach = f"`shardtui attach {name}` shows it"
@@ -121,7 +120,7 @@ class StartedEngine:
         killed = {number: unrecorded(status) for number, status in enumerate(statuses) if status and status < 0}
         first = worst(killed)[0] if killed else 0
         if first or statuses[0] == -signal.SIGKILL:  # by which a process says nothing in its log
-            return EngineLost(reason=printable(exit_words(statuses[first])), process=first)
+            return EngineLost(reason=exit_words(statuses[first]), process=first)
         return lost(self._directory.log, self._old_log_bytes, exit_words(statuses[0]))
 
 
@@ -133,7 +132,7 @@ def lost(log: Path, begin: int = 0, reason: str = EXITED_SILENTLY) -> EngineLost
             reason = f"{reason}: {known}; more in {log}"
         else:
             reason = f"{reason}; {log}" + (f" says: {line}" if line else " is empty")
-    return EngineLost(reason=printable(reason))
+    return EngineLost(reason=reason)
 
 
 def _start(directory: RunDirectory, restart: Restart, supervision: Supervision | None) -> list[RecordedProcess]:
