@@ -22,7 +22,6 @@ from .lifecycle import Lifecycle
 from .lookups import Lookups
 from .messages import (
     CommandRequested,
-    ComparisonCancelled,
     ComparisonRequested,
     EventsArrived,
     OriginRequested,
@@ -130,10 +129,6 @@ class ShardtuiApp(BaseApp[None]):
     @on(ComparisonRequested)
     def measure_presets(self, message: ComparisonRequested) -> None:
         self.comparison_runner.begin(message.left_out)
-
-    @on(ComparisonCancelled)
-    async def cancel_comparison(self) -> None:
-        await self.comparison_runner.cancel()
 
     @on(RowChosen)
     async def show_row(self, message: RowChosen) -> None:
@@ -250,7 +245,7 @@ class ShardtuiApp(BaseApp[None]):
 
     async def action_measure(self) -> None:
         await self.switch_mode("compare")
-        self.post_message(ComparisonRequested())
+        self.comparison_runner.begin()
 
     async def action_edit_rules(self) -> None:
         """Opens the editor on the preset under the view's cursor, or else on the active one."""

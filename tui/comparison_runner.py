@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from textual.app import App
 
-from ..engine.wire.commands import AnyCommand
 from ..engine.wire.events import AnyEvent
 from .client.engine_client import EngineClient
 from .lookups import Lookups
@@ -45,7 +44,9 @@ class ComparisonRunner(Struct, eq=False):
             self._notices.warn(["every preset is left out: include one with -"])
             return
         state.comparison = Comparison(chosen, state.preset, bytes_in_use=used)
-        await self._send(state.comparison.begin())
+        if command := state.comparison.proceed():
+            await self._client.send(command)
+        self._redraws.now()
 
     def apply(self, events: Iterable[AnyEvent]) -> None:
         for event in events:
@@ -61,16 +62,7 @@ class ComparisonRunner(Struct, eq=False):
             if notice := end_of_comparison(comparison, self._state.preset, is_shown):
                 self._notices.show(notice)
 
-    async def cancel(self) -> None:
-        if self._state.comparison:
-            await self._send(self._state.comparison.cancel())
-
     async def abandon(self) -> None:
         """Cancels the comparison when the UI exits, without a redraw."""
         if self._state.comparison and (command := self._state.comparison.cancel()):
             await self._client.send(command)
-
-    async def _send(self, command: AnyCommand | None) -> None:
-        if command:
-            await self._client.send(command)
-        self._redraws.now()

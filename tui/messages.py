@@ -49,10 +49,6 @@ class ComparisonRequested(Message):
     """Presets that are not to be measured."""
 
 
-class ComparisonCancelled(Message):
-    """The user cancels the comparison; the run returns to the preset it had before."""
-
-
 @dataclass
 class ShardChosen(Message):
     """The cursor of a pane is on a shard."""

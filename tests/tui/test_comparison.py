@@ -25,7 +25,7 @@ class Run:
             apply(self.state, event)
         self.comparison = Comparison(presets, active, STEPS)
         self.sent: list[AnyCommand] = []
-        self.send(self.comparison.begin())
+        self.send(self.comparison.proceed())
 
     def send(self, command: AnyCommand | None) -> None:
         self.sent += [command] if command else []

@@ -235,7 +235,7 @@ class _Session:
             if not state.step or not is_estimated:
                 return None
             state.comparison = comparison = Comparison(self._remaining, state.preset, self._steps)
-            command = comparison.begin()
+            command = comparison.proceed()
         else:
             was_over = comparison.is_over
             command = comparison.follow(event, state.preset, state.is_quiet)

@@ -12,7 +12,7 @@ from textual.widgets import DataTable
 from ...engine.base import formatting
 from ...engine.planning.ranking import Row
 from ..bindings import identified
-from ..messages import ComparisonCancelled, ComparisonRequested, PresetChosen
+from ..messages import CommandRequested, ComparisonRequested, PresetChosen, ViewShown
 from ..state import board_rows
 from ..state.availability import why_not
 from ..state.comparison import Stage, in_progress
@@ -114,7 +114,9 @@ nothing is measured in it.
             self.show_state(self.state)
 
     def action_cancel(self) -> None:
-        self.post_message(ComparisonCancelled())
+        if self.state.comparison and (command := self.state.comparison.cancel()):
+            self.post_message(CommandRequested(command))
+        self.post_message(ViewShown())
 
 
 def progress_line(state: RunState) -> Content:

@@ -102,9 +102,6 @@ class Comparison:
             bytes_in_use=self._bytes.get(preset),
         )
 
-    def begin(self) -> AnyCommand | None:
-        return self._next()
-
     def cancel(self) -> AnyCommand | None:
         """Returns the run to its original preset, in place of a switch that is pending."""
         if self.is_over or self.stage is Stage.RETURNING:
@@ -141,7 +138,8 @@ class Comparison:
             case _:
                 return None
 
-    def _next(self) -> AnyCommand | None:
+    def proceed(self) -> AnyCommand | None:
+        """Begins with the next preset, the first of them at first; after the last one it returns or ends."""
         if self._remaining:
             self.current = self._remaining.pop(0)
             if self.current == self._active:
@@ -171,7 +169,7 @@ class Comparison:
         self._warm_up -= skipped
         recorded = self._seconds.setdefault(self.current or "", [])
         recorded += seconds[skipped:][: self.steps - len(recorded)]
-        return self._next() if len(recorded) >= self.steps else None
+        return self.proceed() if len(recorded) >= self.steps else None
 
     def _after_switch(self, event: Switched | SwitchFailed | SwitchCancelled) -> AnyCommand | None:
         if self.stage is Stage.RETURNING:
@@ -184,7 +182,7 @@ class Comparison:
             case SwitchFailed() if event.to_preset == self.current:
                 self.problems[event.to_preset] = event.problems
                 self._seconds.pop(event.to_preset, None)
-                return self._next()
+                return self.proceed()
             case Switched():
                 return self._end(f"a viewer switched the run to {event.to_preset}")
             case SwitchCancelled() if event.to_preset == self.current:
@@ -208,14 +206,13 @@ def comparable_presets(presets: Sequence[PresetInfo]) -> list[str]:
 
 def in_progress(comparison: Comparison) -> str:
     """Returns the progress, such as `fsdp (2 of 8): 12 of 20 steps`; empty once the comparison is over."""
-    found = comparison
-    at = f"{found.current} ({found.position} of {len(found.presets)})"
-    match found.stage:
+    at = f"{comparison.current} ({comparison.position} of {len(comparison.presets)})"
+    match comparison.stage:
         case Stage.SWITCHING:
             return f"{at}: switching"
         case Stage.MEASURING:
-            return f"{at}: {found.done} of {found.steps} steps"
+            return f"{at}: {comparison.done} of {comparison.steps} steps"
         case Stage.RETURNING:
-            return f"returning to {found.current}"
+            return f"returning to {comparison.current}"
         case Stage.OVER:
             return ""
