@@ -28,7 +28,6 @@ from .messages import (
     PresetChosen,
     RowChosen,
     ViewShown,
-    WatchRequested,
 )
 from .notices import Notices, Window
 from .screens.run_screen import RunScreen
@@ -169,10 +168,6 @@ class ShardtuiApp(BaseApp[None]):
     @on(CommandRequested)
     async def send_command(self, message: CommandRequested) -> None:
         await self.client.send(message.command)
-
-    @on(WatchRequested)
-    async def show_watch(self) -> None:
-        await self.switch_mode("watch")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return not why_not(action, self.state)

@@ -64,9 +64,5 @@ class OriginRequested(Message):
     page: "Page"
 
 
-class WatchRequested(Message):
-    """The user has finished with a view that was opened for one task."""
-
-
 class ViewShown(Message):
     """A view was mounted and has no state to show yet, or the user changed what all views show."""

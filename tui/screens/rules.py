@@ -17,7 +17,7 @@ from ...engine.spec.preset import LOGICAL_AXES, OF_SENT_TOKENS, ONLY_ACTIVATIONS
 from ...engine.spec.preset_writer import write_preset
 from ...engine.wire.commands import AddPreset
 from ..bindings import identified
-from ..messages import CommandRequested, PresetChosen, WatchRequested
+from ..messages import CommandRequested, PresetChosen
 from ..state.availability import why_not
 from ..state.draft import Draft, read_draft, replaced_by, user_file
 from ..state.preview_request import PreviewRequest, apply_problems, save_problems
@@ -86,20 +86,17 @@ other runs. **Escape** discards the draft; another view keeps it.
             self.close_prompt()
         elif name != self.draft.origin.name:
             self.warn(f"{self.draft.name} is neither applied nor saved: escape discards it")
-        if self.draft is None:
-            self.post_message(WatchRequested())
-        self.redraw()
-
-    def redraw(self) -> None:
         if self.draft:
             self.show_draft(self.draft)
+        else:
+            self.close()
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
         if self.draft is None:
             return
         if not self.request.is_current(state):
-            self.redraw()
+            self.show_draft(self.draft)
         elif self.request.accept(state.previewed):
             self.show_known()
             self.request.proceed()
@@ -196,8 +193,12 @@ other runs. **Escape** discards the draft; another view keeps it.
         if self.prompt.row:
             self.close_prompt()
         else:
-            self.draft = None
-            self.post_message(WatchRequested())
+            self.close()
+
+    def close(self) -> None:
+        """Discards the draft, and leaves this view."""
+        self.draft = None
+        self.app.switch_mode("watch")  # pyright: ignore[reportUnknownMemberType]
 
     def action_apply(self) -> None:
         self.when_valid(apply_problems, self.apply)
@@ -217,11 +218,10 @@ other runs. **Escape** discards the draft; another view keeps it.
 
     def apply(self, draft: Draft) -> None:
         """Switches the run to the draft, or to the preset that it equals, and closes the view."""
-        self.draft = None
         is_known = draft.name in draft.used_names
         added = CommandRequested(AddPreset(draft.name, draft.text))
         self.post_message(PresetChosen(draft.name) if is_known else added)
-        self.post_message(WatchRequested())
+        self.close()
 
     @work
     async def save(self, draft: Draft) -> None:
