@@ -230,7 +230,7 @@ def topologies_table(rows: Sequence[PlannedPreset], prices: Prices) -> Table:
         Column("preset", lambda row: row.preset),
         Column("verdict", board_rows.verdict),
         Column("peak", board_rows.peak_of_capacity, is_figure=True),
-        figure("step time", board_rows.step_seconds, formatting.seconds),
+        figure("step time", lambda row: row.step_seconds, formatting.seconds),
         figure(f"{counted}/s", board_rows.tokens_per_second, formatting.count),
         figure(f"{counted}/chip-hour", lambda row: row.tokens_per_chip_hour, formatting.count),
         *([figure(f"{counted}/$", lambda row: row.tokens_per_dollar, formatting.count)] if prices else []),

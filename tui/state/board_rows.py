@@ -33,10 +33,10 @@ def columns(is_wide: bool = True, compiling: Sequence[str] = (), counted: str = 
         Column("verdict", lambda row: Text(said(row), STYLES[row.verdict])),
         Column("peak", used, is_figure=True, value=lambda row: row.cost.peak_bytes if row.cost else None),
         Column("sent/step", lambda row: [*most_sent(row), *overlapped(row)], leaves=1),
-        figure("step time", step_seconds, formatting.seconds),
+        figure("step time", lambda row: row.step_seconds, formatting.seconds),
         figure(f"{counted}/s", tokens_per_second, formatting.count, 3),
         figure("MFU", lambda row: row.timed.flop_utilisation if row.timed else None, formatting.percent, 5),
-        Column("bound", bound, leaves=4),
+        Column("bound", lambda row: (row.timed and row.timed.bound) or "", leaves=4),
         Column("from", lambda row: "compiling" if row.title in compiling else source(row), style="dim"),
         Column("est. error", estimate_errors, leaves=2),
     ]
@@ -201,21 +201,12 @@ def caveats(row: Row) -> list[str]:
     return [f"no estimate: {row.no_estimate}"] if row.no_estimate else []
 
 
-def step_seconds(row: Row) -> float | None:
-    return row.timed.step_seconds if row.timed else None
-
-
 def tokens_per_second(row: Row) -> float | None:
     return row.timed.tokens_per_second if row.timed else None
 
 
 def counted_in(rows: Sequence[Row]) -> Counted:
     return rows[0].counted if rows else "tokens"
-
-
-def bound(row: Row) -> str:
-    cost = row.timed
-    return (cost and cost.bound) or ""
 
 
 def _side(dim: str, ring: bool, stride: int) -> str:

@@ -53,7 +53,7 @@ def cost_words(found: Explanation) -> list[str]:
     return [
         f"{load_topology(found.topology).title}: {board_rows.peak_of_capacity(row)}",
         *sends,
-        f"{formatting.seconds(seconds)}, {board_rows.source(row)}",
+        f"{formatting.seconds(seconds)}, {cost.basis}",
     ]
 
 
