@@ -136,10 +136,7 @@ class WallTime:
         self._is_input_known = True
 
     def add(self, event: AnyEvent) -> None:
-        """Adds one event. An event that a viewer makes has no time: it counts as at the time of the last one."""
-        if isinstance(event, StepsDone):
-            self.add_steps((event,))
-            return
+        """Adds an event other than steps. One that a viewer makes has no time: it counts as at that of the last one."""
         previous, self._last = self._last, event.time or self._last
         self._divided = self._divided or self._last
         match event:
