@@ -15,7 +15,6 @@ from ...engine.hlo.layout import bytes_per_device
 from ...engine.wire.descriptions import DeviceInfo, MeshInfo
 from ...engine.wire.events import DevicesDiffer
 from ...engine.wire.hosts import HostInfo, HostStatus
-from ...engine.wire.step_breakdown import StepBreakdown
 from ..bindings import identified
 from ..messages import ShardChosen
 from ..state.run_state import RunState
@@ -107,15 +106,10 @@ class DeviceDetails(StateLines):
 def waits(state: RunState) -> dict[int, float]:
     """Returns the seconds per step that each device waits for others in collectives, as last profiled under the active
     preset; empty if it was not."""
-    breakdown = _breakdown(state)
-    if breakdown is None:
+    if (breakdown := state.breakdown) is None:
         return {}
     names = [part.name for part in breakdown.parts]
     return {each.device: sums_of(names, each.seconds)["waiting"] for each in breakdown.devices}
-
-
-def _breakdown(state: RunState) -> StepBreakdown | None:
-    return state.profiled.breakdown if state.profiled and state.profiled.preset == state.preset else None
 
 
 def _difference(info: DeviceInfo, differing: DevicesDiffer | None) -> list[Content]:
@@ -181,7 +175,7 @@ def _memory(info: DeviceInfo, state: RunState, width: int) -> Iterator[Content]:
 
 def _step(device: int, state: RunState, width: int) -> Iterator[Content]:
     """Yields the parts of the device's step, longest first, as last profiled under the active preset."""
-    breakdown = _breakdown(state)
+    breakdown = state.breakdown
     mine = next((each for each in breakdown.devices if each.device == device), None) if breakdown else None
     if breakdown is None or mine is None:
         return

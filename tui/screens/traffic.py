@@ -67,7 +67,7 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        measured = measured_times(state)
+        measured = {each.name: each for each in state.breakdown.collectives} if state.breakdown else {}
         if state.layout is None or (state.layout is self.shown_layout and measured == self.measured):
             return
         if state.layout is not self.shown_layout:
@@ -113,13 +113,6 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
         names = [None, *(name for name in self.state.compiled if name != self.state.preset)]
         self.compared = names[(names.index(self.compared) + 1) % len(names)] if self.compared in names else None
         self.show_flows()
-
-
-def measured_times(state: RunState) -> Mapping[str, CollectiveTime]:
-    profiled, layout = state.profiled, state.layout
-    if not profiled or not profiled.breakdown or not layout or profiled.preset != layout.preset:
-        return {}
-    return {each.name: each for each in profiled.breakdown.collectives}
 
 
 class CollectiveDetails(Texts):

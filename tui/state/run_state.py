@@ -34,6 +34,7 @@ from ...engine.wire.events import (
     SwitchFailed,
 )
 from ...engine.wire.hosts import HostStatus
+from ...engine.wire.step_breakdown import StepBreakdown
 from .attempts import Attempts
 from .goodput import Goodput, WallTime
 from .losses import Evaluations, Losses
@@ -215,6 +216,11 @@ class RunState(Struct):
     @property
     def inspection(self) -> PresetInspected | None:
         return self.inspected.get(self.preset)
+
+    @property
+    def breakdown(self) -> StepBreakdown | None:
+        """Where the time of a step of the active preset goes, as last profiled; None if it was not."""
+        return self.profiled.breakdown if self.profiled and self.profiled.preset == self.preset else None
 
     @property
     def arrays(self) -> list[ArrayInfo]:
