@@ -71,9 +71,9 @@ blue below. **M** measures now, `--numbers-every N` every N steps.
         if state.numbers.is_requested and not self.is_requested:
             self.show_numbers(True)
         self.is_requested = state.numbers.is_requested
-        shown = (state.layout, state.inspection, state.previous, state.followed)
-        shown = (*shown, state.numbers.newest if self.table.has_numbers else None)
-        if not self.shown or any(a is not b for a, b in zip(shown, self.shown, strict=True)):
+        numbers = state.numbers.newest if self.table.has_numbers else None
+        shown = (state.layout, state.inspection, state.previous, state.followed, numbers)
+        if shown != self.shown:
             self.shown = shown
             self.table.show_arrays(state)
             self.show_array()

@@ -10,7 +10,6 @@ from textual.widget import Widget
 from textual.widgets import OptionList
 
 from ...engine.hlo.finding import OF_PROGRAMS, RULES
-from ...engine.wire.events import PresetCompiled, PresetInspected
 from ..bindings import identified
 from ..messages import OriginRequested, RowChosen
 from ..state.origin_pages import FindingPage
@@ -37,8 +36,7 @@ array that a finding names, or else the collective at its source line; enter the
 
     def __init__(self) -> None:
         super().__init__()
-        self.shown_layout: PresetCompiled | None = None
-        self.shown_inspection: PresetInspected | None = None
+        self.shown: tuple[object, ...] = ()
 
     def body(self) -> Iterable[Widget]:
         yield FindingList()
@@ -49,8 +47,9 @@ array that a finding names, or else the collective at its source line; enter the
         is_inspecting = state.layout and not state.inspection and state.is_live
         title = f"findings on {state.preset}" if state.preset else "findings"
         set_titles(options, title, "compiling to check activations …" if is_inspecting else "")
-        if state.layout and (state.layout is not self.shown_layout or state.inspection is not self.shown_inspection):
-            self.shown_layout, self.shown_inspection = state.layout, state.inspection
+        shown = (state.layout, state.inspection)
+        if state.layout and shown != self.shown:
+            self.shown = shown
             options.show_findings(state.findings, nothing_found(state))
 
     def action_origin(self) -> None:
