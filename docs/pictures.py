@@ -8,7 +8,7 @@ from pathlib import Path
 
 from movie import movie
 from shardtui import engine
-from shardtui.engine.spec.config import RunConfig
+from shardtui.engine.spec.config import Restart, RunConfig
 from shardtui.engine.spec.model_choice import load_model, user_model
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import Stop
@@ -69,7 +69,7 @@ async def edit(pilot: Pilot[None]) -> None:
 
 async def pictures(client: EngineClient) -> None:
     """Saves a picture of each view."""
-    app = ShardtuiApp(client, starts=False)
+    app = ShardtuiApp(client)
     async with app.run_test(size=(140, 40)) as pilot:
         await until(lambda: bool(app.state.preset) and bool(app.screen.query(PresetList)))
         await steps(app)
@@ -133,7 +133,7 @@ async def filmed_switch(app: ShardtuiApp, pilot: Pilot[None], preset: str) -> li
 
 async def film(client: EngineClient) -> None:
     """Saves the moving picture: a run that starts, is switched twice, and shows its arrays and traffic."""
-    app = ShardtuiApp(client, starts=True)
+    app = ShardtuiApp(client, Restart())
     frames: list[str] = []
     async with app.run_test(size=(100, 28)) as pilot:
         await until(lambda: app.state.step >= STEPS_BETWEEN)
@@ -149,7 +149,7 @@ async def film(client: EngineClient) -> None:
 
 async def explained(client: EngineClient) -> None:
     """Saves a picture of the first non-finite value, in a small terminal."""
-    app = ShardtuiApp(client, starts=True)
+    app = ShardtuiApp(client, Restart())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(lambda: app.state.nonfinite is not None and app.state.is_paused)
         app.clear_notifications()

@@ -52,13 +52,12 @@ class ShardtuiApp(BaseApp[None]):
     def __init__(
         self,
         client: EngineClient,
-        starts: bool,
         restart: Restart | None = None,
         keymap: Mapping[str, str] | None = None,
         new_run: Callable[[], RunDirectory] | None = None,
         tour: "Tour | None" = None,
     ) -> None:
-        """`starts`: starts an engine after the first frame; `restart`: how that engine resumes a run.
+        """`restart`: how the engine begins that is started after the first frame; None if none is.
 
         `keymap`: the user's keys by the ids of their bindings. `new_run`: makes a new run; if it is given, the user
         chooses between that and the earlier runs. `tour`: lessons to show with the views.
@@ -70,7 +69,7 @@ class ShardtuiApp(BaseApp[None]):
         self.notices = Notices(self, state)
         self.lookups = Lookups(self, client, state, self.notices, self.redraws)
         self.comparison_runner = ComparisonRunner(self, client, state, self.notices, self.redraws, self.lookups)
-        self.lifecycle = Lifecycle(self, client, state, starts, restart, new_run)
+        self.lifecycle = Lifecycle(self, client, state, restart, new_run)
         self.window = Window()
 
     def get_default_screen(self) -> WatchScreen:

@@ -29,17 +29,16 @@ class Lifecycle(Struct, eq=False):
     _app: App[None]
     _client: EngineClient
     _state: RunState
-    _starts: bool
-    """Whether the first engine is started from here. The UI exits if that engine refuses the run."""
-    _restart: Restart | None
+    _first: Restart | None
+    """How the first engine begins, if it is started from here: the UI exits if that one refuses the run."""
     _new_run: Callable[[], RunDirectory] | None
     """Makes a new run, if the user chooses that; None once a run is chosen."""
 
     def begin(self) -> None:
         if self._new_run:
             self._app.run_worker(self._choose(self._new_run))
-        elif self._starts:
-            self._start(self._restart)
+        elif self._first:
+            self._start(self._first)
         else:
             self._follow()
 
@@ -52,7 +51,7 @@ class Lifecycle(Struct, eq=False):
             return
         self._new_run = None
         try:
-            self._starts = chosen.run is None
+            self._first = None if chosen.run else Restart()
             self._client.directory = run = chosen.run or new_run()
             self._state.name = run.name
             if chosen.run and chosen.resumes_after is None:
@@ -62,7 +61,7 @@ class Lifecycle(Struct, eq=False):
         except UserError as error:
             self._fail(error)
 
-    def _start(self, restart: Restart | None) -> None:
+    def _start(self, restart: Restart) -> None:
         try:
             self._client.start_engine(restart)
         except UserError as error:
@@ -87,10 +86,10 @@ class Lifecycle(Struct, eq=False):
             if self._client.playback:
                 return
             await self._client.resumed_elsewhere(self._state.pid)
-            self._starts = False
+            self._first = None
 
     def is_refused(self, event: AnyEvent) -> bool:
-        return isinstance(event, Failed) and event.refused and self._starts and not self._client.is_old(event)
+        return isinstance(event, Failed) and event.refused and bool(self._first) and not self._client.is_old(event)
 
     def leave_refused(self) -> None:
         self._client.discard_if_new()
@@ -153,7 +152,7 @@ class Lifecycle(Struct, eq=False):
 
     def _resume(self, step: int | None = None) -> None:
         """Resumes from the checkpoint of `step`, or the newest. A run that has done all its steps then has no limit."""
-        self._starts = False
+        self._first = None
         self._start(restart_of(self._state.config, self._state.step, step))
 
     async def _ask(self, dialog: Dialog[T]) -> T | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from shardtui.engine.spec.config import Restart
 from shardtui.engine.wire import run_directory
 from shardtui.engine.wire.commands import AnyCommand, InspectPreset, Stop
 from shardtui.engine.wire.events import SwitchCancelled, TrainingStarted
@@ -43,7 +44,8 @@ async def until(holds: Callable[[], object], why: str) -> None:
 async def shown(
     of: RunDirectory | EngineClient, starts: bool = False, size: tuple[int, int] = (80, 24), **options: Any
 ) -> AsyncIterator[tuple[ShardtuiApp, Pilot[None]]]:
-    app = ShardtuiApp(of if isinstance(of, EngineClient) else EngineClient(of), starts, **options)
+    client = of if isinstance(of, EngineClient) else EngineClient(of)
+    app = ShardtuiApp(client, **({"restart": Restart()} if starts else {}), **options)
     async with app.run_test(size=size) as pilot:
         try:
             yield app, pilot

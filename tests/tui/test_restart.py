@@ -137,7 +137,7 @@ async def test_a_viewer_follows_whoever_resumes_the_run(mine: Path) -> None:
     """Also the viewer of an engine that it has started itself; and `r` there starts no other."""
     other = EngineClient(RunDirectory(mine))
     more = Restart(config=msgspec.structs.replace(other.directory.config, steps=None))
-    async with shown(EngineClient(RunDirectory(mine)), True, restart=more) as (app, pilot):
+    async with shown(EngineClient(RunDirectory(mine)), restart=more) as (app, pilot):
         await until(lambda: app.state.phase is Phase.TRAINING, "its own engine")
         app.client.kill_engine()
         await until(lambda: app.state.phase is Phase.LOST, "its end")

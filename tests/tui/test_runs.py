@@ -295,7 +295,7 @@ def test_only_the_bare_command_offers_earlier_runs(
     monkeypatch.setattr(run_command, "require_terminal", lambda _: None)
     monkeypatch.setattr(run_command, "show", lambda _, keymap, **options: opened.append(options) or 0)
     assert main(arguments.split()) == 0
-    assert [list(options) for options in opened] == [["new_run"] if offers else ["starts", "restart"]]
+    assert [list(options) for options in opened] == [["new_run"] if offers else ["restart"]]
     is_new = "nano-1" in (directory.name for directory in run_directory.all_runs())
     assert is_new is (not offers and arguments != RESUME)
 

@@ -51,7 +51,7 @@ def run_command(options: argparse.Namespace) -> int:
 
         return show(EngineClient(runs[-1]), keymap, new_run=partial(_new_run, options))
     client, restart = client_for(options)
-    return show(client, keymap, starts=True, restart=restart)
+    return show(client, keymap, restart=restart)
 
 
 def attach_options(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +122,6 @@ def client_of(directory: RunDirectory, supervision: Supervision | None = None) -
 def show(
     client: "EngineClient",
     keymap: dict[str, str],
-    starts: bool = False,
     restart: Restart | None = None,
     new_run: Callable[[], RunDirectory] | None = None,
     tour: "Tour | None" = None,
@@ -132,7 +131,7 @@ def show(
 
     async def run() -> ShardtuiApp:
         await client.connect()
-        app = ShardtuiApp(client, starts, restart, keymap, new_run, tour)
+        app = ShardtuiApp(client, restart, keymap, new_run, tour)
         await run_app(app)
         await client.close()
         return app
@@ -196,7 +195,7 @@ def tour_command(_: argparse.Namespace) -> int:
     run_directory.runtime_directory()  # an unusable one is refused before anything is created
     model = choose_model("nano", ("seq_len=32",))  # steps take a fraction of a second on two cores
     config = model.config(run_directory.free_name("tour"), devices=8, platform="cpu")
-    return show(client_of(run_directory.create(config)), keymap, starts=True, tour=Tour())
+    return show(client_of(run_directory.create(config)), keymap, restart=Restart(), tour=Tour())
 
 
 FILE = "events.jsonl"
