@@ -14,7 +14,7 @@ from .dialog import Dialog
 class Confirm(Dialog[bool]):
     """A question with two buttons. Its result is True for yes."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,n", "answer(False)", "No"), ("y", "answer(True)", "Yes")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,n", "dismiss(False)", "No"), ("y", "dismiss(True)", "Yes")]
 
     def __init__(self, question: str, yes: str, no: str = "Keep training") -> None:
         super().__init__()
@@ -28,9 +28,6 @@ class Confirm(Dialog[bool]):
             Button(self.no, id="no", variant="primary"),
             Button(f"{self.yes} (y)", id="yes", variant="error"),
         )
-
-    def action_answer(self, answer: bool) -> None:
-        self.dismiss(answer)
 
     @on(Button.Pressed)
     def press(self, event: Button.Pressed) -> None:
