@@ -21,7 +21,7 @@ MODIFIERS = re.compile(r"(?:(?:ctrl|shift|alt)\+)*")
 
 def load_keymap(path: Path) -> dict[str, str]:
     """Returns the keys in a file by the id of their binding. Raises UserError with every problem."""
-    known = {binding.id: binding for _, binding in every_binding() if binding.id}
+    known = {binding.id: binding for binding in every_binding() if binding.id}
     found = read_toml(path)
     problems = [problem for id, key in found.items() for problem in _problems(id, key, known)]
     keymap = {id: key for id, key in found.items() if id in known and isinstance(key, str)}
@@ -46,23 +46,22 @@ def is_key(name: str) -> bool:
     return len(base) == 1 or base in NAMED_KEYS
 
 
-def every_binding() -> Iterator[tuple[str, Binding]]:
-    """Yields all bindings with the scope of their id: empty for the app's, else the view or widget."""
-    yield from (("", binding) for _, binding in BindingsMap(KEYS))
+def every_binding() -> Iterator[Binding]:
+    yield from (binding for _, binding in BindingsMap(KEYS))
     for package in (screens, widgets):
         for info in iter_modules(package.__path__):
             module = import_module(f"{package.__name__}.{info.name}")
             for kind in vars(module).values():
                 if isinstance(kind, type) and kind.__module__ == module.__name__ and "BINDINGS" in vars(kind):
-                    bindings = BindingsMap(vars(kind)["BINDINGS"])
-                    yield from (((binding.id or "").partition(".")[0], binding) for _, binding in bindings)
+                    yield from (binding for _, binding in BindingsMap(vars(kind)["BINDINGS"]))
 
 
 def clashes(keymap: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yields keys, each with the ids of two bindings that have it in one view, or in a view and everywhere."""
     held: dict[tuple[str, str], set[str]] = {}
-    for scope, binding in every_binding():
+    for binding in every_binding():
         if binding.id:
+            scope = binding.id.rpartition(".")[0]  # empty for the app's, else the view or widget
             for key in keymap.get(binding.id, binding.key).split(","):
                 held.setdefault((key, scope), set()).add(binding.id)
     for (key, scope), ids in held.items():

@@ -252,7 +252,7 @@ async def test_the_bottom_line_is_mounted_while_a_field_takes_letters(home: Path
 def test_an_id_and_a_letter_have_one_meaning() -> None:
     """Several keys may be of one action; `r` and `space` depend on the run's state."""
     actions: dict[str, set[str]] = {}
-    for _, binding in every_binding():
+    for binding in every_binding():
         if binding.id:
             actions.setdefault(binding.id, set()).add(binding.action)
     assert {id: found for id, found in actions.items() if len(found) > 1} == {}
