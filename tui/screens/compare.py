@@ -24,10 +24,6 @@ from ..widgets.preset_list import StepTimes, state_mark
 from .run_screen import RunScreen
 
 
-class Progress(Lines):
-    """The state of the running comparison, in one line of its own so that the table need not be redrawn."""
-
-
 class CompareScreen(RunScreen):
     """A table of the presets with their figures, the progress of a comparison above it, its verdict below."""
 
@@ -57,7 +53,8 @@ nothing is measured in it.
         """Presets that are not to be measured."""
 
     def body(self) -> Iterable[Widget]:
-        yield Progress()
+        self.progress = Lines(id="progress")  # of its own, so that the table need not be redrawn
+        yield self.progress
         self.board = PresetBoard()
         yield self.board
 
@@ -70,7 +67,7 @@ nothing is measured in it.
         is_estimating = state.ready and state.config and not state.estimates and state.is_live
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
         set_titles(self.board.table.rows, title, "estimating …" if is_estimating else "per device and step")
-        self.query_one(Progress).show([progress_line(state)])
+        self.progress.show([progress_line(state)])
         is_wide = self.size.width >= board_rows.WIDE_FROM
         shown = columns(state.counted, is_wide, self.mark, self.status, self.seconds)
         self.board.show_rows(shown, rows)
