@@ -17,7 +17,6 @@ from ..engine.wire.run_directory import RunDirectory
 from .app_keys import ACTIONS, KEYS, VIEWS
 from .base_app import BaseApp
 from .client.engine_client import EngineClient
-from .comparison_runner import ComparisonRunner
 from .lifecycle import Lifecycle
 from .lookups import Lookups
 from .messages import (
@@ -68,7 +67,6 @@ class ShardtuiApp(BaseApp[None]):
         self.redraws = Redraws(self, self.draw)
         self.notices = Notices(self, state)
         self.lookups = Lookups(self, client, state, self.notices, self.redraws)
-        self.comparison_runner = ComparisonRunner(self, client, state, self.notices, self.redraws, self.lookups)
         self.lifecycle = Lifecycle(self, client, state, restart, new_run)
         self.window = Window()
 
@@ -82,14 +80,13 @@ class ShardtuiApp(BaseApp[None]):
 
     async def on_unmount(self) -> None:
         self.window.restore(self._driver)
-        await self.comparison_runner.abandon()
         await self.lookups.close()
 
     @on(EventsArrived)
     async def apply(self, message: EventsArrived) -> None:
         """Applies events to the run's state, then redraws: at once, or later if only steps are new."""
         if self.state.is_comparing:
-            self.comparison_runner.apply(message.events)
+            self.lookups.apply(message.events)
         else:
             apply_all(self.state, message.events)
         others = [event for event in message.events if not isinstance(event, StepsDone)]
@@ -126,7 +123,7 @@ class ShardtuiApp(BaseApp[None]):
 
     @on(ComparisonRequested)
     def measure_presets(self, message: ComparisonRequested) -> None:
-        self.comparison_runner.begin(message.left_out)
+        self.lookups.compare(message.left_out)
 
     @on(RowChosen)
     async def show_row(self, message: RowChosen) -> None:
@@ -239,7 +236,7 @@ class ShardtuiApp(BaseApp[None]):
 
     async def action_measure(self) -> None:
         await self.switch_mode("compare")
-        self.comparison_runner.begin()
+        self.lookups.compare()
 
     async def action_edit_rules(self) -> None:
         """Opens the editor on the preset under the view's cursor, or else on the active one."""

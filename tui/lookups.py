@@ -1,5 +1,6 @@
-"""Requests what takes the engine or this machine time to compute, when a view first shows it."""
+"""Requests what takes the engine or this machine time: what a view first shows, a profile, a comparison of presets."""
 
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,15 @@ from ..engine.wire.events import AnyEvent, EngineReady, EngineStarted, PresetAdd
 from .app_keys import PROFILE_STEPS
 from .client.engine_client import EngineClient
 from .notices import Notices
+from .state.announcements import end_of_comparison
+from .state.interpreter import apply
 from .state.run_state import RunState
 from .terminal.driver import Redraws
 
 if TYPE_CHECKING:  # the first frame does not wait for them
     from ..engine.explain.explanation import StepRequest
     from .client.explainer import Explain, Explainer
+    from .state.comparison import Comparison
 
 
 class Lookups(Struct, eq=False):
@@ -85,14 +89,51 @@ class Lookups(Struct, eq=False):
 
         return explain
 
-    async def close(self) -> None:
-        if self._explainer:
-            await self._explainer.close()
+    def compare(self, left_out: Collection[str] = ()) -> None:
+        """Measures the presets in this run, without those that are `left_out`."""
+        self._app.run_worker(self._compare(left_out), exclusive=True, group="comparison")
 
-    async def wait_for_estimates(self) -> None:
+    async def _compare(self, left_out: Collection[str]) -> None:
+        """Waits for the estimates first: their process slows the steps down."""
+        from .state.comparison import Comparison, comparable_presets
+
         if self._estimating:
             with suppress(WorkerError):  # the app exits meanwhile
                 await self._estimating.wait()
+        state = self._state
+        if state.is_comparing or self._notices.refuses("measure") or not state.ready or not state.preset:
+            return
+        used = state.memory.bytes_in_use if state.memory else None
+        chosen = [name for name in comparable_presets(state.ready.presets) if name not in left_out]
+        if not chosen:
+            self._notices.warn(["every preset is left out: include one with -"])
+            return
+        state.comparison = Comparison(chosen, state.preset, bytes_in_use=used)
+        if command := state.comparison.proceed():
+            await self._client.send(command)
+        self._redraws.now()
+
+    def apply(self, events: Iterable[AnyEvent]) -> None:
+        """Applies events to the run's state during a comparison, which takes each of them, too."""
+        for event in events:
+            apply(self._state, event)
+            if self._state.comparison and self._state.is_comparing:
+                self._follow(self._state.comparison, event)
+
+    def _follow(self, comparison: "Comparison", event: AnyEvent) -> None:
+        if command := comparison.follow(event, self._state.preset, self._state.is_quiet):
+            self._app.run_worker(self._client.send(command))
+        if comparison.is_over:
+            is_shown = self._app.current_mode == "compare"
+            if notice := end_of_comparison(comparison, self._state.preset, is_shown):
+                self._notices.show(notice)
+
+    async def close(self) -> None:
+        """Cancels a comparison and ends explanations, as the UI exits."""
+        if self._state.comparison and (command := self._state.comparison.cancel()):
+            await self._client.send(command)
+        if self._explainer:
+            await self._explainer.close()
 
     async def _estimate(self, config: RunConfig, ready: EngineReady) -> None:
         from .client.planner import estimates

@@ -56,8 +56,6 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
         self.measured: Mapping[str, CollectiveTime] = {}
         """By name of the instruction."""
         self.compared: str | None = None
-        self.infos: dict[str, CollectiveInfo] = {}
-        """By row."""
 
     def body(self) -> Iterable[Widget]:
         yield Flows()
@@ -73,14 +71,15 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
         if state.layout is not self.shown_layout:
             self.compared = state.previous
         self.shown_layout, self.measured = state.layout, measured
-        self.infos = {str(at): info for at, info in enumerate(state.layout.collectives or ())}
-        self.table.show_columns(collective_columns(self.measured), self.infos)
+        rows = {str(at): info for at, info in enumerate(state.layout.collectives or ())}
+        self.table.show_columns(collective_columns(self.measured), rows)
         self.show_flows()
         self.show_details()
 
     def select(self, source: str, name: str = "") -> None:
         """Moves the cursor to a collective: the first of a source line, or the instruction `name`."""
-        keys = [key for key, info in self.infos.items() if (info.name == name if name else info.source == source)]
+        rows: Mapping[str, CollectiveInfo] = self.table.given
+        keys = [key for key, info in rows.items() if (info.name == name if name else info.source == source)]
         if keys:
             self.table.select(keys[0])
 
@@ -88,19 +87,23 @@ their end in the compiler's schedule. On CPU all collectives are synchronous.
         if self.shown_layout:
             self.query_one(Flows).show_flows(self.shown_layout, self.state.compiled.get(self.compared or ""))
 
+    @property
+    def selected(self) -> CollectiveInfo | None:
+        return self.table.given.get(self.table.selected or "")
+
     @on(DataTable.RowHighlighted)
     @on(Table.Refilled)
     def show_details(self) -> None:
-        info = self.infos.get(self.table.selected or "")
+        info = self.selected
         self.query_one(CollectiveDetails).show_texts(details(info) if info else [])
 
     @on(DataTable.RowSelected)
     def show_origin(self, event: DataTable.RowSelected) -> None:
-        if info := self.infos.get(event.row_key.value or ""):
+        if info := self.table.given.get(event.row_key.value or ""):
             self.post_message(OriginRequested(CompiledPage(info)))
 
     def action_open_time(self) -> None:
-        info = self.infos.get(self.table.selected or "")
+        info = self.selected
         if info and info.name in self.measured:
             self.post_message(RowChosen("time", (info.name,)))
         else:
