@@ -58,7 +58,6 @@ or failed, is out of memory or stalled, whose loss is not finite, or whose check
     def __init__(self) -> None:
         super().__init__()
         self.table, self.losses = Table(), LossesPane()
-        self.found: Mapping[str, BoardRow] = {}
         self.letters: dict[str, str] = {}
         """Of the runs that are marked, by key."""
 
@@ -71,7 +70,6 @@ or failed, is out of memory or stalled, whose loss is not finite, or whose check
         set_titles(self.table.rows, "runs", "enter: open")
 
     def show_board(self, board: Mapping[str, BoardRow]) -> None:
-        self.found = board
         self.letters = {key: letter for key, letter in self.letters.items() if key in board}
         mark = Column[BoardRow]("", lambda row: self.letters.get(row.key, ""), style="bold", leaves=9)
         self.table.show_columns([mark, *HOST_COLUMNS], board)
@@ -81,18 +79,18 @@ or failed, is out of memory or stalled, whose loss is not finite, or whose check
     def show_losses(self) -> None:
         drawn = self.letters or {self.table.selected or "": FIRST}
         self.losses.show_runs(
-            {letter: row for key, letter in drawn.items() if (row := self.found.get(key)) and row.run}
+            {letter: row for key, letter in drawn.items() if (row := self.table.given.get(key)) and row.run}
         )
 
     def action_mark(self) -> None:
-        row = self.found.get(self.table.selected or "")
+        row = self.table.given.get(self.table.selected or "")
         free = [letter for letter in STYLES if letter not in self.letters.values()]
         if row and row.run and not self.letters.pop(row.key, None):
             if not free:
                 self.warn(f"at most {len(STYLES)} runs are drawn: space also takes a mark away")
                 return
             self.letters[row.key] = free[0]
-        self.show_board(self.found)
+        self.show_board(self.table.given)
 
 
 class LossesPane(Lines):

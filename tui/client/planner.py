@@ -233,8 +233,7 @@ class Planner:
         self._compiled_since = self._compiled_since or time.monotonic()
         self._tried.add(row.title)
         job = Compiling(index, row.title, len(self._tried), self._most, time.monotonic(), EngineProcess(self._nice))
-        config = configured(self.config, row.settings)
-        answer = job.process.ask(self._question, config, self._topology, self._presets[index])
+        answer = job.process.ask(self._question, *self.subject(row.title))
         self._jobs[asyncio.create_task(answer)] = job
 
     def _timeout(self) -> float | None:

@@ -12,7 +12,7 @@ from textual.widgets import DataTable, Footer, Label, OptionList, Static, Tabbed
 
 from ...engine.base import formatting
 from ...engine.base.user_error import UserError
-from ...engine.explain.explanation import CompiledProgram, Explanation, ValueOrigin
+from ...engine.explain.explanation import CompiledProgram, Explanation
 from ...engine.planning.ranking import Row
 from ...engine.wire.descriptions import MeshInfo
 from ...engine.wire.step_breakdown import StepBreakdown
@@ -70,7 +70,6 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
         self.found: Explanation | None = None
         """None until the program is explained."""
         self.began = time.monotonic()
-        self.values: dict[str, ValueOrigin] = {}
 
     def compose(self) -> ComposeResult:
         yield Label(markup=False, id="about")
@@ -102,12 +101,11 @@ All of it is an estimate unless it says *compiled*: nothing is compiled without 
         self.clock.stop()
         self.show_about()
         self.refresh_bindings()
-        self.values = numbered(found.values)
         values, collectives = self.query(Table)
-        values.show_columns(VALUES, {label: (label, value) for label, value in self.values.items()})
+        values.show_columns(VALUES, {label: (label, value) for label, value in numbered(found.values).items()})
         rows = {str(at): each for at, each in enumerate(found.collectives)}
         collectives.show_columns(ESTIMATED_COLLECTIVES, rows)
-        values.rows.border_title = f"values: {len(self.values):,}"
+        values.rows.border_title = f"values: {len(found.values):,}"
         collectives.rows.border_title = f"collectives, estimated: {len(rows):,}"
         nothing = [Content.styled("✓ no findings", "$success")]
         self.query_one(FindingList).show_findings(program_findings(found), nothing)
