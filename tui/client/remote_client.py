@@ -225,7 +225,7 @@ async def output_of(host: str, command: str) -> bytes:
             ssh.terminate()
     if ssh.returncode:
         last = last_line(words.decode(errors="replace").splitlines())
-        raise UserError(printable(last) or f"ssh has ended with exit code {ssh.returncode}")
+        raise UserError(last or f"ssh has ended with exit code {ssh.returncode}")
     return out
 
 

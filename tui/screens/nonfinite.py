@@ -12,7 +12,6 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from ...engine.base import formatting
-from ...engine.base.output import printable
 from ...engine.hlo.layout import coordinates
 from ...engine.wire.descriptions import MeshInfo
 from ...engine.wire.number_events import MOST_DEVICES, NonfiniteExplained, NonfiniteOrigin
@@ -106,6 +105,4 @@ def device_words(origin: NonfiniteOrigin, mesh: MeshInfo | None) -> str:
 
 
 def _content(label: str, text: str, opens: bool = False) -> Content:
-    return Content.assemble(
-        (f"{label:<{LABEL_WIDTH}}", "$text-muted"), printable(text), (" ›" if opens else "", "bold $primary")
-    )
+    return Content.assemble((f"{label:<{LABEL_WIDTH}}", "$text-muted"), text, (" ›" if opens else "", "bold $primary"))
