@@ -10,6 +10,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList
 
 from ...engine.hlo.finding import OF_PROGRAMS, RULES
+from ...engine.hlo.lint import lint
 from ..bindings import identified
 from ..messages import OriginRequested, RowChosen
 from ..state.origin_pages import FindingPage
@@ -48,9 +49,10 @@ array that a finding names, or else the collective at its source line; enter the
         title = f"findings on {state.preset}" if state.preset else "findings"
         set_titles(options, title, "compiling to check activations …" if is_inspecting else "")
         shown = (state.layout, state.inspection)
-        if state.layout and shown != self.shown:
+        if state.layout and state.ready and shown != self.shown:
             self.shown = shown
-            options.show_findings(state.findings, nothing_found(state))
+            found = lint(state.layout, state.inspection, state.ready.flops_per_step)
+            options.show_findings(found, nothing_found(state))
 
     def action_origin(self) -> None:
         if found := self.query_one(FindingList).highlighted_finding:

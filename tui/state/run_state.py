@@ -41,7 +41,6 @@ from .losses import Evaluations, Losses
 from .numbers import Numbers
 
 if TYPE_CHECKING:  # the first frame does not wait for them
-    from ...engine.hlo.finding import Finding
     from ...engine.planning.ranking import Row
     from .comparison import Comparison
     from .playback import Playback
@@ -230,14 +229,6 @@ class RunState(Struct):
     def arrays_of(self, preset: str) -> list[ArrayInfo]:
         found = (self.compiled.get(preset), self.inspected.get(preset))
         return [array for each in found if each for array in each.arrays] if found[0] else []
-
-    @property
-    def findings(self) -> "list[Finding]":
-        from ...engine.hlo.lint import lint
-
-        if self.layout is None or self.ready is None:
-            return []
-        return lint(self.layout, self.inspection, self.ready.flops_per_step)
 
     @property
     def first_preset(self) -> str:
