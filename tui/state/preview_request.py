@@ -53,10 +53,8 @@ class PreviewRequest:
 
     def when_answered(self, then: Callable[[Preview], object]) -> None:
         """Calls `then` with the draft's preview, now or in `proceed`; never if the draft changes before."""
-        if self.answer:
-            then(self.answer.after)
-        else:
-            self._then = then
+        self._then = then
+        self.proceed()
 
     def proceed(self) -> None:
         """Calls the callback, if there is an answer. Call it once that is shown."""
