@@ -66,14 +66,14 @@ def test_one_axis_takes_the_remaining_devices() -> None:
 def test_rules_step_through_suggestions_and_back() -> None:
     before = draft(TWO.preset.mesh, embed=("data",))
     assert before.suggestions() == [(), ("data",), ("model",), ("data", "model")]
-    assert before.next_rule("embed", 1).rule("embed") == ("model",)
-    assert before.next_rule("mlp", -1).rule("mlp") == ("data", "model")
+    assert before.next_rule("embed", 1).preset.axes("embed") == ("model",)
+    assert before.next_rule("mlp", -1).preset.axes("mlp") == ("data", "model")
     around = before
     for _ in before.suggestions():
         around = around.next_rule("embed", 1)
     assert around.preset == before.preset
     assert not around.is_changed
-    assert before.with_rule("embed", ("model", "data")).next_rule("embed", 1).rule("embed") == ()
+    assert before.with_rule("embed", ("model", "data")).next_rule("embed", 1).preset.axes("embed") == ()
     assert before.without_axis("data").preset.rules == {}
 
 
@@ -122,7 +122,7 @@ def test_invalid_text_is_refused(row: Row, text: str, says: str) -> None:
 
 def test_typed_text_is_parsed() -> None:
     for text in ("data, model", "data model", "data+model"):
-        assert with_text(TWO, Row("rule", "embed"), text).rule("embed") == ("data", "model")
+        assert with_text(TWO, Row("rule", "embed"), text).preset.axes("embed") == ("data", "model")
     assert with_text(TWO, Row("rule", "embed"), "unsharded").preset == TWO.preset
     assert with_text(TWO, Row("axis", "model"), "-1").preset.mesh == {"data": 4, "model": REST}
     assert with_text(TWO, NEW_AXIS, "model") == TWO

@@ -74,14 +74,11 @@ class Draft:
     def sizes(self) -> dict[str, int]:
         return self.preset.sizes(self.devices)
 
-    def rule(self, logical: str) -> Axes:
-        return self.preset.axes(logical)
-
     def is_rule_changed(self, logical: str) -> bool:
         return self.preset.rules.get(logical) != self.origin.rules.get(logical)
 
     def rule_words(self, logical: str) -> str:
-        return ", else ".join(map(in_words, self.preset.rules.get(logical, UNSPLIT)))
+        return ", else ".join("+".join(axes) or UNSHARDED for axes in self.preset.rules.get(logical, UNSPLIT))
 
     def is_size_changed(self, axis: str) -> bool:
         return self.origin.sizes(self.devices).get(axis) != self.sizes[axis]
@@ -106,7 +103,7 @@ class Draft:
         return self._with(rules=rules)
 
     def next_rule(self, logical: str, by: int) -> "Draft":
-        found, now = self.suggestions(), self.rule(logical)
+        found, now = self.suggestions(), self.preset.axes(logical)
         at = found.index(now) if now in found else -1 if by > 0 else 0
         return self.with_rule(logical, found[(at + by) % len(found)])
 
@@ -156,11 +153,6 @@ class Draft:
 
     def _with(self, **changes: object) -> "Draft":
         return replace(self, preset=msgspec.structs.replace(self.preset, **changes))
-
-
-def in_words(axes: Axes) -> str:
-    """Returns a rule as text: `fsdp+model`, or `whole` if it is empty."""
-    return "+".join(axes) or UNSHARDED
 
 
 MAX_TEXT_BYTES = MAX_COMMAND_BYTES // 4

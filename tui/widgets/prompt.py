@@ -63,7 +63,7 @@ def editable_text(draft: Draft, row: Row) -> str | None:
         case "axis":
             return str(draft.preset.mesh[row.key])
         case "rule":
-            return ", ".join(draft.rule(row.key))
+            return ", ".join(draft.preset.axes(row.key))
         case _:
             return None
 

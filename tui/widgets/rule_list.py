@@ -133,7 +133,7 @@ def value_of(row: Row, draft: Draft) -> str:
 
 def value_style(row: Row, draft: Draft) -> str:
     """Returns the style of a value: bold if something is split, dim for an override or an unsharded dim."""
-    is_quiet = row.kind == "override" or (row.kind == "rule" and not draft.rule(row.key))
+    is_quiet = row.kind == "override" or (row.kind == "rule" and not draft.preset.axes(row.key))
     return "$text-muted" if is_quiet else "bold"
 
 
