@@ -8,10 +8,10 @@ import msgspec
 from ...engine.base import formatting
 from ...engine.base.directories import config_directory
 from ...engine.base.output import say, show
-from ...engine.base.user_error import UserError, together
+from ...engine.base.user_error import UserError, noting, together
 from ...engine.spec.preset_files import read_toml
 from ...engine.wire import run_directory
-from ..state.run_listing import COLUMNS, Origin, listed
+from ..state.run_listing import COLUMNS, Origin, delete, listed
 from ..terminal import FINE
 from ..terminal.clean import clean, json_line
 from ..terminal.plain_table import table_console, table_of
@@ -100,16 +100,8 @@ def rm_command(options: argparse.Namespace) -> int:
     problems: list[str] = []
     with together(problems):
         for name in dict.fromkeys(options.runs):
-            try:
-                directory = run_directory.find(name)
-                with directory.hold_ended():
-                    size = directory.bytes
-                    directory.discard()
-            except UserError as error:
-                problems += error.problems
-            except OSError as error:
-                problems.append(f"run {name}: {error.filename}: cannot be deleted: {error.strerror}")
-            else:
+            with noting(problems):
+                size = delete(run_directory.find(name))
                 show(f"deleted run {name}: {formatting.size(size)}")
     return FINE
 

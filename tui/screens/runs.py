@@ -14,6 +14,7 @@ from textual.widgets import DataTable, Footer
 from ...engine.base.output import printable
 from ...engine.base.user_error import UserError
 from ...engine.wire.run_directory import RunDirectory
+from ..state.run_listing import delete
 from ..widgets.lines import set_titles
 from ..widgets.run_table import RunTable
 from ..widgets.table import Table
@@ -128,12 +129,3 @@ def question(run: RunDirectory) -> str:
     stay = f" Its checkpoints in {run.checkpoints(config)} stay." if config and config.checkpoints.directory else ""
     goes = "its events and log" if stay else "its events, log and checkpoints"
     return printable(f"Delete run {run.name}, with {goes}? This cannot be undone.{stay}")
-
-
-def delete(run: RunDirectory) -> None:
-    """Deletes a run. Raises UserError if it is live or supervised, or its files cannot be deleted."""
-    with run.hold_ended():
-        try:
-            run.discard()
-        except OSError as error:
-            raise UserError(f"{error.filename}: cannot be deleted: {error.strerror}") from error

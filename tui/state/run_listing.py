@@ -8,8 +8,8 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ...engine.base import formatting
-from ...engine.base.user_error import UserError
-from ...engine.wire.run_directory import all_runs
+from ...engine.base.user_error import UserError, noting
+from ...engine.wire.run_directory import RunDirectory, all_runs
 from ..terminal.plain_table import Column, column_of, figure
 from .goodput import Goodput
 from .losses import Evaluations, Losses
@@ -47,14 +47,23 @@ def listed() -> RunListing:
     runs: list[RunInfo] = []
     problems: list[str] = []
     for directory in all_runs():
-        try:
+        with noting(problems):
             summary = summarise(directory)
             state = recorded(directory)
             goodput = state.wall_time.until(time.time() if summary.is_live else None)
             runs.append(RunInfo(**asdict(summary), goodput=goodput, curve=curve_of(state.losses)))
-        except UserError as error:
-            problems += error.problems
     return RunListing(runs=runs, problems=problems)
+
+
+def delete(run: RunDirectory) -> int:
+    """Deletes a run, and returns the bytes of its files. Raises UserError if it is live, or they cannot be deleted."""
+    try:
+        with run.hold_ended():
+            size = run.bytes
+            run.discard()
+    except OSError as error:
+        raise UserError(f"run {run.name}: {error.filename}: cannot be deleted: {error.strerror}") from error
+    return size
 
 
 CURVE_PARTS = 64
