@@ -87,7 +87,9 @@ class RunScreen(BaseScreen[None]):
         self.app.call_after_refresh(self.finish_mount)  # pyright: ignore[reportUnknownMemberType]
 
     async def finish_mount(self) -> None:
-        await self.query_one(Keys).show_keys()
+        if self.is_attached:
+            await self.query_one(Keys).mount(WholeKeys(compact=True, show_command_palette=False), before=0)
+            self.refresh_bindings()
 
     def body(self) -> Iterable[Widget]:
         raise NotImplementedError
@@ -159,12 +161,6 @@ class Keys(Horizontal):
 
     def compose(self) -> ComposeResult:
         yield Always()
-
-    async def show_keys(self) -> None:
-        if not self.is_attached:
-            return
-        await self.mount(WholeKeys(compact=True, show_command_palette=False), before=0)
-        self.screen.refresh_bindings()
 
 
 class WholeKeys(Footer):
