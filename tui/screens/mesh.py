@@ -41,10 +41,6 @@ for it, and a supervised one its attempts: who was lost, the time without steps,
     AUTO_FOCUS: ClassVar[str | None] = "MeshPane"
     BINDINGS: ClassVar[list[BindingType]] = identified("mesh", [("f", "follow", "Follow")])
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.device: int | None = None
-
     def body(self) -> Iterable[Widget]:
         yield Horizontal(MeshPane(), DeviceDetails(), id="grid")
         yield HostsPanel()
@@ -56,19 +52,15 @@ for it, and a supervised one its attempts: who was lost, the time without steps,
             wrong = frozenset(device.id for device in state.differing.devices) if state.differing else frozenset[int]()
             waiting = {device: f"waits {formatting.seconds(seconds)}" for device, seconds in waits(state).items()}
             self.query_one(MeshPane).show_mesh(state.layout, platform, state.followed, wrong, waiting)
-            self.show_device()
+            self.query_one(DeviceDetails).show_state(state)
         self.query_one(HostsPanel).show_hosts(state)
 
     @on(ShardChosen)
     def choose(self, message: ShardChosen) -> None:
-        self.device = message.devices[0] if message.devices else None
-        self.show_device()
-
-    def show_device(self) -> None:
-        self.query_one(DeviceDetails).show_device(self.state, self.device)
+        self.query_one(DeviceDetails).show_device(message.devices[0] if message.devices else None)
 
     def action_follow(self) -> None:
-        self.follow_device(self.device)
+        self.follow_device(self.query_one(DeviceDetails).device)
 
 
 LABEL_WIDTH = 19
@@ -83,9 +75,9 @@ class DeviceDetails(StateLines):
 
     device: int | None = None
 
-    def show_device(self, state: RunState, device: int | None) -> None:
+    def show_device(self, device: int | None) -> None:
         self.device = device
-        self.show_state(state)
+        self.show_state(self.state)
 
     def lines_for(self, state: RunState, width: int) -> list[Content]:
         """Returns no line before the run has reported its devices and a layout."""
