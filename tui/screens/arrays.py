@@ -82,8 +82,9 @@ blue below. **M** measures now, `--numbers-every N` every N steps.
     @on(DataTable.RowHighlighted)
     @on(Table.Refilled)
     def show_array(self) -> None:
-        layout, array = self.state.layout, self.selected
-        if layout and array:
+        layout, row = self.state.layout, self.table.selected_row
+        if layout and row:
+            array = row.arrays[0]
             ready = self.state.ready
             platform = ready.devices[0].platform if ready else ""
             self.query_one(ShardingPane).show_array(array, layout.mesh, platform, self.state.followed)
@@ -98,11 +99,6 @@ blue below. **M** measures now, `--numbers-every N` every N steps.
         row = self.table.found.get(event.row_key.value or "")
         if row and not row.is_module:
             self.post_message(OriginRequested(ValuePage(row.arrays[0].name)))
-
-    @property
-    def selected(self) -> ArrayInfo | None:
-        row = self.table.selected_row
-        return row.arrays[0] if row else None
 
     def select(self, name: str) -> None:
         self.table.select(name)
