@@ -165,8 +165,22 @@ class Planner:
         self._presets += [row.preset for row in rows]
         yield msgspec.structs.replace(found, rows=[*known, *rows])
 
-    def _asked(self, question: str, *about: str) -> AsyncIterator[Board]:
-        return _boards(EngineProcess(self._nice), question, self.config, self._topology, *about)
+    async def _asked(self, question: str, *about: str) -> AsyncIterator[Board]:
+        """Yields the engine's answers, the last one in any case."""
+        process, seen = EngineProcess(self._nice), b""
+        task = asyncio.create_task(process.ask(question, self.config, self._topology, *about))
+        try:
+            is_done = False
+            while not is_done:
+                await asyncio.wait([task], timeout=TRACED_SECONDS)
+                is_done = task.done()  # also while the board before was shown
+                line = task.result().checked().last_line if is_done else process.last_line
+                if line.startswith(b"{") and line != seen:
+                    seen = line
+                    yield msgspec.json.decode(line, type=Board)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def breakdown(self, title: str) -> StepBreakdown:
         """Returns where the time of a step goes. Raises UserError if that is unknown, NoAnswer if the engine fails."""
@@ -251,23 +265,6 @@ class Planner:
         if self.search and (best := pick([row for row in rows if row.compiled], self.search.goal)):
             point = point_of(best, self.search.goal, time.monotonic() - self.began)
             self.curve += [point] if not self.curve or point.title != self.curve[-1].title else []
-
-
-async def _boards(process: EngineProcess, question: str, config: RunConfig, *about: str) -> AsyncIterator[Board]:
-    """Yields the engine's answers, the last one in any case."""
-    task, seen = asyncio.create_task(process.ask(question, config, *about)), b""
-    try:
-        is_done = False
-        while not is_done:
-            await asyncio.wait([task], timeout=TRACED_SECONDS)
-            is_done = task.done()  # also while the board before was shown
-            line = task.result().checked().last_line if is_done else process.last_line
-            if line.startswith(b"{") and line != seen:
-                seen = line
-                yield msgspec.json.decode(line, type=Board)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def _last(boards: AsyncIterator[Board]) -> Board:
