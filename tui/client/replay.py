@@ -54,13 +54,9 @@ class Replay(EngineClient):
             if not self._has_begun or not self._clock.speed or isinstance(event, EngineStarted | ClockChanged):
                 self._clock.jump_to(event.time)  # nothing happened while no engine ran, nor in a jump of the clock
                 self._has_begun = True
-            if self._clock.is_paused or self._clock.now < event.time:
+            while self._clock.is_paused or self._clock.now < event.time:
                 if begin < at:
                     yield recorded[begin:at]
                     begin = at
-                await self._wait_for(event.time)
+                await asyncio.sleep(POLL_SECONDS)
         yield recorded[begin:]
-
-    async def _wait_for(self, moment: float) -> None:
-        while self._clock.is_paused or self._clock.now < moment:
-            await asyncio.sleep(POLL_SECONDS)
