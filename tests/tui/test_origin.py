@@ -50,7 +50,7 @@ def described() -> list[Inspection]:
 
 
 def texts(app: ShardtuiApp) -> list[str]:
-    return [line.text for line in app.screen.shown]
+    return [line.text for page in app.screen.pages[-1:] for line in page.lines]
 
 
 async def open_array(app: ShardtuiApp, pilot: Pilot, name: str) -> None:

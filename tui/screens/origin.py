@@ -106,10 +106,6 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
         self.show_titles()
         self.begin()
 
-    @property
-    def shown(self) -> list[Line]:
-        return self.pages[-1].lines if self.pages else []
-
     def show_titles(self) -> None:
         keys = f"enter follows ›{' · t tries a rule' if self.has_rules else ''} · esc back"
         if self.busy:
@@ -155,7 +151,7 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
 
     def show_page(self, cursor: int) -> None:
         self.query_one(Label).update(ESTIMATE)
-        self.fill(self.shown)
+        self.fill(self.pages[-1].lines)
         self.query_one(Choices).highlighted = cursor
         self.show_titles()
 
@@ -172,7 +168,7 @@ closes. *As compiled* and *differs* compare a layout with the compiled one.
     @on(OptionList.OptionSelected)
     def follow(self, event: OptionList.OptionSelected) -> None:
         """Opens the page of a line."""
-        if not self.pages or not (page := self.shown[event.option_index].opens):
+        if not self.pages or not (page := self.pages[-1].lines[event.option_index].opens):
             return
         top = self.pages[-1]
         top.cursor = event.option_index
