@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ...engine.base import formatting
-from ...engine.explain.explanation import UNKNOWN, CollectiveOrigin, Explanation, Link, ValueOrigin, by_flow
+from ...engine.explain.explanation import UNKNOWN, CollectiveOrigin, Explanation, ValueOrigin, by_flow
 
 LINE = re.compile(r"(\.\w+):\d+")
 """A line number, which changes with every edit above it."""
@@ -63,14 +63,9 @@ def _origin(value: ValueOrigin) -> list[tuple[int | None, str, str, str, str]]:
 
 
 def _because(value: ValueOrigin) -> str:
-    ends = [end(value.origin, axis) for axis in dict.fromkeys(each.axis for each in value.origin if each.axis)]
-    found = [f"{link.axis}: {unnumbered(link.what)}" for link in ends if link]
+    ends = {link.axis: link for link in value.origin if link.axis}  # the last of each: who asked, or what kept it out
+    found = [f"{axis}: {unnumbered(link.what)}" for axis, link in ends.items()]
     return f" ({'; '.join(found)})" if found else ""
-
-
-def end(origin: Sequence[Link], axis: str) -> Link | None:
-    """Returns the last link of an axis: who asked for it, or what kept it out."""
-    return next((link for link in reversed(origin) if link.axis == axis), None)
 
 
 def _collectives(before: Sequence[CollectiveOrigin], after: Sequence[CollectiveOrigin]) -> Iterator[str]:
