@@ -1,6 +1,5 @@
 """The run's engine as the user controls it: started, followed, stopped, restarted."""
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from ..engine.wire.commands import RestoreCheckpoint, Stop
 from ..engine.wire.events import AnyEvent, Failed
 from ..engine.wire.run_directory import RunDirectory, all_runs
 from .client.engine_client import EngineClient
+from .client.started_engine import refused
 from .messages import EventsArrived
 from .screens.dialog import Dialog
 from .screens.run_screen import RunScreen
@@ -70,8 +70,7 @@ class Lifecycle(Struct, eq=False):
             self._follow()
 
     def _fail(self, error: UserError) -> None:
-        failed = Failed(problems=list(error.problems), refused=True, time=time.time())
-        self._app.post_message(EventsArrived([failed]))
+        self._app.post_message(EventsArrived([refused(*error.problems)]))
 
     def _follow(self) -> None:
         """Follows an engine's events, in place of the previous engine's, and those of whoever resumes the run."""

@@ -108,11 +108,11 @@ class StartedEngine:
         self.kill()  # the other processes of this engine
         holder = self._directory.holder()
         if holder is None and not rival:
-            return _refusal(*ending.problems)
+            return refused(*ending.problems)
         self._is_new = False
         name, who = self._directory.name, holder.description if holder else f"process {rival}"
         attach = f"`shardtui attach {name}` shows it"
-        return _refusal(f"run {name}: {who}, started at the same moment, is training it: {attach}")
+        return refused(f"run {name}: {who}, started at the same moment, is training it: {attach}")
 
     def end(self) -> EngineLost:
         """Says which process exited first, and how: one that aborts after a killed one did so because of it."""
@@ -156,7 +156,7 @@ def _process(question: str, directory: RunDirectory, log: Path, *how: Struct) ->
         )
 
 
-def _refusal(*problems: str) -> Failed:
+def refused(*problems: str) -> Failed:
     return Failed(problems=list(problems), refused=True, time=time.time())
 
 
