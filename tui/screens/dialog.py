@@ -1,5 +1,7 @@
 """Screens that are safe from two races of Textual, and dialogs: modal screens on top of a view until answered."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 
@@ -11,6 +13,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 
 from ...engine.base.output import printable
+from ...engine.base.user_error import UserError
 
 T = TypeVar("T")
 WATCH_STYLES = Path(__file__).parents[1] / "watch.tcss"
@@ -24,6 +27,14 @@ class BaseScreen(Screen[T], Generic[T]):
 
     def warn(self, *problems: str) -> None:
         self.notify("\n".join(map(printable, problems)), severity="warning", markup=False)
+
+    @contextmanager
+    def warning(self) -> Generator[None]:
+        """Shows the problems of a UserError in this context, in place of raising it."""
+        try:
+            yield
+        except UserError as error:
+            self.warn(*error.problems)
 
     @on(Resize)
     def follow_terminal(self, event: Resize) -> None:

@@ -12,7 +12,6 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList
 
 from ...engine.base.output import printable
-from ...engine.base.user_error import UserError
 from ...engine.spec.preset import LOGICAL_AXES, OF_SENT_TOKENS, ONLY_ACTIVATIONS
 from ...engine.spec.preset_writer import write_preset
 from ...engine.wire.commands import AddPreset
@@ -79,10 +78,8 @@ other runs. **Escape** discards the draft; another view keeps it.
         self.state = state
         if self.draft is None or not self.draft.is_changed:
             self.draft = None
-            try:
+            with self.warning():
                 self.draft = read_draft(name, state)
-            except UserError as error:
-                self.warn(*error.problems)
             self.close_prompt()
         elif name != self.draft.origin.name:
             self.warn(f"{self.draft.name} is neither applied nor saved: escape discards it")
@@ -167,14 +164,11 @@ other runs. **Escape** discards the draft; another view keeps it.
         row = self.prompt.row
         if self.draft is None or row is None:
             return
-        try:
+        with self.warning():
             draft = with_text(self.draft, row, printable(event.value.strip()))
-        except UserError as error:
-            self.warn(*error.problems)
-            return
-        self.close_prompt()
-        self.show_draft(draft)
-        self.rules.put_cursor_on((Row("axis", event.value.strip()) if row is NEW_AXIS else row).id)
+            self.close_prompt()
+            self.show_draft(draft)
+            self.rules.put_cursor_on((Row("axis", event.value.strip()) if row is NEW_AXIS else row).id)
 
     def close_prompt(self) -> None:
         self.prompt.close()
@@ -227,13 +221,10 @@ other runs. **Escape** discards the draft; another view keeps it.
     async def save(self, draft: Draft) -> None:
         """Writes the draft to the user's presets; asks first if it would replace a file or hide a built-in preset."""
         path = user_file(draft)
-        try:
+        with self.warning():
             if (question := replaced_by(path)) and not await self.ask(Confirm(question, "Replace", "Keep it")):
                 return
             write_preset(path, draft.text)
-        except UserError as error:
-            self.warn(*error.problems)
-        else:
             self.notify(
                 f"{printable(str(path))}\navailable to every run that starts from now on", title="saved", markup=False
             )

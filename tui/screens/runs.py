@@ -101,11 +101,8 @@ only watched. Checkpoints in a directory of their own stay when a run is deleted
         confirm = Confirm(question(run), yes="Delete", no="Keep it")
         if not await self.app.push_screen(confirm, wait_for_dismiss=True):  # pyright: ignore[reportUnknownMemberType]
             return
-        try:
+        with self.warning():
             await asyncio.to_thread(delete, run)
-        except UserError as error:
-            self.warn(*error.problems)
-        else:
             self.table.drop(run.name)
 
     @work
@@ -116,10 +113,8 @@ only watched. Checkpoints in a directory of their own stay when a run is deleted
         name = await self.app.push_screen(ask, wait_for_dismiss=True)  # pyright: ignore[reportUnknownMemberType]
         if name is None:
             return
-        try:
+        with self.warning():
             self.table.replace(run.name, await asyncio.to_thread(run.rename, name))
-        except UserError as error:
-            self.warn(*error.problems)
 
 
 def question(run: RunDirectory) -> str:
