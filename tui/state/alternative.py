@@ -1,6 +1,6 @@
 """Another preset that is known to take or to send less: what to try, with its figures."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
@@ -26,12 +26,13 @@ def alternative(state: RunState, preset: str) -> Alternative | None:
 
     Compares bytes of compiled programs, else estimates, and no pipelines: their stages send little, but wait.
     """
-    return _faster(state, preset) or _sends_less(state, preset)
-
-
-def _faster(state: RunState, preset: str) -> Alternative | None:
     known = {name: seconds for name in listed_presets(state) if (seconds := state.seconds_under(name))}
-    own = known.pop(preset, None)
+    own = state.seconds_under(preset)
+    slower = {name for name, seconds in known.items() if own and seconds > own}
+    return _faster(known, known.get(preset)) or _sends_less(state, preset, slower)
+
+
+def _faster(known: Mapping[str, float], own: float | None) -> Alternative | None:
     best = min(known, key=lambda name: known[name], default=None)
     if own is None or best is None or known[best] > FASTER * own:
         return None
@@ -39,20 +40,15 @@ def _faster(state: RunState, preset: str) -> Alternative | None:
     return Alternative(best, took)
 
 
-def _sends_less(state: RunState, preset: str) -> Alternative | None:
+def _sends_less(state: RunState, preset: str, slower: Collection[str]) -> Alternative | None:
     presets = state.ready.presets if state.ready else []
-    listed = {*listed_presets(state), preset} - _slower(state, preset)
+    listed = {*listed_presets(state), preset}.difference(slower)
     rows = {info.name: row_of(info, state) for info in presets if info.name in listed and not info.pipeline}
     if (own := rows.pop(preset, None)) is None:
         return None
     compiled = {name: row.compiled for name, row in rows.items() if not row.problems}
     estimated = {name: row.estimate for name, row in rows.items() if not row.problems}
     return _least(own.compiled, compiled, "") or _least(own.estimate, estimated, ", traced")
-
-
-def _slower(state: RunState, preset: str) -> set[str]:
-    own = state.seconds_under(preset)
-    return {name for name in listed_presets(state) if own and (state.seconds_under(name) or 0.0) > own}
 
 
 def _least(own: StepCost | None, others: Mapping[str, StepCost | None], how: str) -> Alternative | None:
