@@ -16,7 +16,7 @@ from ..messages import CommandRequested, ComparisonRequested, PresetChosen, View
 from ..state import board_rows
 from ..state.availability import why_not
 from ..state.comparison import Stage, in_progress
-from ..state.measured_rows import columns, devices, listed_presets, rows_of, step_seconds, verdict
+from ..state.measured_rows import columns, devices, rows_of, step_seconds, verdict
 from ..state.run_state import Phase, RunState
 from ..widgets.lines import Lines, set_titles
 from ..widgets.preset_board import PresetBoard
@@ -63,7 +63,7 @@ nothing is measured in it.
 
     def show_state(self, state: RunState) -> None:
         super().show_state(state)
-        rows = rows_of(state, listed_presets(state))
+        rows = rows_of(state)
         is_estimating = state.ready and state.config and not state.estimates and state.is_live
         title = f"presets on {devices(state.ready)}" if state.ready else "presets"
         set_titles(self.board.table.rows, title, "estimating …" if is_estimating else "per device and step")

@@ -26,10 +26,11 @@ def alternative(state: RunState, preset: str) -> Alternative | None:
 
     Compares bytes of compiled programs, else estimates, and no pipelines: their stages send little, but wait.
     """
-    known = {name: seconds for name in listed_presets(state) if (seconds := state.seconds_under(name))}
+    listed = [info.name for info in listed_presets(state)]
+    known = {name: seconds for name in listed if (seconds := state.seconds_under(name))}
     own = state.seconds_under(preset)
     slower = {name for name, seconds in known.items() if own and seconds > own}
-    return _faster(known, known.get(preset)) or _sends_less(state, preset, slower)
+    return _faster(known, known.get(preset)) or _sends_less(state, preset, {*listed, preset} - slower)
 
 
 def _faster(known: Mapping[str, float], own: float | None) -> Alternative | None:
@@ -40,10 +41,9 @@ def _faster(known: Mapping[str, float], own: float | None) -> Alternative | None
     return Alternative(best, took)
 
 
-def _sends_less(state: RunState, preset: str, slower: Collection[str]) -> Alternative | None:
+def _sends_less(state: RunState, preset: str, names: Collection[str]) -> Alternative | None:
     presets = state.ready.presets if state.ready else []
-    listed = {*listed_presets(state), preset}.difference(slower)
-    rows = {info.name: row_of(info, state) for info in presets if info.name in listed and not info.pipeline}
+    rows = {info.name: row_of(info, state) for info in presets if info.name in names and not info.pipeline}
     if (own := rows.pop(preset, None)) is None:
         return None
     compiled = {name: row.compiled for name, row in rows.items() if not row.problems}

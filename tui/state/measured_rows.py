@@ -16,11 +16,9 @@ from .recommendation import recommendation
 from .run_state import RunState
 
 
-def rows_of(state: RunState, presets: Sequence[str]) -> list[Row]:
-    """Returns a row for each of these presets: the measured ones first, the fastest at the top."""
-    return in_order(
-        [row_of(info, state) for info in state.ready.presets if info.name in presets] if state.ready else []
-    )
+def rows_of(state: RunState) -> list[Row]:
+    """Returns a row for each preset that a view shows: the measured ones first, the fastest at the top."""
+    return in_order([row_of(info, state) for info in listed_presets(state)])
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
@@ -47,10 +45,10 @@ def row_of(info: PresetInfo, state: RunState) -> Row:
     )
 
 
-def listed_presets(state: RunState) -> list[str]:
+def listed_presets(state: RunState) -> list[PresetInfo]:
     """Returns the presets that a view shows: all but the pitfalls, unless one is active."""
     presets = state.ready.presets if state.ready else []
-    return [info.name for info in presets if not is_pitfall(info.name) or info.name == state.preset]
+    return [info for info in presets if not is_pitfall(info.name) or info.name == state.preset]
 
 
 def step_seconds(row: Row) -> float | None:
