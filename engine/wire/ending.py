@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -102,31 +101,24 @@ class RecordedProcess:
         return self._ending
 
 
-class _Pipe:
-    """The pipe of this process."""
+_pipe: list[int] = []
+"""The descriptor of this process's pipe, until it has written there."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._theirs: int | None = None
 
-    def adopt(self) -> None:
-        """Takes the pipe from the environment, so that no process which this one starts can write to it."""
-        with contextlib.suppress(ValueError, OSError):
-            self._theirs = int(os.environ.pop(VARIABLE, ""))
-            os.set_inheritable(self._theirs, False)
-            os.set_blocking(self._theirs, False)
-            os.register_at_fork(after_in_child=self._drop)
+def adopt_pipe() -> None:
+    """Takes the pipe from the environment, so that no process which this one starts can write to it."""
+    with contextlib.suppress(ValueError, OSError):
+        theirs = int(os.environ.pop(VARIABLE, ""))
+        os.set_inheritable(theirs, False)
+        os.set_blocking(theirs, False)
+        _pipe.append(theirs)
+        os.register_at_fork(after_in_child=_pipe.clear)
 
-    def write(self, ending: Ending) -> None:
-        """Records how this process ends, if somebody wants to know. The first record counts: others follow from it."""
-        with self._lock:
-            theirs, self._theirs = self._theirs, None
-        if theirs is not None:
-            with contextlib.suppress(OSError):
-                os.write(theirs, encode_json(_short(ending)))
 
-    def _drop(self) -> None:
-        self._theirs = None
+def write_ending(ending: Ending) -> None:
+    """Records how this process ends, if somebody wants to know. The first record counts: others follow from it."""
+    with contextlib.suppress(IndexError, OSError):
+        os.write(_pipe.pop(), encode_json(_short(ending)))
 
 
 def _short(ending: Ending) -> Ending:
@@ -134,7 +126,3 @@ def _short(ending: Ending) -> Ending:
         [text[:MAX_PROBLEM_CHARS] for text in texts[:MAX_PROBLEMS]] for texts in (ending.problems, ending.lost)
     )
     return msgspec.structs.replace(ending, problems=problems, lost=lost)
-
-
-_PIPE = _Pipe()
-adopt_pipe, write_ending = _PIPE.adopt, _PIPE.write
