@@ -62,7 +62,7 @@ def is_running(pid: int) -> bool:
     return status(pid)[0] not in "ZX"
 
 
-def _processor_time(pid: int) -> int:
+def cpu_time(pid: int) -> int:
     """Returns the hundredths of a second for which all threads of a process have run."""
     return sum(map(int, status(pid)[11:13]))
 
@@ -90,11 +90,21 @@ class Clock:
 
     def __init__(self, longest: float = LONGEST_POLL_SECONDS) -> None:
         self._longest, self._looked = longest, time.monotonic()
+        self._last: object = None
+        self._seconds = 0.0
+        """For how long the value that is polled has been `_last`."""
 
     def passed(self) -> float:
         now = time.monotonic()
         passed, self._looked = min(now - self._looked, self._longest), now
         return passed
+
+    def unchanged(self, value: object) -> float:
+        """Returns for how many seconds the value has been this one at each poll."""
+        passed = self.passed()
+        self._seconds = self._seconds + passed if value == self._last else 0.0
+        self._last = value
+        return self._seconds
 
 
 class StopClock:
@@ -102,26 +112,10 @@ class StopClock:
 
     def __init__(self, pid: int) -> None:
         self._pid, self._clock = pid, Clock()
-        self._seconds = 0.0
 
     def is_over(self) -> bool:
-        passed = self._clock.passed()
-        self._seconds = self._seconds + passed if is_stopped(self._pid) else 0.0
-        return self._seconds >= STOPPED_SECONDS
-
-
-class IdleClock:
-    """Counts for how long a process has not computed. To be polled."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid, self._clock = pid, Clock()
-        self._seconds, self._used = 0.0, 0
-
-    def is_over(self, limit: float) -> bool:
-        passed, used = self._clock.passed(), _processor_time(self._pid)
-        self._seconds = self._seconds + passed if used == self._used else 0.0
-        self._used = used
-        return self._seconds >= limit
+        stopped = is_stopped(self._pid)
+        return self._clock.unchanged(stopped) >= STOPPED_SECONDS and stopped
 
 
 class Deadline:

@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from ..base.advice import error_line, last_words
 from ..base.output import note
-from ..base.processes import KILL_SECONDS, STOPPED, Clock, IdleClock, StopClock, end_with_parent, exit_words, wait_for
+from ..base.processes import KILL_SECONDS, STOPPED, Clock, StopClock, cpu_time, end_with_parent, exit_words, wait_for
 from ..base.user_error import UserError
 from ..wire.engine_command import engine_command
 
@@ -106,12 +106,12 @@ class CompilerProcess:
     def _problem(self) -> str:
         """Waits for the answer. Returns why there will be none, or an empty text."""
         assert self.process.stdout
-        stopped, idle, clock, seconds = StopClock(self.process.pid), IdleClock(self.process.pid), Clock(), 0.0
+        stopped, idle, clock, seconds = StopClock(self.process.pid), Clock(), Clock(), 0.0
         while not select.select([self.process.stdout], [], [], POLL_SECONDS)[0]:
             seconds += clock.passed()
             if stopped.is_over():
                 return f"the compiler's process was {STOPPED}"
-            if idle.is_over(IDLE_SECONDS):
+            if idle.unchanged(cpu_time(self.process.pid)) >= IDLE_SECONDS:
                 return IDLE
             if seconds > LONGEST_SECONDS:
                 return HANGS

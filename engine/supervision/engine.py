@@ -43,15 +43,11 @@ class ProcessHealth:
         self._stopped, self._clock = StopClock(pid), Clock()
         self._silent = 0.0
         """Seconds for which it has not written."""
-        self._touched = 0
 
     def problem(self) -> str | None:
         """Returns why the process cannot go on; None if it can. Poll it."""
-        passed = self._clock.passed()
         with contextlib.suppress(OSError):
-            touched = self.beat.stat().st_mtime_ns
-            self._silent = self._silent + passed if touched == self._touched else 0.0
-            self._touched = touched
+            self._silent = self._clock.unchanged(self.beat.stat().st_mtime_ns)
         if self._stopped.is_over():
             return STOPPED
         if self._silent < SILENT_SECONDS or is_stopped(self._pid):

@@ -8,7 +8,16 @@ from contextlib import contextmanager
 
 import pytest
 from shardtui.engine.base import processes
-from shardtui.engine.base.processes import Deadline, IdleClock, exit_words, is_running, is_stopped, last_line, wait_for
+from shardtui.engine.base.processes import (
+    Clock,
+    Deadline,
+    cpu_time,
+    exit_words,
+    is_running,
+    is_stopped,
+    last_line,
+    wait_for,
+)
 
 from ..processes import awaited
 
@@ -75,9 +84,9 @@ def test_a_stopped_process_is_continued_once_then_waited_for_no_more(monkeypatch
 
 def test_a_process_is_idle_until_it_computes() -> None:
     with subprocess.Popen(["yes"], stdout=subprocess.DEVNULL) as process:
-        idle = IdleClock(process.pid)
+        idle = Clock()
         process.send_signal(signal.SIGSTOP)
-        awaited(lambda: idle.is_over(1.0))
+        awaited(lambda: idle.unchanged(cpu_time(process.pid)) >= 1.0)
         process.send_signal(signal.SIGCONT)
-        awaited(lambda: not idle.is_over(1.0))
+        awaited(lambda: idle.unchanged(cpu_time(process.pid)) < 1.0)
         process.kill()
