@@ -33,13 +33,7 @@ def open_regular(path: Path | str) -> BufferedReader:
     except ValueError as error:  # a NUL byte, or a character that cannot be encoded
         raise OSError(errno.EINVAL, f"not a path: {error}", path) from error
     _require_regular(path, mode)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        _require_regular(path, os.fstat(descriptor).st_mode)  # the file may have been replaced since
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+    return open(path, "rb", opener=_opened)
 
 
 def read_regular(path: Path | str, limit: int) -> bytes:
@@ -65,11 +59,14 @@ def append_regular(path: Path) -> BinaryIO:
     """Opens `path` for appending, unbuffered, and never blocks. Raises OSError; NotRegular as `open_regular`."""
     if path.is_dir():
         raise NotRegular(str(path), stat.S_IFDIR)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o666)
+    return open(path, "a+b", buffering=0, opener=_opened)
+
+
+def _opened(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
     try:
-        _require_regular(str(path), os.fstat(descriptor).st_mode)
-        return os.fdopen(descriptor, "a+b", buffering=0)
+        _require_regular(path, os.fstat(descriptor).st_mode)  # the file may have been replaced since it was looked at
     except BaseException:
         os.close(descriptor)
         raise
+    return descriptor

@@ -18,7 +18,7 @@ DECODES = {"decode", "decode_lines", "Decoder", "load"}
 """Those of `json`, `msgspec`, `tomllib`, `yaml` and `numpy`."""
 PARSERS = {"json", "msgspec.json", "tomllib", "yaml", "np"}
 ELSEWHERE = {
-    "engine/base/untrusted.py": "the one place",
+    **dict.fromkeys(("engine/base/untrusted.py", "engine/base/regular_file.py"), "the one place"),
     **dict.fromkeys(("engine/base/machine.py", "engine/base/processes.py", "engine/wire/lock.py"), "/proc and /sys"),
     "tui/client/stopping.py": "/proc",
     "engine/planning/compilers.py": "the package's own sources",
