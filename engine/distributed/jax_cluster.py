@@ -135,12 +135,14 @@ class JaxCluster(Cluster):
 
     def run_on_all(self, attempt: Callable[[], T], has_collectives: bool = False) -> T:
         value, error = _tried(attempt)
-        is_limited = has_collectives and error is not None
+        if has_collectives and error is not None:
+            self._store.timeout = OUTCOME_TIMEOUT_SECONDS
         try:
-            with self._store.timeout(OUTCOME_TIMEOUT_SECONDS if is_limited else None):
-                outcomes = self.all_gather(outcome_of(error), Outcome)
+            outcomes = self.all_gather(outcome_of(error), Outcome)
         except TimeoutError:
             raise Stranded(*outcome_of(error).problems) from error
+        finally:
+            self._store.timeout = math.inf
         self._settle(outcomes, error)
         return value  # type: ignore[return-value] # not None: without a value `_settle` raises
 

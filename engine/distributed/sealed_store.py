@@ -3,7 +3,6 @@
 Other users may reach that store: a value without a valid seal is never used.
 """
 
-import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -23,8 +22,8 @@ class SealedStore:
         self._client = client
         self._processes = processes
         self.seal = seal
-        self._timeout: float | None = None
-        """Seconds that a read waits; None: until this process ends."""
+        self.timeout = math.inf
+        """Seconds that a read waits."""
         self._forged: set[str] = set()
 
     def write(self, key: str, value: bytes) -> None:
@@ -50,17 +49,8 @@ class SealedStore:
     def delete(self, folder: str) -> None:
         self._client.key_value_delete(folder)
 
-    @contextlib.contextmanager
-    def timeout(self, seconds: float | None) -> Iterator[None]:
-        """Limits how long reads wait inside this context; None: no limit."""
-        self._timeout = seconds
-        try:
-            yield
-        finally:
-            self._timeout = None
-
     def _awaited(self, key: str) -> bytes:
-        until = math.inf if self._timeout is None else time.monotonic() + self._timeout
+        until = time.monotonic() + self.timeout
         while True:
             if time.monotonic() > until:
                 raise TimeoutError(key)
