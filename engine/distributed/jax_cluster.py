@@ -22,7 +22,7 @@ from ..base.user_error import UserError
 from ..wire.hosts import Activity, HostInfo, HostStatus
 from .cluster import Cluster
 from .liveness import NO_HEARTBEAT, Liveness
-from .outcomes import Outcome, Stranded, error_of, outcome_of, unsuccessful, worst
+from .outcomes import ERRORS, Outcome, Stranded, outcome_of, unsuccessful, worst
 from .seal import Forged, Seal
 from .sealed_store import SealedStore
 
@@ -96,7 +96,7 @@ class JaxCluster(Cluster):
     def broadcast(self, decide: Callable[[], T], kind: Any) -> T:
         decision = self._from_process_0(lambda: _decided(decide))
         if decision.outcome.kind != "done":
-            raise error_of(decision.outcome.kind, decision.outcome.problems)
+            raise ERRORS[decision.outcome.kind](*decision.outcome.problems)
         return msgspec.msgpack.decode(decision.value, type=kind)
 
     def all_gather(self, value: T, kind: Any) -> list[T]:
@@ -153,7 +153,7 @@ class JaxCluster(Cluster):
                 unsuccessful(error)
             found = enumerate(outcome.problems for outcome in outcomes)
             named = [f"{self._name(process)}: {line}" for process, problems in found for line in problems]
-            raise error_of(kind, named) from error
+            raise ERRORS[kind](*named) from error
 
     def fingerprint(self, text: str) -> str:
         return self._store.seal.fingerprint(text)

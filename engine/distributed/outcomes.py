@@ -58,7 +58,10 @@ class Stranded(Problem):
     """This process failed while the others wait for it in a collective forever: the run has to end."""
 
 
-UNSUCCESSFUL = (UserError, Damaged, Failure)
+ERRORS: dict[Kind, type[UserError | Damaged | Failure]] = {"failed": Failure, "damaged": Damaged, "refused": UserError}
+"""What each outcome raises, the worst first: a process that ran out of memory does not know whether its file is
+damaged."""
+UNSUCCESSFUL = tuple(ERRORS.values())
 """Exceptions of an attempt after which training continues."""
 
 
@@ -69,15 +72,10 @@ class Outcome(Struct, frozen=True):
 
 def outcome_of(error: BaseException | None) -> Outcome:
     """Returns the outcome that an exception means; None means done."""
-    match error:
-        case None:
-            return Outcome()
-        case UserError():
-            return Outcome("refused", problems_in(error))
-        case Damaged():
-            return Outcome("damaged", problems_in(error))
-        case _:
-            return Outcome("failed", problems_in(error))
+    for kind, raised in ERRORS.items():
+        if isinstance(error, raised):
+            return Outcome(kind, problems_in(error))
+    return Outcome() if error is None else Outcome("failed", problems_in(error))
 
 
 def unsuccessful(error: BaseException) -> Exception:
@@ -89,12 +87,9 @@ def unsuccessful(error: BaseException) -> Exception:
 
 
 def worst(outcomes: Iterable[Outcome]) -> Kind:
-    """Returns the worst outcome of all processes, which each then has. Failed is worse than damaged: a process
-    that ran out of memory does not know whether its file is damaged."""
+    """Returns the worst outcome of all processes, which each then has."""
     kinds = {outcome.kind for outcome in outcomes}
-    order: tuple[Kind, ...] = ("failed", "damaged", "refused", "done")
-    return next(kind for kind in order if kind in kinds)
-
-
-def error_of(kind: Kind, problems: Iterable[str]) -> Exception:
-    return {"refused": UserError, "damaged": Damaged, "failed": Failure}[kind](*problems)
+    for kind in ERRORS:
+        if kind in kinds:
+            return kind
+    return "done"
