@@ -1,7 +1,7 @@
 """Compares, before training, what must be the same on every host. Needs no jax."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from ..spec.config import Restart, RunConfig
 from ..spec.preset import Preset
 from ..wire.descriptions import CorpusInfo
-from ..wire.hosts import HostInfo
+from .cluster import Cluster
 
 PER_HOST = {"data", "evaluation.data", "checkpoints.directory"}
 """Settings that may differ between hosts: paths."""
@@ -31,33 +31,24 @@ def corpus_facts(corpus: CorpusInfo, held_out: CorpusInfo | None) -> dict[str, s
     return {name: f"{info.bytes:,} bytes, SHA-256 {info.sha256[:12]}…" for name, info in found.items()}
 
 
-def fingerprints(facts: Mapping[str, str], fingerprint: Callable[[str], str]) -> dict[str, str]:
-    """Returns fingerprints of names and values, so that a process reveals neither to the others."""
-    return {fingerprint(fact): fingerprint(value) for fact, value in facts.items()}
-
-
-def differences(
-    hosts: Sequence[HostInfo],
-    process: int,
-    own: Mapping[str, str],
-    found: Sequence[Mapping[str, str]],
-    fingerprint: Callable[[str], str],
-) -> list[str]:
-    """Returns a line for each fact in which a process differs from process 0. `own` are the facts of this `process`:
-    only their values are known here. `found` are the fingerprints of each process's facts. A fact that a process does
-    not have is no difference."""
+def differences(cluster: Cluster, own: Mapping[str, str]) -> list[str]:
+    """Returns a line for each fact in which a process differs from process 0. `own` are the facts of this process: only
+    their values are known here, as processes send each other fingerprints of names and values. A fact that a process
+    does not have is no difference."""
+    sent = {cluster.fingerprint(fact): cluster.fingerprint(value) for fact, value in own.items()}
+    found = cluster.all_gather(sent, dict[str, str])
     return [
-        f"{fact}: {_value(fact, process, other.process, own)} on process {other.process} ({other.name}), "
-        f"{_value(fact, process, 0, own)} on process 0 ({hosts[0].name}): use the same on every host; each "
+        f"{fact}: {_value(fact, cluster, other.process, own)} on process {other.process} ({other.name}), "
+        f"{_value(fact, cluster, 0, own)} on process 0 ({cluster.hosts[0].name}): use the same on every host; each "
         "process reports its own value"
-        for other, theirs in zip(hosts[1:], found[1:], strict=True)
-        for key, fact in ((fingerprint(fact), fact) for fact in own)
+        for other, theirs in zip(cluster.hosts[1:], found[1:], strict=True)
+        for key, fact in zip(sent, own, strict=True)
         if key in found[0] and theirs.get(key, found[0][key]) != found[0][key]
     ]
 
 
-def _value(fact: str, process: int, of: int, own: Mapping[str, str]) -> str:
-    return own[fact] if process == of else "a different value"
+def _value(fact: str, cluster: Cluster, of: int, own: Mapping[str, str]) -> str:
+    return own[fact] if cluster.process == of else "a different value"
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

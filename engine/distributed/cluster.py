@@ -46,9 +46,8 @@ class Cluster:
             with contextlib.suppress(OSError):
                 os.pwrite(self.beat, b"step" if in_step else b"else", 0)
 
-    def meet(self) -> list[HostInfo]:
-        """Returns the processes; none if there is only this one. Call it before any other method. Raises UserError."""
-        return []
+    def meet(self) -> None:
+        """Meets the other processes. Call it before any other method. Raises UserError."""
 
     def broadcast(self, decide: Callable[[], T], kind: Any) -> T:
         """Returns in every process what `decide` returns in process 0; `decide` is called only there. If it raises

@@ -69,8 +69,8 @@ class JaxCluster(Cluster):
         self._liveness = Liveness(self.process, self.count, *watched)
         self._liveness.start()
 
-    def meet(self) -> list[HostInfo]:
-        """Exchanges nonces, renews the seal, and returns all processes. Raises UserError if their counts differ."""
+    def meet(self) -> None:
+        """Exchanges nonces, renews the seal, and learns who the others are. Raises UserError if their counts differ."""
         self._store.seal = self._renewed()
         self._liveness.is_reporting = True
         own = HostInfo(process=self.process, processes=self.count, name=socket.gethostname(), pid=os.getpid())
@@ -78,7 +78,6 @@ class JaxCluster(Cluster):
         if any(host.processes != self.hosts[0].processes for host in self.hosts):
             counts = ", ".join(f"{host.processes} on {self._name(host.process)}" for host in self.hosts)
             raise UserError(f"--num-processes: {counts}: give the same number on every host")
-        return self.hosts
 
     def _renewed(self) -> Seal:
         """Returns the seal of this start. Raises Forged if this process's nonce is missing from it."""

@@ -1,6 +1,6 @@
 """Checks everything before any device work, then runs the training loop."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -12,7 +12,7 @@ from ..base.user_error import UserError, refuse
 from ..checkpoint.directory import CheckpointDirectory, array_types
 from ..checkpoint.manifest import Manifest, edited_settings
 from ..checkpoint.saver import Saver
-from ..distributed.agreement import corpus_facts, differences, facts, fingerprints
+from ..distributed.agreement import corpus_facts, differences, facts
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import Failure
 from ..models.task import Task
@@ -52,14 +52,14 @@ def train(
     """Checks everything, reports that it is ready, and trains. Returns the number of steps done. `publish` receives
     every event, `answer_with` what answers previews of presets. Raises UserError before any device work. Long because
     the order of the checks stands here."""
-    hosts = cluster.meet()
+    cluster.meet()
     config = restart.config or directory.config
-    _compare_inputs(cluster, hosts, directory, restart, config)
+    _compare_inputs(cluster, directory, restart, config)
     devices, task = cluster.run_on_all(lambda: devices_and_task(config, cluster.count, restart.attempt))
     if devices[0].platform == "cpu" and not config.low_memory:
         keep_freed_blocks()
     inputs = cluster.run_on_all(lambda: _checked_inputs(config, task, devices, directory))
-    if different := _differences(cluster, hosts, corpus_facts(inputs.corpus, inputs.held_out_corpus)):
+    if different := differences(cluster, corpus_facts(inputs.corpus, inputs.held_out_corpus)):
         raise UserError(*different)
 
     within = None if config.checkpoints.directory else directory.path
@@ -83,7 +83,7 @@ def train(
         directory.write_config(restart.config)  # each host keeps the configuration that it was given itself
 
     answer_with(partial(preview, task, devices))
-    met = hosts if cluster.count > 1 else []
+    hosts = list(cluster.hosts) if cluster.count > 1 else []
     is_drawn = config.model_name.startswith(HF) and config.weights is None and origin is None
     drawn = f"{config.model_name} has no weights (*.safetensors): its parameters are drawn at random"
     notes = [
@@ -92,7 +92,7 @@ def train(
         *fitted.warnings,
         *coverage(config, task, known[name_of(config.preset)], devices),
     ]
-    publish(_ready(config, task, devices, inputs, infos, preset_problems, notes, met))
+    publish(_ready(config, task, devices, inputs, infos, preset_problems, notes, hosts))
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     remats = capacity = None
     if config.has_automatic_remat:
@@ -104,21 +104,13 @@ def train(
     return Loop(tools, inputs.batches, inputs.held_out).run(origin, restart.profile)
 
 
-def _compare_inputs(
-    cluster: Cluster, hosts: Sequence[HostInfo], directory: RunDirectory, restart: Restart, config: RunConfig
-) -> None:
+def _compare_inputs(cluster: Cluster, directory: RunDirectory, restart: Restart, config: RunConfig) -> None:
     given, _ = cluster.run_on_all(lambda: known_presets(config, directory.presets))
-    if different := _differences(cluster, hosts, facts(config, restart, versions(), given)):
+    if different := differences(cluster, facts(config, restart, versions(), given)):
         is_users = isinstance(config.model, UserModel)  # whose code runs only once all else agrees
         data = cluster.run_on_all(lambda: None if is_users else text_inputs(config))
         text = corpus_facts(data.corpus, data.held_out_corpus) if data else {}
-        raise UserError(*different, *_differences(cluster, hosts, text))
-
-
-def _differences(cluster: Cluster, hosts: Sequence[HostInfo], own: Mapping[str, str]) -> list[str]:
-    """Compares the processes' inputs by keyed fingerprints: the values themselves are not sent."""
-    found = cluster.all_gather(fingerprints(own, cluster.fingerprint), dict[str, str])
-    return differences(hosts, cluster.process, own, found, cluster.fingerprint)
+        raise UserError(*different, *differences(cluster, text))
 
 
 def _checked_inputs(config: RunConfig, task: Task, devices: list[jax.Device], directory: RunDirectory) -> Inputs:

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from shardtui.engine.distributed.agreement import differences, facts, fingerprints
+from shardtui.engine.distributed.agreement import differences, facts
+from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.distributed.jax_cluster import stride
 from shardtui.engine.distributed.seal import Seal
 from shardtui.engine.spec.config import Restart
@@ -158,11 +159,26 @@ def test_a_taken_port_is_refused(home: Path, engines: Engines) -> None:
     assert not (home / "state").exists()
 
 
+class OneOfTwo(Cluster):
+    """A process of two, which sees only fingerprints of the other's facts."""
+
+    hosts = HOSTS
+
+    def __init__(self, process: int, *both: dict[str, str]) -> None:
+        self.process, self._both = process, both
+
+    def fingerprint(self, text: str) -> str:
+        return Seal(b"the secret of a run").fingerprint(text)
+
+    def all_gather(self, value: Any, kind: Any) -> list[Any]:
+        found = [{self.fingerprint(fact): self.fingerprint(own[fact]) for fact in own} for own in self._both]
+        assert found[self.process] == value
+        return found
+
+
 def compared(mine: dict[str, str], theirs: dict[str, str], process: int = 0) -> list[str]:
-    """Returns the differences that `process` reports; it sees only fingerprints of the other process."""
-    seal = Seal(b"the secret of a run")
-    found = [fingerprints(facts, seal.fingerprint) for facts in (mine, theirs)]
-    return differences(HOSTS, process, (mine, theirs)[process], found, seal.fingerprint)
+    """Returns the differences that `process` reports."""
+    return differences(OneOfTwo(process, mine, theirs), (mine, theirs)[process])
 
 
 def test_each_process_reports_its_own_value_of_what_differs() -> None:
