@@ -14,7 +14,7 @@ from .base.machine import accelerators
 from .base.output import make_stderr_printable, say
 from .base.processes import end_with_parent
 from .wire.ending import adopt_pipe
-from .wire.stdout import answered
+from .wire.engine_command import answered
 
 RUNS = {
     "serve": "training.serve.serve_run",

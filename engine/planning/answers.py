@@ -10,8 +10,7 @@ from ..spec.config import RunConfig, UserModel
 from ..spec.preset_files import is_pitfall
 from ..spec.preset_reader import load_preset, load_presets
 from ..spec.topology import load_topology
-from ..wire.engine_command import Turn
-from ..wire.stdout import print_answer
+from ..wire.engine_command import Turn, print_answer
 from .compilers import load_cost, slot, store_cost
 from .goal import SearchRequest
 from .ranking import Board

@@ -14,7 +14,7 @@ from shardtui.tui.terminal.plain_table import plain_console, plain_table
 ROOT = Path(__file__).parents[2]
 PRINTING = {
     "engine/base/output.py": "all that is printed",
-    "engine/wire/stdout.py": "answers as JSON, to a file that the UI process reads",
+    "engine/wire/engine_command.py": "answers as JSON, to a file that the UI process reads",
     "tui/terminal/splash.py": "the splash",
     "tui/cli/stream.py": "compressed events, to a pipe",
     "tui/cli/watch.py": "replaces the process by a program of the user's, whose output is its own",

@@ -39,7 +39,7 @@ from shardtui.engine.spec.model_choice import choose_model
 from shardtui.engine.spec.preset_reader import load_preset, parse_preset
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire import run_directory
-from shardtui.engine.wire.stdout import answered
+from shardtui.engine.wire.engine_command import answered
 from shardtui.tui.state.recommendation import recommendation
 
 from ..conftest import SHARDTUI, tiny_config
