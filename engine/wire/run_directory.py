@@ -138,18 +138,12 @@ class RunDirectory:
         digest = zlib.crc32(os.fsencode(self.path.resolve()))
         return runtime_directory() / f"{self.name[:32]}-{digest:08x}.sock"
 
-    def new_coordinator(self) -> Path:
-        """Returns a new path for the coordinator's socket of processes on one machine.
-
-        It is different at every start, so that processes left over from an earlier start cannot join.
-        """
-        return self.socket.with_name(f"{self.socket.stem}-{os.urandom(2).hex()}")
-
     def new_members(self, processes: int) -> list[tuple[Membership, ...]]:
-        """Returns the membership of each process of a new start on this machine; of a single process, none."""
+        """Returns the membership of each process of a new start on this machine; of a single process, none. The socket
+        of their coordinator has a new path, so that processes left over from an earlier start cannot join."""
         if processes == 1:
             return [()]
-        coordinator = f"unix:{self.new_coordinator()}"
+        coordinator = f"unix:{self.socket.with_suffix('')}-{os.urandom(2).hex()}"
         return [(Membership(coordinator=coordinator, processes=processes, process=n),) for n in range(processes)]
 
     def clear_coordinators(self) -> None:
