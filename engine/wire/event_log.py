@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from ..base.clock import Jumps
 from ..base.encoding import encode_json
 from ..base.output import say
 from ..base.regular_file import append_regular, open_regular
@@ -38,6 +37,8 @@ CHUNK_BYTES = 128 * 1024
 """Bytes read at a time: a long history need not fit in memory, and a chunk that fits the CPU cache reads fastest."""
 BACKWARD_BYTES = 1024 * 1024
 """Bytes read at a time from the end: a line that does not fit is put together from several reads."""
+LEAST_JUMP_SECONDS = 1.0
+"""If the clock jumps by less, a time service corrects that by and by."""
 
 
 def _line_start(kind: type[Event]) -> bytes:
@@ -61,13 +62,15 @@ class EventLog:
         self._has_reported = False
         """True once a failed write was reported, until one succeeds."""
         self._listener = listener
-        self._jumps = Jumps()
+        self._clock_ahead = _clock_ahead()
         self._lock = threading.Lock()
 
     def append(self, event: Event) -> None:
         """Numbers and stamps the event, writes it, and calls the listener. From any thread."""
         with self._lock:
-            if seconds := self._jumps.new():
+            ahead = _clock_ahead()
+            if abs(seconds := ahead - self._clock_ahead) >= LEAST_JUMP_SECONDS:
+                self._clock_ahead = ahead
                 self._append(ClockChanged(seconds=seconds))
             self._append(event)
 
@@ -148,6 +151,12 @@ def deciding_events(path: Path) -> list[AnyEvent]:
             if not missing:
                 break
     return found[::-1]
+
+
+def _clock_ahead() -> float:
+    """Returns the seconds by which the clock, which an administrator, a time service or a virtual machine may set, is
+    ahead of one that nothing sets, and that counts on while the machine sleeps."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _lines_backwards(file: BufferedReader) -> Iterator[bytes]:
