@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import pytest
 from shardtui.engine.doctor import devices as device_checks
-from shardtui.engine.doctor import kernels, machine
+from shardtui.engine.doctor import examine, kernels
 from shardtui.engine.models import attention_kernels, blocks
 from shardtui.engine.spec.topology import load_topology
 from shardtui.engine.wire.checkup import Check, Examination, examined
@@ -113,16 +113,16 @@ def test_a_slice_with_gaps_and_a_kind_without_a_table_are_told_apart(
 
 
 def test_packages_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.check_packages().verdict == "ok"
-    real = machine.distribution
+    assert examine.check_packages().verdict == "ok"
+    real = examine.distribution
 
     def old(name: str) -> Any:
         if name == "grain":
-            raise machine.PackageNotFoundError
+            raise examine.PackageNotFoundError
         return SimpleNamespace(version="0.1", requires=real(name).requires) if name == "flax" else real(name)
 
-    monkeypatch.setattr(machine, "distribution", old)
-    found = machine.check_packages()
+    monkeypatch.setattr(examine, "distribution", old)
+    found = examine.check_packages()
     assert found.verdict == "broken"
     assert "shardtui needs grain, which is not installed" in found.found
     assert "shardtui needs flax<0.13,>=0.12.8, but 0.1 is installed" in found.found
@@ -130,13 +130,13 @@ def test_packages_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_who_holds_an_accelerator_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "accel0").touch()
-    monkeypatch.setattr(machine, "DEV", tmp_path)
-    assert "opened by no process" in machine.check_holders().found
+    monkeypatch.setattr(examine, "DEV", tmp_path)
+    assert "opened by no process" in examine.check_holders().found
     command = [sys.executable, "-c", f"file = open({str(tmp_path / 'accel0')!r}); print(flush=True); input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout
         holder.stdout.readline()
-        found = machine.check_holders()
+        found = examine.check_holders()
         assert (found.verdict, f"opened by process {holder.pid} (python" in found.found) == ("warning", True)
         holder.communicate(b"\n")
 
@@ -155,7 +155,7 @@ def test_a_compilation_cache_in_a_bucket_is_named_and_no_directory_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://bucket/cache")
-    assert machine.check_caches() == Check(found="compiled programs in gs://bucket/cache")
+    assert examine.check_caches() == Check(found="compiled programs in gs://bucket/cache")
     assert not list(tmp_path.iterdir())
 
 
