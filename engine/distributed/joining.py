@@ -10,11 +10,11 @@ from jaxlib import _jax  # type: ignore[attr-defined] # nor for the address of C
 
 from ..base.advice import first_line
 from ..base.user_error import UserError
-from ..spec.config import Membership, Restart, RunConfig
+from ..spec.config import Membership, RunConfig
 from ..wire.run_directory import RunDirectory
 from .address import LOOPBACK_ADDRESS, is_local
 from .outcomes import NotMet
-from .seal import JOIN_SECONDS, Seal, given_secret, secret_problem, shared_secret
+from .seal import JOIN_SECONDS, Seal, given_secret, require_secret, shared_secret
 
 HEARTBEAT_SECONDS = 10
 """A process without a heartbeat for this long is lost."""
@@ -28,7 +28,7 @@ def connect(membership: Membership, config: RunConfig) -> bool:
     """Connects to the other processes. Returns False if no membership was requested and jax finds no cluster. Raises
     NotMet if they cannot connect within `JOIN_SECONDS`, UserError if other hosts could and there is no secret."""
     if membership.coordinator is not None:
-        _require_secret(membership, config)
+        require_secret(membership.coordinator, membership, config)
     _refuse_taken_port(membership)
     if is_local(membership.coordinator):
         _listen_on_loopback()
@@ -60,15 +60,9 @@ def connect(membership: Membership, config: RunConfig) -> bool:
         else:
             why = f"--coordinator {membership.coordinator}: {first_line(str(error))}"
         raise NotMet(why) from error
-    _require_secret(membership, config)
+    if membership.coordinator is None:
+        require_secret(global_state.coordinator_address, membership, config)
     return True
-
-
-def join(membership: Membership, directory: RunDirectory, restart: Restart) -> Seal:
-    """Connects to the other processes of a run on this machine, and returns the run's seal. Raises UserError."""
-    config = restart.config or directory.config
-    connect(membership, config)
-    return seal(membership, directory, config)
 
 
 def seal(membership: Membership, directory: RunDirectory, config: RunConfig) -> Seal:
@@ -77,12 +71,6 @@ def seal(membership: Membership, directory: RunDirectory, config: RunConfig) -> 
     if given is None:
         given = shared_secret(directory, config, global_state.coordinator_address, is_first=process_index() == 0)
     return Seal(given)
-
-
-def _require_secret(membership: Membership, config: RunConfig) -> None:
-    coordinator = membership.coordinator or global_state.coordinator_address
-    if problem := secret_problem(coordinator, membership, config):
-        raise UserError(problem)
 
 
 def _listen_on_loopback() -> None:

@@ -80,12 +80,12 @@ def given_secret(membership: Membership) -> bytes | None:
     return None
 
 
-def secret_problem(coordinator: str | None, membership: Membership, config: RunConfig) -> str | None:
-    """Returns why a run needs a secret: other hosts reach its coordinator and it has none. None if all is well. Raises
-    UserError if a given secret cannot be used."""
+def require_secret(coordinator: str | None, membership: Membership, config: RunConfig) -> None:
+    """Raises UserError if a run needs a secret, because other hosts reach its coordinator, and has none; or if a given
+    secret cannot be used."""
     if is_local(coordinator) or given_secret(membership) is not None or config.checkpoints.directory is not None:
-        return None
-    return (
+        return
+    raise UserError(
         f"--coordinator {coordinator or 'found by jax'}: other hosts can reach it, and this run has no "
         f"secret: give a --checkpoint-dir that all hosts share, or --secret-file FILE or "
         f"{VARIABLE}, the same on every host, or --insecure if the network is private"

@@ -82,7 +82,9 @@ def serve_run(directory: str, restart: Restart | None = None, membership: Member
     def join() -> Seal:
         from ..distributed import joining
 
-        return joining.join(membership, run, restart)
+        config = restart.config or run.config
+        joining.connect(membership, config)
+        return joining.seal(membership, run, config)
 
     return follow(run, restart, join, membership.process) if membership.process else serve(run, restart, join)
 

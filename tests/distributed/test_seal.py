@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from shardtui.engine.base.user_error import UserError
-from shardtui.engine.distributed.seal import VARIABLE, Forged, Seal, given_secret, secret_problem, shared_secret
+from shardtui.engine.distributed.seal import VARIABLE, Forged, Seal, given_secret, require_secret, shared_secret
 from shardtui.engine.spec.config import CheckpointConfig, Membership
 from shardtui.engine.wire.run_directory import RunDirectory
 
@@ -76,19 +76,20 @@ def test_a_run_that_other_hosts_reach_needs_a_secret(
     coordinator: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    problem = secret_problem(coordinator, Membership(), tiny_config()) or ""
-    assert all(way in problem for way in ("--checkpoint-dir", "--secret-file", VARIABLE, "--insecure"))
-    assert secret_problem(coordinator, Membership(insecure=True), tiny_config()) is None
-    assert secret_problem(coordinator, Membership(), SHARED) is None
+    with pytest.raises(UserError) as refused:
+        require_secret(coordinator, Membership(), tiny_config())
+    assert all(way in str(refused.value) for way in ("--checkpoint-dir", "--secret-file", VARIABLE, "--insecure"))
+    require_secret(coordinator, Membership(insecure=True), tiny_config())
+    require_secret(coordinator, Membership(), SHARED)
     for local in ("localhost:1", "127.0.0.1:1", "[::1]:1", "unix:/tmp/x"):
-        assert secret_problem(local, Membership(), tiny_config()) is None
+        require_secret(local, Membership(), tiny_config())
     file = tmp_path / "secret"
     file.touch(0o600)
     file.write_text("0123456789abcdef\n")
-    assert secret_problem(coordinator, Membership(secret_file=str(file)), tiny_config()) is None
+    require_secret(coordinator, Membership(secret_file=str(file)), tiny_config())
     assert given_secret(Membership(secret_file=str(file))) == b"0123456789abcdef", "without the line's end"
     monkeypatch.setenv(VARIABLE, "0123456789abcdef")
-    assert secret_problem(coordinator, Membership(), tiny_config()) is None
+    require_secret(coordinator, Membership(), tiny_config())
 
 
 @pytest.mark.parametrize(
