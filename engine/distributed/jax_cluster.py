@@ -93,44 +93,35 @@ class JaxCluster(Cluster):
         return self._store.seal.renewed(nonces)
 
     def broadcast(self, decide: Callable[[], T], kind: Any) -> T:
-        decision = self._from_process_0(lambda: _decided(decide))
+        number, self._broadcasts = self._broadcasts, self._broadcasts + 1
+        key = f"broadcast/{number // GENERATION_SIZE}/{number}"
+        if self.process:
+            decision = msgspec.msgpack.decode(self._store.read(key), type=Decision)
+        else:
+            decision = _decided(decide)
+            began = time.perf_counter()
+            self._store.write(key, msgspec.msgpack.encode(decision))
+            self._call_seconds = time.perf_counter() - began
+            if number % GENERATION_SIZE == 0 and number >= 2 * GENERATION_SIZE:
+                self._store.delete(f"broadcast/{number // GENERATION_SIZE - 2}/")
         if decision.outcome.kind != "done":
             raise ERRORS[decision.outcome.kind](*decision.outcome.problems)
         return msgspec.msgpack.decode(decision.value, type=kind)
 
     def all_gather(self, value: T, kind: Any) -> list[T]:
-        gathered = self._gather(value)
-        found = self._from_process_0(lambda: Decision(msgspec.Raw(msgspec.msgpack.encode(gathered))))
-        values = msgspec.msgpack.decode(found.value, type=list[msgspec.Raw])
-        return [msgspec.msgpack.decode(raw, type=kind) for raw in values]
+        gathered = self.gather(value, kind)
+        return self.broadcast(lambda: gathered, list[kind])
 
     def gather(self, value: T, kind: Any) -> list[T]:
-        return [msgspec.msgpack.decode(raw, type=kind) for raw in self._gather(value)]
-
-    def _gather(self, value: object) -> list[msgspec.Raw]:
-        """Returns in process 0 the encoded value of each process; nothing elsewhere."""
         number, self._gathers = self._gathers, self._gathers + 1
         mine = encode_msgpack(value)
         if self.process:
             self._store.write(f"gather/{number}/{self.process}", mine)
             return []
         others = (self._store.read(f"gather/{number}/{other}") for other in range(1, self.count))
-        found = [msgspec.Raw(each) for each in (mine, *others)]
+        found = [msgspec.msgpack.decode(each, type=kind) for each in (mine, *others)]
         self._store.delete(f"gather/{number}/")
         return found
-
-    def _from_process_0(self, decide: Callable[[], Decision]) -> Decision:
-        number, self._broadcasts = self._broadcasts, self._broadcasts + 1
-        key = f"broadcast/{number // GENERATION_SIZE}/{number}"
-        if self.process:
-            return msgspec.msgpack.decode(self._store.read(key), type=Decision)
-        decision = decide()
-        began = time.perf_counter()
-        self._store.write(key, msgspec.msgpack.encode(decision))
-        self._call_seconds = time.perf_counter() - began
-        if number % GENERATION_SIZE == 0 and number >= 2 * GENERATION_SIZE:
-            self._store.delete(f"broadcast/{number // GENERATION_SIZE - 2}/")
-        return decision
 
     def run_on_all(self, attempt: Callable[[], T], has_collectives: bool = False) -> T:
         value, error = _tried(attempt)
