@@ -15,6 +15,7 @@ from ..base.output import Relay
 from ..base.processes import STOPPED, Clock, Deadline, StopClock, is_stopped, wait_for
 from ..base.regular_file import append_regular
 from ..base.stacks import DUMP_SIGNAL, append_stacks
+from ..spec.config import RunConfig
 from ..wire.ending import Ending, RecordedProcess, unrecorded
 from ..wire.run_directory import RunDirectory
 
@@ -77,11 +78,11 @@ class Engine:
     """The processes of one attempt on this machine. They end if this process does."""
 
     def __init__(
-        self, directory: RunDirectory, commands: Mapping[int, Sequence[str]], logs: Mapping[int, Path], stacks: Path
+        self, directory: RunDirectory, config: RunConfig, commands: Mapping[int, Sequence[str]], has_logs: bool = True
     ) -> None:
-        """`commands` and `logs` by process index; what a process without a log prints is relayed to stderr. `stacks`:
-        the file for the stacks of processes that cannot go on. Raises OSError and UserError; then none is left."""
-        self._directory, self._stacks = directory, stacks
+        """`commands` by process index. `has_logs`: whether their output goes to the run's logs; else it is relayed to
+        stderr. Raises OSError and UserError; then none is left."""
+        self._directory, self._config, self._has_logs = directory, config, has_logs
         self._settled_at: float | None = None
         self._deadline: Deadline | None = None
         """Until when they may end after a request to stop; None before it, or without a limit."""
@@ -97,14 +98,15 @@ class Engine:
             opened.callback(self.kill)
             try:
                 for process, command in commands.items():
-                    self._children.append(self._start(process, command, logs.get(process), theirs))
+                    self._children.append(self._start(process, command, theirs))
             finally:
                 os.close(theirs)
             self._opened = opened.pop_all()
 
-    def _start(self, process: int, command: Sequence[str], log: Path | None, stdin: int) -> Child:
+    def _start(self, process: int, command: Sequence[str], stdin: int) -> Child:
         (beat := self._directory.beat(process)).unlink(missing_ok=True)
-        with append_regular(log) if log else contextlib.nullcontext(self._relay.descriptor) as file:
+        log, relayed = self._directory.log_of(process), contextlib.nullcontext(self._relay.descriptor)
+        with append_regular(log) if self._has_logs else relayed as file:
             engine = RecordedProcess(command, stdin=stdin, stdout=file, stderr=file)
         return Child(process, engine, ProcessHealth(engine.pid, beat))
 
@@ -145,12 +147,13 @@ class Engine:
         if time.monotonic() - self._settled_at >= limit:
             self.kill()
 
-    def stop(self, limit: float | None) -> None:
-        """Lets the processes end in order: those that a signal has stopped are continued. `limit`: seconds after which
-        they are killed; None for none."""
+    def stop(self) -> None:
+        """Lets the processes end in order, and kills them if they are too late: those that a signal has stopped are
+        continued."""
         for child in self._living():
             child.send_signal(signal.SIGTERM)
             child.send_signal(signal.SIGCONT)
+        limit = self._config.stop_seconds
         self._deadline = Deadline(math.inf if limit is None else limit + STOP_MARGIN_SECONDS)
 
     def kill(self) -> None:
@@ -177,7 +180,7 @@ class Engine:
         popen.kill()
         header = f"process {child.process}, pid {popen.pid}: {problem}"
         with contextlib.suppress(OSError):
-            append_stacks(self._stacks, header, child.health.written())
+            append_stacks(self._directory.stacks(self._config), header, child.health.written())
 
     def _ending(self, child: Child) -> Ending:
         return self._dead.get(child.process) or child.engine.ending or unrecorded(child.engine.popen.poll() or 0)
@@ -187,10 +190,8 @@ class SignalHandler:
     """Counts the signals to stop that arrive in this context: the first stops the engine in order, the second kills it.
     After it signals are ignored: the run has ended, and they could only change the exit code."""
 
-    def __init__(self, limit: float | None) -> None:
-        """`limit`: seconds for an engine to stop; None for no limit."""
+    def __init__(self) -> None:
         self.count = 0
-        self._limit = limit
         self._engine: Engine | None = None
 
     def __enter__(self) -> Self:
@@ -206,7 +207,7 @@ class SignalHandler:
         """Takes over an engine that has just been started, and stops it if a signal arrived before."""
         self._engine = engine
         if self.count:
-            engine.stop(self._limit)
+            engine.stop()
 
     def _stop(self) -> None:
         self.count += 1
@@ -215,7 +216,7 @@ class SignalHandler:
         if self.count > 1:
             self._engine.kill()
         else:
-            self._engine.stop(self._limit)
+            self._engine.stop()
 
 
 class Retries:

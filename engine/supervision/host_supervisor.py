@@ -50,7 +50,7 @@ class HostSupervisor:
         self._directory, self._membership = directory, membership
         self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
         self._rank, self._count = membership.process, membership.processes
-        self._checkpoints = Path(directory.checkpoints(restart.config))
+        self._config, self._checkpoints = restart.config, Path(directory.checkpoints(restart.config))
         folder = self._checkpoints / "supervisors"
         own = Heartbeat(
             rank=self._rank,
@@ -60,13 +60,11 @@ class HostSupervisor:
         )
         self._boundary = Boundary(lambda: signals.count)
         self._rendezvous = Rendezvous(folder, own, self._boundary.note)
-        self._stacks = directory.stacks(restart.config)
         shared = folder / "events.jsonl"
         self._history = History(directory.events, shared)
         self._election = Election(
             self._rendezvous, membership.coordinator, self._count, supervision, lambda: last_step(shared)
         )
-        self._stop_seconds = restart.config.stop_seconds
         self._serves = False
         """Whether process 0 of the last attempt was on this host, which then has the history."""
         self._signals = signals
@@ -144,7 +142,7 @@ class HostSupervisor:
         except (OSError, UserError) as error:
             return Ending(kind="blocked", problems=problems_in(error))
         self._signals.follow(engine)
-        watch = _Watch(decision, self._rendezvous, self._checkpoints, self._stop_seconds)
+        watch = _Watch(decision, self._rendezvous, self._checkpoints)
         ending = self._watched(engine, watch)[process]
         if self._serves:
             self._history.publish()
@@ -183,12 +181,12 @@ class HostSupervisor:
         self._restart = msgspec.structs.replace(self._restart, step=None, preset=None, profile=None)
         if count == 1:
             alone = engine_command("serve", str(self._directory.path), restart)
-            return Engine(self._directory, {0: alone}, {0: self._directory.log}, self._stacks)
+            return Engine(self._directory, self._config, {0: alone})
         member = msgspec.structs.replace(
             self._membership, coordinator=decision.coordinator, processes=count, process=process
         )
         command = engine_command("host", self._directory.name, None, restart, member)
-        return Engine(self._directory, {process: command}, {}, self._stacks)
+        return Engine(self._directory, self._config, {process: command}, has_logs=False)
 
 
 class _Watch:
@@ -197,11 +195,8 @@ class _Watch:
     has_killed = False
     """Whether the engine of this host was ended because another one had ended."""
 
-    def __init__(
-        self, decision: Decision, rendezvous: Rendezvous, checkpoints: Path, stop_seconds: float | None
-    ) -> None:
+    def __init__(self, decision: Decision, rendezvous: Rendezvous, checkpoints: Path) -> None:
         self._decision, self._rendezvous, self._checkpoints = decision, rendezvous, checkpoints
-        self._stop_seconds = stop_seconds
         self._ended_at: float | None = None
         """When another engine was first seen to have ended, or its supervisor to be gone."""
         self._saved: int | None = None
@@ -232,7 +227,7 @@ class _Watch:
         elif newest > self._saved:
             say(f"process {', '.join(map(str, waiting))} is back: attempt {self._decision.number + 1} takes it in")
             self._rendezvous.update(makes_room=self._decision.number)
-            engine.stop(self._stop_seconds)
+            engine.stop()
 
 
 class History:
@@ -272,5 +267,5 @@ def supervise_host(run: str, restart: Restart, membership: Membership, supervisi
     assert restart.config
     if not directory.exists:
         directory.write_config(restart.config)
-    with held(directory), SignalHandler(restart.config.stop_seconds) as signals:
+    with held(directory), SignalHandler() as signals:
         return HostSupervisor(directory, restart, membership, supervision, signals).run()

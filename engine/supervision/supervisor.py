@@ -34,14 +34,15 @@ class Supervisor:
         self._directory = directory
         self._restart = msgspec.structs.replace(restart, fallback=supervision.fallback)
         self._retries = Retries(supervision.restarts)
-        self._count = (restart.config or directory.config).processes
-        self._least = min(supervision.min_processes or self._count, self._count)
+        self._config = restart.config or directory.config
+        self._least = min(supervision.min_processes or self._config.processes, self._config.processes)
         self._signals = signals
         self._boundary = Boundary(lambda: signals.count)
 
     def run(self) -> int:
         """Returns the exit code of the run: 0, 1 if it failed, 2 if it was refused."""
-        attempt = Attempt(number=1, supervisor=os.getpid(), processes=self._count, of=self._count)
+        count = self._config.processes
+        attempt = Attempt(number=1, supervisor=os.getpid(), processes=count, of=count)
         while True:
             process, ending = worst(self._run_attempt(attempt))
             if ending.is_orderly:
@@ -122,15 +123,13 @@ class Supervisor:
             index: engine_command("serve", str(self._directory.path), restart, *member)
             for index, member in enumerate(self._directory.new_members(attempt.processes))
         }
-        logs = {index: self._directory.log_of(index) for index in commands}
-        return Engine(self._directory, commands, logs, self._directory.stacks(self._directory.config))
+        return Engine(self._directory, self._config, commands)
 
 
 def supervise(directory: str, restart: Restart, supervision: Supervision) -> int:
     """Supervises a run of this machine, and returns its exit code. Raises UserError if another supervisor does."""
     run = RunDirectory(Path(directory))
-    config = restart.config or run.config
-    with held(run), SignalHandler(config.stop_seconds) as signals:
+    with held(run), SignalHandler() as signals:
         return Supervisor(run, restart, supervision, signals).run()
 
 

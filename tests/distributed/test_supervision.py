@@ -211,7 +211,7 @@ def test_an_end_without_a_record_is_lost_whatever_its_status(home: Path) -> None
     directory, found = run_directory.create(tiny_config(run="ends")), list[Ending]()
     signals = [f"kill -{number} $$" for number in range(1, 65) if number not in HARMLESS]
     for program in (*signals, *(f"exit {status}" for status in range(0, 256, 5)), "exit 2"):
-        engine = Engine(directory, {0: ["sh", "-c", program]}, {}, home / "stacks.txt")
+        engine = Engine(directory, directory.config, {0: ["sh", "-c", program]}, has_logs=False)
         found += awaited(engine.ended).values()
     assert {ending.kind for ending in found} == {"killed", "lost"}
     assert all("its process " in ending.why for ending in found)
@@ -249,7 +249,7 @@ def test_a_second_supervisor_is_refused(home: Path) -> None:
 LATE = """
 import os, signal
 from shardtui.engine.supervision.engine import SignalHandler
-with SignalHandler(None): pass
+with SignalHandler(): pass
 os.kill(os.getpid(), signal.SIGTERM)
 os.kill(os.getpid(), signal.SIGINT)
 """
