@@ -39,8 +39,8 @@ Counted = Literal["tokens", "examples"]
 ArrayKind = Literal["parameter", "moment", "variable", "scalar", "batch", "gradient", "activation"]
 
 
-class NamedArray(Struct, frozen=True, kw_only=True):
-    """Name, kind, shape and dtype of one array of a step. Holds no data."""
+class ArrayInfo(Struct, frozen=True, kw_only=True):
+    """One array of a step, and how it is laid out."""
 
     name: str
     """Its module path; moments begin with `mu.` and `nu.`, gradients with `grad.`, the batch with `batch.`."""
@@ -55,11 +55,6 @@ class NamedArray(Struct, frozen=True, kw_only=True):
     """Size of the unsharded array."""
     logical_axes: list[str | None]
     """The model's name for each dim; null for a dim without a name."""
-
-
-class ArrayInfo(NamedArray, frozen=True, kw_only=True):
-    """One array of a step, and how it is laid out."""
-
     spec: list[list[str]]
     """The intended spec: for each dim the mesh axes that split it, major first; empty for an unsharded dim."""
     compiled_spec: list[list[str]]
