@@ -97,7 +97,7 @@ class RunDirectory:
     @property
     def supervisor(self) -> Holder | None:
         """The supervisor of the run, which will start another engine if a process of the current one is lost."""
-        return lock.holder(self.supervisor_lock) if self.supervisor_lock.exists() else None
+        return lock.holder(self.supervisor_lock)
 
     @property
     def is_supervised(self) -> bool:
@@ -106,11 +106,10 @@ class RunDirectory:
     @property
     def elsewhere(self) -> str:
         """Returns where a supervised run is shown, in words, if process 0 is on another host; empty if it is not."""
-        if not self.shown_on.exists() or not self.is_supervised:
-            return ""
         with contextlib.suppress(UserError):
             host = read_text(self.shown_on, MAX_HOST_BYTES)
-            return f"process 0 is on {host}: `shardtui attach {self.name}` there shows the run"
+            if self.is_supervised:
+                return f"process 0 is on {host}: `shardtui attach {self.name}` there shows the run"
         return ""
 
     @property
