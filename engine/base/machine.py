@@ -58,6 +58,7 @@ def most_compilations() -> int:
 
 
 def has_room(running: int) -> bool:
+    """Whether this machine has the cores and the memory for a compilation beside those that are `running`."""
     return running < most_compilations() and available_memory() >= COMPILATION_BYTES
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
+from itertools import chain, count, takewhile
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from ..base.atomic_write import write_atomically
 from ..base.directories import ENGINE
 from ..base.encoding import encode_json
-from ..base.machine import COMPILATION_BYTES, available_memory, installed_version, most_compilations
+from ..base.machine import has_room, installed_version
 from ..base.regular_file import append_regular
 from ..base.untrusted import read_struct
 from ..base.user_error import UserError
@@ -65,15 +66,8 @@ def slot(on_wait: Callable[[bool], None]) -> Iterator[None]:
         yield
 
 
-def _open_slots() -> Iterator[int]:
-    """Yields the slots that this machine has cores for; after the first, while it has memory for a compilation."""
-    yield 0
-    if available_memory() >= COMPILATION_BYTES:
-        yield from range(1, most_compilations())
-
-
 def _take_any(folder: Path, held: contextlib.ExitStack) -> bool:
-    for number in _open_slots():
+    for number in chain([0], takewhile(has_room, count(1))):
         file = append_regular(folder / str(number))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
