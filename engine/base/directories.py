@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from platformdirs.unix import Unix
 
 ENGINE = Path(__file__).parents[1]
-CONSTRAINTS = ENGINE / "parallel"
-"""The modules by which a model shards an activation. Tracebacks show their caller's line."""
 
 
 def config_directory() -> Path:

@@ -14,8 +14,6 @@ from functools import cached_property, lru_cache
 
 from msgspec import Struct, field
 
-from ..base.directories import CONSTRAINTS, ENGINE
-
 INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = (\(.*?\)|\S+) ([a-z][a-z0-9\-]*)\((.*)")
 COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{$")
 OP_NAME = r'op_name="([^"\\]*+(?:\\.[^"\\]*+)*+)"'
@@ -34,7 +32,7 @@ LINE = re.compile(r".+")
 NUMBERED = re.compile(r'(\d+) (?:"(.*)"|\{(.*)\})')
 LIBRARIES = re.compile(
     r"-packages/(jax|jaxlib|flax|optax|chex|haiku|equinox|orbax)/"
-    rf"|/{re.escape(CONSTRAINTS.relative_to(ENGINE.parent).as_posix())}/"  # wherever the text was compiled
+    r"|/engine/parallel/"  # by whose modules a model shards an activation
 )
 """Files that a reader did not write: a source line is looked for below them."""
 
