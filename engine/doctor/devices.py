@@ -119,14 +119,9 @@ def _words(devices: Sequence[jax.Device], arrays: Sequence[np.ndarray]) -> list[
     """Returns the digest of each array that each device holds."""
     mesh = Mesh(np.array(devices), ("all",))
     whole = [NamedSharding(mesh, PartitionSpec()) for _ in arrays]
-    placed = held(jax.device_put(list(arrays), whole))
+    placed = jax.device_put(list(arrays), whole)
     found = jax.jit(lambda given: shard_digests(given, whole))(placed)
     return [joined(row).tolist() for row in np.asarray(found)]
-
-
-def held(placed: list[jax.Array]) -> list[jax.Array]:
-    """Returns the arrays as the devices hold them."""
-    return jax.block_until_ready(placed)
 
 
 def check_rates(devices: Sequence[jax.Device]) -> Check:

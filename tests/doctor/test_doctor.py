@@ -69,14 +69,15 @@ def test_one_device_has_no_ring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "bool"])
 def test_a_device_that_flips_a_bit_is_named(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    place = device_checks.DTYPES.index(dtype)
+    place, device_put = device_checks.DTYPES.index(dtype), jax.device_put
 
-    def held(placed: list[jax.Array]) -> list[jax.Array]:
-        on_all = len(placed[0].sharding.device_set) > 1
-        return flipped(placed, Flip(place, 5, 777, 0)) if on_all else placed  # type: ignore[arg-type, return-value]
+    def held(arrays: Any, to: Any) -> Any:
+        placed = device_put(arrays, to)
+        on_all = isinstance(to, list) and len(to[0].device_set) > 1
+        return flipped(placed, Flip(place, 5, 777, 0)) if on_all else placed
 
     assert device_checks.check_digests(jax.devices()).verdict == "ok"
-    monkeypatch.setattr(device_checks, "held", held)
+    monkeypatch.setattr(jax, "device_put", held)
     found = device_checks.check_digests(jax.devices())
     assert (found.verdict, found.found) == ("broken", f"digests differ from the host's on device 5: {dtype}")
 
