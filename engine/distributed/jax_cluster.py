@@ -44,12 +44,6 @@ GENERATION_SIZE = 1000
 T = TypeVar("T")
 
 
-def stride(call_seconds: float, step_seconds: float) -> int:
-    """Returns the number of steps between two broadcasts; 1 if `step_seconds` is 0, which means unknown."""
-    interval = min(call_seconds / MAX_SHARE, MAX_INTERVAL_SECONDS)
-    return math.ceil(interval / step_seconds) or 1 if step_seconds else 1
-
-
 class Decision(Struct, frozen=True):
     value: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(None))
     outcome: Outcome = Outcome()
@@ -149,8 +143,10 @@ class JaxCluster(Cluster):
         return self._store.seal.fingerprint(text)
 
     def stride(self, step_seconds: float) -> int:
-        """Returns the number of steps until the next broadcast, from the measured time of the last one."""
-        return stride(self._call_seconds, step_seconds)
+        """Returns the number of steps until the next broadcast, from the measured time of the last one; 1 if
+        `step_seconds` is 0, which means unknown."""
+        interval = min(self._call_seconds / MAX_SHARE, MAX_INTERVAL_SECONDS)
+        return math.ceil(interval / step_seconds) or 1 if step_seconds else 1
 
     def statuses(self) -> list[HostStatus]:
         return self._liveness.statuses

@@ -4,13 +4,14 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from shardtui.engine.distributed.agreement import differences, facts
 from shardtui.engine.distributed.cluster import Cluster
-from shardtui.engine.distributed.jax_cluster import stride
+from shardtui.engine.distributed.jax_cluster import JaxCluster
 from shardtui.engine.distributed.seal import Seal
 from shardtui.engine.spec.config import Restart
 from shardtui.engine.spec.preset_reader import load_preset
@@ -201,6 +202,11 @@ def test_a_preset_with_another_layout_differs(change: dict[str, Any]) -> None:
     presets = preset, msgspec.structs.replace(preset, **change)
     (problem,) = compared(*(facts(tiny_config(), Restart(), {}, {"dp": each}) for each in presets))
     assert problem.startswith("the preset dp: a different value on process 1")
+
+
+def stride(call_seconds: float, step_seconds: float) -> int:
+    cluster: Any = SimpleNamespace(_call_seconds=call_seconds)
+    return JaxCluster.stride(cluster, step_seconds)
 
 
 def test_agreements_take_half_a_percent_of_the_time_and_are_half_a_second_apart_at_most() -> None:
