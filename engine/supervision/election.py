@@ -34,16 +34,16 @@ class Election:
 
     def elect(self, number: int, present: Mapping[int, Heartbeat], waited: float) -> None:
         """Decides on an attempt for which all present supervisors are ready, unless it still waits for hosts."""
-        endings = self._endings(number, present)
+        before = self._rendezvous.decision(number - 1)
+        endings = _endings(before, present)
         rank, ending = worst(endings) if endings else (0, Ending(kind="stopped"))
-        wrong = self._wrong(number, list(present), ending)
+        wrong = self._wrong(before, present, ending)
         if not ending.is_orderly and ending.kind != "blocked" and not wrong and self._noted < number:
             self._noted = number
             self._retries.note(rank, ending, self._last_step())
-        decision = self._verdict(number, list(present), wrong[0] if wrong else rank, ending, wrong)
-        is_first = not endings
+        decision = self._verdict(number, present, wrong[0] if wrong else rank, ending, wrong)
         if not decision.problem and (missing := self._count - len({*present, *decision.left_out})):
-            patience = FIRST_SECONDS if is_first else self._patience
+            patience = self._patience if endings else FIRST_SECONDS
             is_enough = len(decision.members) >= self._least
             if waited < (patience or 0.0) or (patience is None and not is_enough):
                 return
@@ -51,28 +51,19 @@ class Election:
                 decision = Decision(number=number, problem=self._too_few(missing, waited))
         self._rendezvous.decide(decision)
 
-    def _endings(self, number: int, present: Mapping[int, Heartbeat]) -> dict[int, Ending]:
-        """Returns how the engines of the attempt before ended; none if these supervisors have run none together. If
-        hosts are gone, only theirs: the others may have failed because of that."""
-        found = {rank: other.ending for rank, other in present.items() if other.ending}
-        before = self._rendezvous.decision(number - 1)
-        if not found or before is None:
-            return {}
-        gone = [rank for rank, token in before.members.items() if rank not in present or present[rank].token != token]
-        return {rank: Ending(kind="killed", problems=[GONE]) for rank in gone} or found
-
-    def _wrong(self, number: int, ranks: list[int], ending: Ending) -> list[int]:
+    def _wrong(self, before: Decision | None, present: Mapping[int, Heartbeat], ending: Ending) -> list[int]:
         """Returns the hosts whose devices were wrong in the attempt before, if enough are left without them."""
-        before = self._rendezvous.decision(number - 1)
         members = sorted(before.members) if before else []
         wrong = [members[process] for process in ending.wrong]
-        return wrong if len(set(ranks) - set(wrong)) >= self._least else []
+        return wrong if len(present.keys() - wrong) >= self._least else []
 
-    def _verdict(self, number: int, ranks: list[int], rank: int, ending: Ending, left_out: list[int]) -> Decision:
+    def _verdict(
+        self, number: int, present: Mapping[int, Heartbeat], rank: int, ending: Ending, left_out: list[int]
+    ) -> Decision:
         """Returns the decision with all who can take part, except those who are to be `left_out`. `rank`: whose
         `ending` ended the attempt before."""
         spare: list[int] = []
-        ranks = [other for other in ranks if other not in left_out]
+        ranks = [other for other in present if other not in left_out]
         is_dead = self._retries.is_repeated and ending.kind in ("killed", "lost", "stuck")
         if ending.fits is not None:
             ranks, spare = ranks[: ending.fits], ranks[ending.fits :]
@@ -86,7 +77,6 @@ class Election:
             return Decision(number=number, problem=problem)
         if spare and len(ranks) < self._least:
             return Decision(number=number, problem=f"{ending.why}; --min-processes {self._least} allows no fewer")
-        present = self._rendezvous.present()
         return Decision(
             number=number,
             members={other: present[other].token for other in ranks},
@@ -111,3 +101,13 @@ class Election:
             except (OSError, OverflowError):  # taken, or more than the highest port
                 continue
         return f"{self._rendezvous.own.address}:{self._port}"
+
+
+def _endings(before: Decision | None, present: Mapping[int, Heartbeat]) -> dict[int, Ending]:
+    """Returns how the engines of the attempt before ended; none if these supervisors have run none together. If hosts
+    are gone, only theirs: the others may have failed because of that."""
+    found = {rank: other.ending for rank, other in present.items() if other.ending}
+    if not found or before is None:
+        return {}
+    gone = [rank for rank, token in before.members.items() if rank not in present or present[rank].token != token]
+    return {rank: Ending(kind="killed", problems=[GONE]) for rank in gone} or found

@@ -172,6 +172,14 @@ def test_an_attempt_waits_for_all_hosts_first(tmp_path: Path) -> None:
     assert found and list(found.members) == ALL
 
 
+def test_a_host_that_is_lost_while_an_attempt_is_decided_is_a_member(tmp_path: Path) -> None:
+    """The attempt then ends, as if it was lost a moment later."""
+    hosts = Hosts(tmp_path)
+    hosts.election.elect(1, {rank: heartbeat(rank) for rank in ALL}, waited=0.0)  # nobody beats any more
+    found = hosts.rendezvous.decision(1)
+    assert found and list(found.members) == ALL
+
+
 def test_a_lost_host_is_left_behind_if_enough_are_left(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, min_processes=2)
     first, second = hosts.decide(None, None, None), hosts.decide(LOST, LOST)
