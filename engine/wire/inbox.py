@@ -17,8 +17,7 @@ class Inbox:
     """A command queue. `put` may be called from any thread or signal handler, all else from the training thread."""
 
     def __init__(self) -> None:
-        self.stop_requested_at: float | None = None
-        """Monotonic time of the first `Stop`; None before."""
+        self.is_stopping = False
         self.limited_stop_at: float | None = None
         """Monotonic time of the first `Stop` to which --stop-timeout applies; None before."""
         self.is_idle = False
@@ -30,7 +29,7 @@ class Inbox:
     def put(self, command: AnyCommand) -> str | None:
         """Adds a command. Returns None, or why the command is refused."""
         if isinstance(command, Stop):  # takes no lock: the thread that the signal interrupts may hold it
-            self.stop_requested_at = self.stop_requested_at or time.monotonic()
+            self.is_stopping = True
             if not command.unhurried:
                 self.limited_stop_at = self.limited_stop_at or time.monotonic()
         elif not self._add(command):
@@ -49,7 +48,7 @@ class Inbox:
         """
         if block and not self._waiting:
             self._wait()
-        if self.stop_requested_at is not None:
+        if self.is_stopping:
             return [Stop()]
         with self._lock:
             taken: dict[object, AnyCommand] = {}
@@ -65,10 +64,10 @@ class Inbox:
 
     def is_stopped_before(self, is_done: Callable[[], bool], on_wake: Callable[[], None]) -> bool:
         """Waits for a `Stop` or `is_done()`; calls `on_wake` after each wake-up. Returns True if there was a `Stop`."""
-        while self.stop_requested_at is None and not is_done():
+        while not self.is_stopping and not is_done():
             self._wait()
             on_wake()
-        return self.stop_requested_at is not None
+        return self.is_stopping
 
     def _wait(self) -> None:
         self.is_idle = True

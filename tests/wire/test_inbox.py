@@ -51,7 +51,7 @@ def test_a_full_queue_refuses_commands_except_a_stop() -> None:
     assert all(f"{MAX_WAITING} commands are already waiting" in (refusal or "") for refusal in refusals[MAX_WAITING:])
     assert inbox.put(Stop()) is None
     assert inbox.take(block=True) == [Stop()]
-    assert inbox.stop_requested_at is not None
+    assert inbox.is_stopping
 
 
 def test_a_stop_ends_a_wait_for_a_compilation() -> None:
