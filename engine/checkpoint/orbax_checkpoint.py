@@ -9,7 +9,7 @@ from msgspec import Struct
 from ..base.untrusted import decode, refusing
 from ..base.user_error import UserError
 from ..distributed.outcomes import Problem
-from ..program.pytree_arrays import Leaf, bytes_of, depth_by_key, unique_names
+from ..program.pytree_arrays import bytes_of, depth_by_key, kind_of, unique_names
 from ..wire.checkpoints import StoredArray, StoredCheckpoint
 from ..wire.descriptions import MeshInfo
 from .orbax_item import Stored, is_item, read_item
@@ -130,7 +130,7 @@ def _array(name: str, stored: Stored, meshes: list[MeshInfo]) -> StoredArray:
     spec = stored.sharding.spec if stored.sharding else [[]] * len(stored.shape)
     return StoredArray(
         name=name,
-        kind=_leaf(stored).kind,
+        kind=kind_of(stored.shape, stored.dtype, depth_by_key(stored.path)),
         shape=stored.shape,
         dtype=stored.dtype.name,
         bytes=bytes_of(stored.shape, stored.dtype),
@@ -139,17 +139,4 @@ def _array(name: str, stored: Stored, meshes: list[MeshInfo]) -> StoredArray:
         compiled_spec=spec,
         reasons=[],
         mesh=meshes.index(stored.sharding.mesh) if stored.sharding else None,
-    )
-
-
-def _leaf(stored: Stored) -> Leaf:
-    return Leaf(
-        path=stored.path,
-        shape=tuple(stored.shape),
-        dtype=stored.dtype,
-        sharding=None,
-        is_committed=True,
-        optimizer_depth=depth_by_key(stored.path),
-        logical_axes=(None,) * len(stored.shape),
-        identity=0,
     )

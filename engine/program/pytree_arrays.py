@@ -14,6 +14,7 @@ from jax.tree_util import KeyPath
 
 from ..parallel.rules import LogicalAxes
 
+Kind = Literal["parameter", "moment", "scalar"]
 Path = tuple[str | int, ...]
 """Keys and indices from the root of a pytree to a leaf."""
 
@@ -50,12 +51,8 @@ class Leaf:
         return bytes_of(self.shape, self.dtype)
 
     @property
-    def kind(self) -> Literal["parameter", "moment", "scalar"]:
-        """The kind of array, by its position in the tree. Running statistics of a model count as parameters."""
-        is_counter = len(self.shape) < 2 and not jnp.issubdtype(self.dtype, jnp.inexact)  # or a random key
-        if not self.shape or is_counter:
-            return "scalar"
-        return "parameter" if self.optimizer_depth is None else "moment"
+    def kind(self) -> Kind:
+        return kind_of(self.shape, self.dtype, self.optimizer_depth)
 
     @property
     def short_path(self) -> Path:
@@ -134,6 +131,14 @@ def _leaf(array: Any, path: Path, depths: tuple[int | None, int], axes: LogicalA
         identity=id(array),
         optax_depth=optax_depth,
     )
+
+
+def kind_of(shape: Sequence[int], dtype: Any, optimizer_depth: int | None) -> Kind:
+    """Returns the kind of array, by its position in the tree. Running statistics of a model count as parameters."""
+    is_counter = len(shape) < 2 and not jnp.issubdtype(dtype, jnp.inexact)  # or a random key
+    if not shape or is_counter:
+        return "scalar"
+    return "parameter" if optimizer_depth is None else "moment"
 
 
 def depth_by_key(path: Path) -> int | None:
