@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 from etils import epath
 from msgspec.structs import replace
 
@@ -11,6 +12,7 @@ from ..distributed.outcomes import Problem
 from ..models.array import Array
 from ..models.task import Task
 from ..parallel.rules import decide, preset_problems
+from ..program.placement import array_info
 from ..spec.config import SIMULATED_DEVICES, ModelConfig, RunConfig
 from ..spec.preset import Preset
 from ..spec.preset_reader import load_preset
@@ -70,16 +72,5 @@ def _tree_key(key: str | int) -> jax.tree_util.DictKey | jax.tree_util.SequenceK
 def _under(preset: Preset, array: StoredArray, model: Array, sizes: dict[str, int], problems: list[str]) -> ArrayInfo:
     decision = decide(model.names, model.kind, array.shape, model.logical_axes, preset, sizes)
     problems += (f"{array.name}: {problem}" for problem in decision.problems)
-    spec = [list(dim.axes) for dim in decision.dims]
-    return ArrayInfo(
-        name=array.name,
-        kind=model.kind,  # type: ignore[arg-type]
-        shape=array.shape,
-        dtype=array.dtype,
-        bytes=array.bytes,
-        logical_axes=list(model.logical_axes),
-        spec=spec,
-        compiled_spec=spec,
-        reasons=[dim.reason for dim in decision.dims],
-        dropped_axes=decision.dropped_axes,
-    )
+    own = Array((array.name,), model.kind, tuple(array.shape), jnp.dtype(array.dtype), model.logical_axes)
+    return array_info(own, decision, [list(dim.axes) for dim in decision.dims])

@@ -79,19 +79,7 @@ class Placement:
 
     def describe(self, array: Array, decision: Decision, compiled: Sharding) -> ArrayInfo:
         """Describes an array; `compiled` is the sharding that it has in the compiled program."""
-        return ArrayInfo(
-            name=array.names[0],
-            kind=array.kind,  # type: ignore[arg-type]
-            shape=list(array.shape),
-            dtype=array.dtype.name,
-            bytes=bytes_of(array.shape, array.dtype),
-            logical_axes=list(array.logical_axes),
-            spec=[list(dim.axes) for dim in decision.dims],
-            compiled_spec=spec_of(compiled, len(array.shape)),
-            reasons=[dim.reason for dim in decision.dims],
-            dropped_axes=decision.dropped_axes,
-            type=self._type(array, compiled),
-        )
+        return array_info(array, decision, spec_of(compiled, len(array.shape)), self._type(array, compiled))
 
     def describe_all(self, task: Task, shardings: Tree) -> list[ArrayInfo]:
         """Describes all arrays of state and batch; `shardings`: the compiled program's, in the same order."""
@@ -107,6 +95,22 @@ class Placement:
         spec = PartitionSpec(*(tuple(axes) or None for axes in spec_of(compiled, len(array.shape))))
         sharding = NamedSharding(self.mesh, spec)  # with this mesh, because the compiler's has no axis types
         return str(jax.typeof(jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)))
+
+
+def array_info(array: Array, decision: Decision, compiled_spec: list[list[str]], type: str = "") -> ArrayInfo:
+    return ArrayInfo(
+        name=array.names[0],
+        kind=array.kind,  # type: ignore[arg-type]
+        shape=list(array.shape),
+        dtype=array.dtype.name,
+        bytes=bytes_of(array.shape, array.dtype),
+        logical_axes=list(array.logical_axes),
+        spec=[list(dim.axes) for dim in decision.dims],
+        compiled_spec=compiled_spec,
+        reasons=[dim.reason for dim in decision.dims],
+        dropped_axes=decision.dropped_axes,
+        type=type,
+    )
 
 
 def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placement:
