@@ -125,7 +125,7 @@ class Shared:
     def initial(self, preset: Preset, devices: int) -> Callable[[], Any]:
         if (preset.name, devices) not in self._initial:
             placement = place(self.task, preset, jax.devices()[:devices])
-            self._initial[preset.name, devices] = compile_initial_state(self.task, placement)
+            self._initial[preset.name, devices] = compile_initial_state(placement)
         return self._initial[preset.name, devices]
 
     def loss(self, step: int) -> float:

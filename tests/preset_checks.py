@@ -74,16 +74,16 @@ class Checks:
             self._expect(same, f"fits: {info.fits} {info.problems}, independently: {why}")
             if info.fits:
                 placement = place(self.task, self.preset, self.devices)
-                trace_step(self.task, placement)
+                trace_step(placement)
                 shardings = placement.state_shardings, placement.batch_shardings
-                self._arrays(placement, placement.describe_all(self.task, shardings), shardings)
+                self._arrays(placement, placement.describe_all(shardings), shardings)
         return self.checked
 
     def described(self) -> Program | None:
         """Checks the compiled program and returns it; None if that raised."""
         with self._caught("described"):
             placement = place(self.task, self.preset, self.devices)
-            program = compile_program(self.task, placement)
+            program = compile_program(placement)
             (shardings, _), described = program.step.input_shardings, program.description  # type: ignore[attr-defined]
             self._arrays(placement, described.arrays, shardings)
             for array in described.arrays:
@@ -98,8 +98,8 @@ class Checks:
     def trained(self, program: Program) -> None:
         """Checks that losses, initial state and the digests of a moved state are those of one device."""
         with self._caught("trained"):
-            alone = compile_program(self.task, place(self.task, load_preset("dp"), self.devices[:1]))
-            states = [compile_initial_state(self.task, each.placement)() for each in (alone, program)]
+            alone = compile_program(place(self.task, load_preset("dp"), self.devices[:1]))
+            states = [compile_initial_state(each.placement)() for each in (alone, program)]
             self._moved(program, states[1], np.asarray(alone.digest(states[0])), states[0])
             for array, one, other in zip(self.task.arrays, *map(jax.tree.leaves, states), strict=False):
                 same = np.allclose(one, other, rtol=1e-6, atol=1e-7)
@@ -291,7 +291,7 @@ def _itemsize(array: ArrayInfo) -> int:
 
 def train(task: Task, program: Program, state: TrainState | None = None) -> list[float]:
     """Trains on random tokens and returns the losses. `state`: donated; by default the initial one."""
-    state = state or compile_initial_state(task, program.placement)()
+    state = state or compile_initial_state(program.placement)()
     losses: list[float] = []
     shapes = [array.shape for array in jax.tree.leaves(task.batch_arrays)]
     model = task.config.model

@@ -35,13 +35,13 @@ class Programs(Mapping[str, Program]):
         with self._lock:
             if name not in self._compiled:
                 placement = place(self._task, self.presets[name], jax.devices())
-                self._compiled[name] = compile_program(self._task, placement)
+                self._compiled[name] = compile_program(placement)
             return self._compiled[name]
 
     def layout(self, name: str, devices: Sequence[jax.Device] = ()) -> Program:
         """Returns a program that states can be moved to. Its step is not compiled: it never runs."""
         placement = place(self._task, self.presets[name], devices or jax.devices())
-        return replace(self["dp"], placement=placement, digest=digest_function(placement.abstract_state(self._task)))
+        return replace(self["dp"], placement=placement, digest=digest_function(placement.abstract_state))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.presets)
@@ -83,5 +83,5 @@ class Inspected(dict[str, PresetInspected]):
         self._task, self._programs = task, programs
 
     def __missing__(self, name: str) -> PresetInspected:
-        self[name] = inspect_program(self._task, self._programs[name].placement)
+        self[name] = inspect_program(self._programs[name].placement)
         return self[name]

@@ -58,7 +58,7 @@ class Loader:
 
     def _loaded(self, step: int, program: Program) -> tuple[TrainState, Manifest]:
         manifest = self._cluster.run_on_all(lambda: self._manifest(step))
-        abstract = program.placement.abstract_state(self._task)
+        abstract = program.placement.abstract_state
         state = self._cluster.run_on_all(lambda: load_arrays(self._directory.path(step), abstract))
         names = state_names(self._task)
         self._cluster.run_on_all(lambda: check_digests(state, names, manifest, program.digest), has_collectives=True)

@@ -9,7 +9,7 @@ from jax.stages import Traced
 
 from ..base.advice import first_line
 from ..base.user_error import UserError
-from ..models.task import Task, gradient_name
+from ..models.task import gradient_name
 from ..parallel.observed import Observed
 from ..parallel.rules import Decision
 from ..program.inspection import inspect_program, inspections
@@ -43,54 +43,55 @@ def explain_step(step: StepRequest) -> Iterator[Explanation]:
         changed = msgspec.structs.replace(preset, rules={**preset.rules, **tried})
         placements.append(place(task, changed, devices))
     for placement in placements:
-        found = explained(task, placement)
-        yield _with_compiled(task, placement, found) if step.compiles else found
+        found = explained(placement)
+        yield _with_compiled(placement, found) if step.compiles else found
 
 
 def inspect_explained(config: RunConfig) -> Iterator[Inspection | Explained]:
     """Yields the inspection of the preset of `config`, then its explanation. Raises UserError."""
-    for task, placement, inspection in inspections(config):
+    for placement, inspection in inspections(config):
         yield inspection
         try:
-            yield Explained(explanation=explained(task, placement))
+            yield Explained(explanation=explained(placement))
         except UserError as error:
             yield Explained(problem=error.problems[0])
 
 
-def explained(task: Task, placement: Placement) -> Explanation:
-    return explain(*lowered(task, placement), with_results=False)
+def explained(placement: Placement) -> Explanation:
+    return explain(*lowered(placement), with_results=False)
 
 
-def lowered(task: Task, placement: Placement) -> tuple[Any, str, list[str], Reasons]:
+def lowered(placement: Placement) -> tuple[Any, str, list[str], Reasons]:
     """Lowers the step. Returns the arguments of `explain`."""
     observed = Observed(names_only=True)
     with kept_names():
-        traced = trace_step(task, placement, observed)
-        module = lowered_step(task, placement, traced)
-    names = [array.names[0] for array in task.arrays]
-    return module, placement.preset.name, names, _reasons(task, placement, observed)
+        traced = trace_step(placement, observed)
+        module = lowered_step(placement, traced)
+    names = [array.names[0] for array in placement.task.arrays]
+    return module, placement.preset.name, names, _reasons(placement, observed)
 
 
-def lowered_step(task: Task, placement: Placement, traced: Traced) -> Any:
+def lowered_step(placement: Placement, traced: Traced) -> Any:
     """Returns the module of a step for the task's platform. Raises UserError if it is for no other devices than here,
     as what calls back to Python is."""
-    is_simulated = placement.platform != task.platform
-    platforms = (LOWERED_FOR[task.platform],) if is_simulated else None
+    platform = placement.task.platform
+    is_simulated = placement.platform != platform
+    platforms = (LOWERED_FOR[platform],) if is_simulated else None
     try:
         return traced.lower(lowering_platforms=platforms).compiler_ir("stablehlo")
     except NOT_ELSEWHERE as error:
         if not is_simulated:
             raise
         raise UserError(
-            f"the step cannot be lowered for a {task.platform} that is not here: {first_line(str(error))}: leave out "
+            f"the step cannot be lowered for a {platform} that is not here: {first_line(str(error))}: leave out "
             "what calls back to Python, such as jax.debug.print"
         ) from error
 
 
-def _reasons(task: Task, placement: Placement, observed: Observed) -> Reasons:
+def _reasons(placement: Placement, observed: Observed) -> Reasons:
     decisions: list[Decision] = jax.tree.leaves((placement.state, placement.batch))
     found: dict[str, Reason] = {}
-    for array, decision in zip(task.arrays, decisions, strict=True):
+    for array, decision in zip(placement.task.arrays, decisions, strict=True):
         found[array.names[0]] = _rules(array.logical_axes, decision)
         found[gradient_name(array.names[0])] = found[array.names[0]]
     for name, activation in observed.activations.items():
@@ -109,8 +110,8 @@ def _rules(logical_axes: Sequence[str | None], decision: Decision) -> Reason:
     return Reason(axes, {index: dim.reason for index, dim in enumerate(decision.dims) if not dim.axes})
 
 
-def _with_compiled(task: Task, placement: Placement, found: Explanation) -> Explanation:
-    program, inspected = compile_program(task, placement).description, inspect_program(task, placement)
+def _with_compiled(placement: Placement, found: Explanation) -> Explanation:
+    program, inspected = compile_program(placement).description, inspect_program(placement)
     layouts = {array.name: array.compiled_spec for array in (*program.arrays, *inspected.arrays)}
     values = [
         msgspec.structs.replace(value, compiled_axes=layout)

@@ -19,7 +19,7 @@ from ..models.task import Task
 from ..parallel.mesh import canonical_order
 from ..profiling.predicted import predicted_breakdown
 from ..program.memory import TOO_LARGE
-from ..program.placement import argument_bytes, place
+from ..program.placement import place
 from ..program.program import compile_program, trace_step
 from ..spec.preset import Preset
 from ..spec.topology import Topology, spans
@@ -123,13 +123,13 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
     spans(preset.sizes(topology.devices), topology.domains)
     placement = place(task, preset, devices := find_slice(topology))
     try:
-        program = compile_program(task, placement)
+        program = compile_program(placement)
     except jax.errors.JaxRuntimeError as error:
         if TOO_LARGE not in str(error):
             raise
         if (needed := needed_bytes(str(error))) is None:
             raise UserError(first_line(str(error))) from error
-        arguments, capacity = argument_bytes(task, placement), topology.chip.memory
+        arguments, capacity = placement.argument_bytes, topology.chip.memory
         return StepCost(basis="compiled", argument_bytes=arguments, peak_bytes=needed, capacity_bytes=capacity)
     found, work = program.description, traced_work(task, preset, devices)
     peak = Peak(found.at_peak, found.peak_buffers) if found.at_peak else None
@@ -139,7 +139,7 @@ def compile_cost(task: Task, preset: Preset, topology: Topology) -> StepCost:
 
 def lowered_text(task: Task, preset: Preset, topology: Topology) -> str:
     """Returns the text of the program that `compile_cost` compiles, without source lines. Raises as it does."""
-    return trace_step(task, place(task, preset, find_slice(topology))).lower().as_text()
+    return trace_step(place(task, preset, find_slice(topology))).lower().as_text()
 
 
 def cost_of(

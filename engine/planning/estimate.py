@@ -14,7 +14,7 @@ from ..hlo.operation_findings import over_dcn
 from ..hlo.step_cost import StepCost
 from ..models.task import Task
 from ..parallel.mesh import describe_mesh
-from ..program.placement import DoesNotDivide, argument_bytes, decide_all, place
+from ..program.placement import DoesNotDivide, decide_all, place
 from ..spec.preset import Preset
 from ..spec.preset_reader import parse_preset
 from ..spec.topology import Topology, crossing, wiring
@@ -93,13 +93,13 @@ def _preview(task: Task, devices: Sequence[jax.Device], name: str, text: str, tr
     except BaseException as error:  # a viewer waits for the answer
         note_traceback(error)
         return Preview(problems=problems_in(error))
-    arrays = placement.describe_all(task, (placement.state_shardings, placement.batch_shardings))
+    arrays = placement.describe_all((placement.state_shardings, placement.batch_shardings))
     cost = row and row.estimate
     return Preview(
         problems=[],
         mesh=describe_mesh(placement.mesh),
         arrays=arrays,
-        argument_bytes=argument_bytes(task, placement),
+        argument_bytes=placement.argument_bytes,
         no_estimate=row.no_estimate if row else "",
         peak_bytes=cost.peak_bytes if cost else None,
         sent_bytes=cost.sent_by_axis if cost else {},

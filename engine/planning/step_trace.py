@@ -52,13 +52,13 @@ class StepTrace:
 
     @cached_property
     def _traced(self) -> Traced:
-        return trace_step(self._task, self._placement)
+        return trace_step(self._placement)
 
     @cached_property
     def _program(self) -> Partitioned:
         """The step as the partitioner's own passes leave it. Raises UserError if jaxlib lacks the passes, or the step
         is for no other devices than here."""
-        return partition(lowered_step(self._task, self._placement, self._traced))
+        return partition(lowered_step(self._placement, self._traced))
 
     @cached_property
     def _live(self) -> LiveMemory:

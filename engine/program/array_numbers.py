@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Compiled
 
 from ..models.array import Array, gradient_name
-from ..models.task import Task, TrainState
+from ..models.task import TrainState
 from ..spec.config import UserModel
 from ..wire.number_events import STANDS_OUT, UPDATE, ArrayNumbers, ExpertNumbers, ShardNumbers
 from .placement import Placement, Tree
@@ -91,9 +91,9 @@ class Named(NamedTuple):
     """float32 [layers, E]: the tokens of each expert, if the activation is `ROUTED`; else None."""
 
 
-def compile_numbers(task: Task, placement: Placement) -> Numbers:
+def compile_numbers(placement: Placement) -> Numbers:
     """Compiles the program. May be called in any thread."""
-    arrays, shardings = _measured(task, placement), placement.state_shardings
+    task, arrays, shardings = placement.task, _measured(placement), placement.state_shardings
     sizes: dict[str, int] = {}
 
     def measure(state: TrainState, batch: Tree) -> tuple[Sums, dict[str, Named]]:
@@ -116,10 +116,10 @@ def compile_numbers(task: Task, placement: Placement) -> Numbers:
         return _by_device(leaves, arrays), _by_name(recorder, recorder.evaluate(jax.tree.leaves(arguments)))
 
     replicated = NamedSharding(placement.mesh, PartitionSpec())
-    with rules_of(task, placement):
+    with rules_of(placement):
         compiled = (
             jax.jit(measure, out_shardings=replicated, keep_unused=True)
-            .lower(*placement.abstract_arguments(task))
+            .lower(*placement.abstract_arguments)
             .compile(compiler_options=quick(placement))
         )
     return Numbers(compiled, arrays, sizes, placement.preset.parts("experts", placement.mesh.size))
@@ -142,9 +142,9 @@ def _by_name(recorder: Recorder, kept: Mapping[tuple[int, int], Named]) -> dict[
     }
 
 
-def _measured(task: Task, placement: Placement) -> list[tuple[Array, NamedSharding]]:
+def _measured(placement: Placement) -> list[tuple[Array, NamedSharding]]:
     """Returns the floating-point arrays that are measured, each with its layout."""
-    described, shardings = task.state_arrays, placement.state_shardings
+    described, shardings = placement.task.state_arrays, placement.state_shardings
     gradients, updates = (
         jax.tree.map(
             lambda array, kind=kind, name=name: replace(array, names=(name(array.names[0]),), kind=kind),

@@ -153,7 +153,7 @@ class Compiler:
         return self._compile(preset, self.task, on_phase)
 
     def _compile(self, preset: Preset, task: Task, on_phase: Callable[[Phase], None]) -> Program:
-        return compile_program(task, place(task, preset, self.devices), on_phase)
+        return compile_program(place(task, preset, self.devices), on_phase)
 
     def initial_state(self, name: str) -> Future[Callable[[], TrainState]]:
         """Compiles the function that creates a preset's initial state, in a thread of its own.
@@ -164,7 +164,7 @@ class Compiler:
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="initial state")
 
         def compiled() -> Callable[[], TrainState]:
-            create = compile_initial_state(self.task, place(self.task, preset, self.devices))
+            create = compile_initial_state(place(self.task, preset, self.devices))
             return create if config.weights is None else lambda: with_weights(create(), config)
 
         return thread.submit(compiled)
@@ -216,7 +216,7 @@ class Compiler:
 
     def numbers(self, program: Program, on_done: Callable[[], None]) -> Future[Numbers]:
         """Compiles the program that measures the arrays of a layout. `on_done` is called as for `first`."""
-        compiled = compiled_apart()(partial(compile_numbers, program.task, program.placement))
+        compiled = compiled_apart()(partial(compile_numbers, program.placement))
         return self._queue.submit(Urgency.INSPECT, compiled, on_done)
 
     def inspect(self, name: str, on_done: Callable[[], None]) -> Future[PresetInspected]:
@@ -229,7 +229,7 @@ class Compiler:
             program = self.compiled(name)
         while True:
             started = self._queue.started
-            inspected = inspect_program(program.task, program.placement)
+            inspected = inspect_program(program.placement)
             if not inspected.rematerializations or started == self._queue.started:
                 return inspected
 

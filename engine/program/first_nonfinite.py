@@ -145,14 +145,14 @@ def _is_infinite_constant(source: tuple[Reference, Turns]) -> bool:
     return is_number and bool(np.isinf(np.asarray(value, np.float64)).any())
 
 
-def explain(task: Task, placement: Placement, state: TrainState, batch: Tree) -> NonfiniteOrigin | None:
+def explain(placement: Placement, state: TrainState, batch: Tree) -> NonfiniteOrigin | None:
     """Repeats the step without changing the state. Returns where its loss, or else its gradient, is first not finite;
     None if both are finite."""
-    observed = Observed(names_only=True)
-    traced = trace_step(task, placement, observed)
+    task, observed = placement.task, Observed(names_only=True)
+    traced = trace_step(placement, observed)
     arguments = jax.tree.leaves((state, batch))
     recorder = Recorder(traced.jaxpr, lambda _, index, x: _report(x))
-    findings = Findings(*_run(task, placement, recorder, arguments))
+    findings = Findings(*_run(placement, recorder, arguments))
     _, scalars = traced.out_info
     outputs = dict(zip(sorted(scalars), recorder.outputs[-len(scalars) :], strict=True))
     for what in ("loss", "grad_norm", "update_norm"):
@@ -162,7 +162,7 @@ def explain(task: Task, placement: Placement, state: TrainState, batch: Tree) ->
         if isinstance(found.value, Argument):
             array = task.arrays[found.value.position]
             return _of_argument(array, what, found, arguments[found.value.position])
-        counts = _counts(task, placement, traced.jaxpr, found, arguments)
+        counts = _counts(placement, traced.jaxpr, found, arguments)
         names = None if isinstance(task.config.model, UserModel) else observed.activations
         named = _name_after(recorder, found.value, names)
         operation = found.value.operation
@@ -177,7 +177,7 @@ def explain(task: Task, placement: Placement, state: TrainState, batch: Tree) ->
             is_backward="transpose(" in operation.scope,
             layer=_layer(operation, found.turns, task),
             source=_source(operation.equation),
-            **_elements(task, placement, counts, observed.activations.get(named)),
+            **_elements(placement, counts, observed.activations.get(named)),
         )
     return None
 
@@ -190,7 +190,7 @@ def _report(x: jax.Array) -> Any:
     return jnp.stack([is_nan.any().astype(jnp.float32), is_infinite.any().astype(jnp.float32), largest])
 
 
-def _run(task: Task, placement: Placement, recorder: Recorder, arguments: list[Any]) -> Any:
+def _run(placement: Placement, recorder: Recorder, arguments: list[Any]) -> Any:
     """Returns what is kept of results, and the reports of the arguments: of each copy on a device, the largest."""
     mesh, whole = placement.mesh, PartitionSpec()
     largest = partial(jax.lax.pmax, axis_name=mesh.axis_names)
@@ -199,13 +199,13 @@ def _run(task: Task, placement: Placement, recorder: Recorder, arguments: list[A
         reports = jnp.stack([jnp.zeros(3) if (each := _report(x)) is None else each for x in arguments])
         return recorder.evaluate(arguments), reports
 
-    with rules_of(task, placement):
+    with rules_of(placement):
         lowered = jax.jit(run, out_shardings=NamedSharding(mesh, whole)).lower(*arguments)
         found = lowered.compile(compiler_options=quick(placement))(*arguments)
     return jax.device_get(jax.jit(jax.shard_map(largest, mesh=mesh, in_specs=whole, out_specs=whole))(found))
 
 
-def _counts(task: Task, placement: Placement, traced: Any, found: Found, arguments: list[Any]) -> list[np.ndarray]:
+def _counts(placement: Placement, traced: Any, found: Found, arguments: list[Any]) -> list[np.ndarray]:
     """Returns how many elements of an operation's result are not finite, int [size] for each of its dims."""
     assert isinstance(found.value, Result)
     wanted = found.value.operation.number, found.value.output
@@ -217,7 +217,7 @@ def _counts(task: Task, placement: Placement, traced: Any, found: Found, argumen
         others = ([each for each in range(x.ndim) if each != dim] for dim in range(x.ndim))
         return [jnp.sum(is_bad, axis=axes, dtype=jnp.int32) for axes in others]
 
-    kept, _ = _run(task, placement, Recorder(traced, count), arguments)
+    kept, _ = _run(placement, Recorder(traced, count), arguments)
     return [each[found.turns] for each in kept[wanted]]
 
 
@@ -248,9 +248,7 @@ def _source(equation: Any) -> str:
     return next((f"{each.file_name}:{each.line_num}" for each in frames if not LIBRARIES.search(each.file_name)), "")
 
 
-def _elements(
-    task: Task, placement: Placement, counts: Sequence[np.ndarray], activation: Activation | None
-) -> dict[str, Any]:
+def _elements(placement: Placement, counts: Sequence[np.ndarray], activation: Activation | None) -> dict[str, Any]:
     """Returns where the elements are: their indices along each dim, and the devices that the rules give them to. Of a
     value that has not the shape of the activation that it is part of, only the batch is known, by its size."""
     indices = [np.flatnonzero(each) for each in counts]
@@ -258,7 +256,7 @@ def _elements(
     if activation and activation.shape == shape:
         dims, spec = activation.logical_axes, activation.decision.spec
     else:
-        is_batch = shape[:1] == (task.config.training.batch_size,)
+        is_batch = shape[:1] == (placement.task.config.training.batch_size,)
         dims = ("batch", *[None] * (len(shape) - 1)) if is_batch else (None,) * len(shape)
         spec = by_rules(shape, dims, placement.preset.rules, dict(placement.mesh.shape)).spec
     ranges = shard_ranges(shape, NamedSharding(placement.mesh, spec)) if any(dims) else {}

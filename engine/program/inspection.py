@@ -18,7 +18,7 @@ from ..base.advice import first_line
 from ..base.machine import versions
 from ..base.user_error import refuse
 from ..hlo.module import LIBRARIES, Instruction, Module, parse
-from ..models.task import Array, Task, gradient_name
+from ..models.task import Array, gradient_name
 from ..parallel.mesh import describe_device
 from ..parallel.observed import Observed
 from ..parallel.rules import Decision
@@ -38,11 +38,11 @@ REMATERIALIZATION = re.compile(
 
 
 def inspect(config: RunConfig, *others: str) -> Iterator[Inspection]:
-    return (inspection for _, _, inspection in inspections(config, *others))
+    return (inspection for _, inspection in inspections(config, *others))
 
 
-def inspections(config: RunConfig, *others: str) -> Iterator[tuple[Task, Placement, Inspection]]:
-    """Yields inspections, each with its task and placement. Raises UserError if the config or a preset is invalid."""
+def inspections(config: RunConfig, *others: str) -> Iterator[tuple[Placement, Inspection]]:
+    """Yields inspections, each with its placement. Raises UserError if the config or a preset is invalid."""
     devices, task = devices_and_task(config)
     refuse(problems_of(config))
     for name in (config.preset, *others):
@@ -51,26 +51,24 @@ def inspections(config: RunConfig, *others: str) -> Iterator[tuple[Task, Placeme
             devices=[describe_device(device) for device in devices],
             versions=versions(),
             flops_per_step=task.flops_per_step,
-            compiled=compile_program(task, placement).description,
-            inspected=inspect_program(task, placement),
+            compiled=compile_program(placement).description,
+            inspected=inspect_program(placement),
         )
-        yield task, placement, inspection
+        yield placement, inspection
 
 
-def inspect_program(task: Task, placement: Placement) -> PresetInspected:
+def inspect_program(placement: Placement) -> PresetInspected:
     """Lowers and compiles the step again, to inspect it. May run in any thread."""
     observed = Observed()
     problem, text = None, ""
     with compiler_output() as output:
         try:
-            text = (
-                trace_step(task, placement, observed).lower().compile(compiler_options=quick(placement)).as_text() or ""
-            )
+            text = trace_step(placement, observed).lower().compile(compiler_options=quick(placement)).as_text() or ""
         except jax.errors.JaxRuntimeError as error:
             problem = _missing_layouts(str(error))
     return PresetInspected(
         preset=placement.preset.name,
-        arrays=[*_gradients(task, placement, observed), *_activations(placement, observed)],
+        arrays=[*_gradients(placement, observed), *_activations(placement, observed)],
         rematerializations=rematerializations("\n".join(output), text),
         problem=problem,
     )
@@ -86,8 +84,8 @@ def _missing_layouts(error: str) -> str:
     )
 
 
-def _gradients(task: Task, placement: Placement, observed: Observed) -> Iterator[ArrayInfo]:
-    arrays: list[Array] = jax.tree.leaves(task.state_arrays.params)
+def _gradients(placement: Placement, observed: Observed) -> Iterator[ArrayInfo]:
+    arrays: list[Array] = jax.tree.leaves(placement.task.state_arrays.params)
     decisions: list[Decision] = jax.tree.leaves(placement.state.params)
     for array, decision in zip(arrays, decisions, strict=True):
         name = gradient_name(array.names[0])

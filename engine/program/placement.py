@@ -34,8 +34,10 @@ class DoesNotDivide(UserError):
 
 @dataclass(frozen=True)
 class Placement:
-    """A preset on a set of devices: its mesh, and the sharding decision for every array."""
+    """A task's preset on a set of devices: its mesh, and the sharding decision for every array."""
 
+    task: Task
+    """The run's task; if its remat is `auto`, with the policy chosen for this preset."""
     preset: Preset
     """The preset."""
     mesh: Mesh
@@ -60,33 +62,42 @@ class Placement:
     def platform(self) -> str:
         return self.mesh.devices.flat[0].platform
 
-    def abstract_state(self, task: Task) -> TrainState:
-        return _with_shardings(task.abstract_state, self.state_shardings)
+    @property
+    def abstract_state(self) -> TrainState:
+        return _with_shardings(self.task.abstract_state, self.state_shardings)
 
-    def abstract_arguments(self, task: Task) -> tuple[TrainState, Tree]:
-        """Returns the state and the batch that a step takes, without values."""
-        return self.abstract_state(task), _with_shardings(task.batch_arrays, self.batch_shardings)
+    @property
+    def abstract_arguments(self) -> tuple[TrainState, Tree]:
+        """The state and the batch that a step takes, without values."""
+        return self.abstract_state, _with_shardings(self.task.batch_arrays, self.batch_shardings)
 
-    def pipeline(self, task: Task) -> PipelineInfo | None:
-        """Returns stages and micro-batches; None if the preset has no pipeline."""
-        return self.preset.pipeline(self.mesh.size, task.config.training.batch_size)
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of state and batch on one device."""
+        return sum(argument_parts(self.task, (self.state, self.batch), self.mesh.shape).values())
 
-    def attention(self, task: Task) -> AttentionKernel | None:
-        """Returns how attention is computed; None for a user's model."""
-        kernels = task.model.attention_kernels
+    @property
+    def pipeline(self) -> PipelineInfo | None:
+        """Stages and micro-batches; None if the preset has no pipeline."""
+        return self.preset.pipeline(self.mesh.size, self.task.config.training.batch_size)
+
+    @property
+    def attention(self) -> AttentionKernel | None:
+        """How attention is computed; None for a user's model."""
+        kernels = self.task.model.attention_kernels
         parts = self.preset.parts("seq", self.mesh.size)
-        return kernels and kernels.of(task.config.training.seq_len, parts)
+        return kernels and kernels.of(self.task.config.training.seq_len, parts)
 
     def describe(self, array: Array, decision: Decision, compiled: Sharding) -> ArrayInfo:
         """Describes an array; `compiled` is the sharding that it has in the compiled program."""
         return array_info(array, decision, spec_of(compiled, len(array.shape)), self._type(array, compiled))
 
-    def describe_all(self, task: Task, shardings: Tree) -> list[ArrayInfo]:
+    def describe_all(self, shardings: Tree) -> list[ArrayInfo]:
         """Describes all arrays of state and batch; `shardings`: the compiled program's, in the same order."""
         decisions = jax.tree.leaves((self.state, self.batch))
         return [
             self.describe(array, decision, sharding)
-            for array, decision, sharding in zip(task.arrays, decisions, jax.tree.leaves(shardings), strict=True)
+            for array, decision, sharding in zip(self.task.arrays, decisions, jax.tree.leaves(shardings), strict=True)
         ]
 
     def _type(self, array: Array, compiled: Sharding) -> str:
@@ -116,12 +127,7 @@ def array_info(array: Array, decision: Decision, compiled_spec: list[list[str]],
 def place(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> Placement:
     state, batch = decide_all(task, preset, len(devices))
     axis_type = AxisType.Explicit if preset.axis_types == "explicit" else AxisType.Auto
-    return Placement(preset, build_mesh(preset.sizes(len(devices)), devices, axis_type), state, batch)
-
-
-def argument_bytes(task: Task, placement: Placement) -> int:
-    """Returns the bytes of state and batch on one device."""
-    return sum(argument_parts(task, (placement.state, placement.batch), placement.mesh.shape).values())
+    return Placement(task, preset, build_mesh(preset.sizes(len(devices)), devices, axis_type), state, batch)
 
 
 def argument_parts(task: Task, decisions: Tree, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -91,10 +91,8 @@ HOST_BYTES_PER_CHARACTER = 40
 class Program:
     """A compiled preset, and a description of it."""
 
-    task: Task
-    """The run's task; if its remat is `auto`, with the policy chosen for this preset."""
     placement: Placement
-    """The mesh, and the shardings of all arrays."""
+    """The task, the mesh, and the shardings of all arrays."""
     step: Compiled
     """The train step: state and batch to new state and scalars. Donates its state; keeps the placement's shardings."""
     digest: StateFunction
@@ -121,11 +119,11 @@ class Program:
                 function.compile()
 
 
-def compile_program(task: Task, placement: Placement, on_phase: Callable[[Phase], None] = lambda _: None) -> Program:
+def compile_program(placement: Placement, on_phase: Callable[[Phase], None] = lambda _: None) -> Program:
     """Compiles the step. May be called in any thread while another step runs. Calls `on_phase` before each phase."""
     began = time.perf_counter()
     on_phase("trace")
-    traced = trace_step(task, placement)
+    task, traced = placement.task, trace_step(placement)
     on_phase("lower")
     lowered = traced.lower()
     on_phase("compile")
@@ -133,52 +131,50 @@ def compile_program(task: Task, placement: Placement, on_phase: Callable[[Phase]
     mark_code(lowered)
     step = lowered.compile()
     from_cache = cache_hits() > hits
-    state = placement.abstract_state(task)
+    state = placement.abstract_state
     text = step.as_text() or ""
     written = flops_by_scope(traced.jaxpr)
-    description = _describe(task, placement, step, text, written, time.perf_counter() - began, from_cache)
+    description = _describe(placement, step, text, written, time.perf_counter() - began, from_cache)
     functions = digest_function(state), state_function(is_finite, state)
-    held_out = StateFunction(lambda: trace_held_out(task, placement).lower()) if task.config.evaluation else None
+    held_out = StateFunction(lambda: trace_held_out(placement).lower()) if task.config.evaluation else None
     by_device = shard_digest_function(state) if task.config.check_devices else None
-    return Program(
-        task, placement, step, *functions, description, HOST_BYTES_PER_CHARACTER * len(text), held_out, by_device
-    )
+    return Program(placement, step, *functions, description, HOST_BYTES_PER_CHARACTER * len(text), held_out, by_device)
 
 
-def trace_step(task: Task, placement: Placement, observed: Observed | None = None) -> Traced:
+def trace_step(placement: Placement, observed: Observed | None = None) -> Traced:
     """Traces the step with the placement's shardings. If `observed` is given, compiling the result fills it in."""
     state, options = placement.state_shardings, COMPILER_OPTIONS.get(placement.platform)
 
     def train_step(arrays: TrainState, inputs: Tree) -> tuple[TrainState, Scalars]:
-        return task.train_step(arrays, inputs, state.params)
+        return placement.task.train_step(arrays, inputs, state.params)
 
-    with rules_of(task, placement, observed):
+    with rules_of(placement, observed):
         step = jax.jit(
             train_step, out_shardings=(state, None), donate_argnums=0, keep_unused=True, compiler_options=options
         )
-        return step.trace(*placement.abstract_arguments(task))
+        return step.trace(*placement.abstract_arguments)
 
 
-def trace_held_out(task: Task, placement: Placement) -> Traced:
+def trace_held_out(placement: Placement) -> Traced:
     """Traces the loss of a held-out batch: a program of its own, so that the step is the same with and without it."""
-    with rules_of(task, placement):
-        return jax.jit(task.held_out_loss).trace(*placement.abstract_arguments(task))
+    with rules_of(placement):
+        return jax.jit(placement.task.held_out_loss).trace(*placement.abstract_arguments)
 
 
 @contextlib.contextmanager
-def rules_of(task: Task, placement: Placement, observed: Observed | None = None) -> Iterator[None]:
+def rules_of(placement: Placement, observed: Observed | None = None) -> Iterator[None]:
     """Sets the mesh and the rules for activations, while a function is traced."""
     preset = placement.preset
-    rules = flax_rules(preset, task.annotated - set(placement.mesh.shape))
+    rules = flax_rules(preset, placement.task.annotated - set(placement.mesh.shape))
     with (
         jax.set_mesh(placement.mesh),
         nnx.logical_axis_rules(rules),  # for activations of a user's model
-        activation_rules(placement.mesh, preset.rules, observed, placement.pipeline(task)),
+        activation_rules(placement.mesh, preset.rules, observed, placement.pipeline),
     ):
         yield
 
 
-def compile_initial_state(task: Task, placement: Placement) -> Callable[[], TrainState]:
+def compile_initial_state(placement: Placement) -> Callable[[], TrainState]:
     """Returns a compiled function that creates the initial state, sharded from the start. May be called in any thread.
 
     The values do not depend on the shardings. Uses automatic axis types, because explicit ones fuse operations
@@ -186,11 +182,10 @@ def compile_initial_state(task: Task, placement: Placement) -> Callable[[], Trai
     """
     mesh = placement.mesh
     with jax.set_mesh(Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)):
-        return jax.jit(task.initial_state, out_shardings=placement.state_shardings).lower().compile()
+        return jax.jit(placement.task.initial_state, out_shardings=placement.state_shardings).lower().compile()
 
 
 def _describe(
-    task: Task,
     placement: Placement,
     step: Compiled,
     text: str,
@@ -198,8 +193,8 @@ def _describe(
     seconds: float,
     from_cache: bool,
 ) -> PresetCompiled:
-    (shardings, _), mesh = step.input_shardings, describe_mesh(placement.mesh)
-    arrays = placement.describe_all(task, shardings)
+    (shardings, _), mesh, model = step.input_shardings, describe_mesh(placement.mesh), placement.task.config.model
+    arrays = placement.describe_all(shardings)
     report = read(text, mesh.axes, [array.name for array in arrays], written)
     sizes = ((array.kind, bytes_per_device(array, mesh)) for array in arrays)
     return PresetCompiled(
@@ -211,10 +206,10 @@ def _describe(
         collectives=report.collectives,
         products=report.products,
         memory=predict(step, sizes, placement.platform),
-        pipeline=placement.pipeline(task),
-        unused_rules=_unused_rules(task, placement.preset),
-        attention=placement.attention(task),
-        remat=task.config.model.remat if isinstance(task.config.model, ModelConfig) else None,
+        pipeline=placement.pipeline,
+        unused_rules=_unused_rules(placement.task, placement.preset),
+        attention=placement.attention,
+        remat=model.remat if isinstance(model, ModelConfig) else None,
         at_peak=report.peak.memory if report.peak else None,
         peak_buffers=report.peak.buffers if report.peak else [],
     )

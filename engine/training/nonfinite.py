@@ -54,7 +54,7 @@ class NonfiniteExplainer:
         origin, problem = None, None
         try:
             self._repeat(at, step - 1, back)
-            origin = explain(at.program.task, at.program.placement, at.state, self._batch(at))
+            origin = explain(at.program.placement, at.state, self._batch(at))
             if origin is None:
                 problem = "the repeated step is finite: a device may be faulty: try --check-devices"
         except Stranded:  # the others wait for this process, which a pause would not end

@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..base.user_error import UserError
 from ..distributed.outcomes import UNSUCCESSFUL
-from ..models.task import Task, TrainState
+from ..models.task import TrainState
 from ..parallel.constraints import activation_rules
 from ..program.compiler_process import compiled_apart
 from ..program.placement import Placement
@@ -105,18 +105,18 @@ class TextSampler:
         if self._compiled and self._compiled[0] == program.name:
             return self._compiled[1], 0.0
         with compiled_apart():
-            sampler = compile_sampler(self.tools.compiler.task, program.placement)
+            sampler = compile_sampler(program.placement)
         self._compiled = program.name, sampler
         return sampler, sampler.compile_seconds
 
 
-def compile_sampler(task: Task, placement: Placement) -> Sampler:
+def compile_sampler(placement: Placement) -> Sampler:
     """Compiles the sampler of a preset, for the built-in model. May be called in any thread.
 
     Each byte costs a forward pass over a whole sequence on every device that splits no layer with others: nothing is
     kept from one byte to the next.
     """
-    began, seq_len = time.perf_counter(), task.config.training.seq_len
+    began, seq_len = time.perf_counter(), placement.task.config.training.seq_len
     rules = _rules(placement.preset)
     replicated = NamedSharding(placement.mesh, PartitionSpec())
 
@@ -128,7 +128,7 @@ def compile_sampler(task: Task, placement: Placement) -> Sampler:
             is_full = length + index >= seq_len
             tokens = jnp.where(is_full, jnp.roll(tokens, -1, axis=1), tokens)
             at = jnp.minimum(length + index, seq_len - 1)
-            logits = task.logits(params, tokens)[0, at - 1, :BYTE_VALUES]
+            logits = placement.task.logits(params, tokens)[0, at - 1, :BYTE_VALUES]
             key = jax.random.fold_in(jax.random.key(seed), index)
             warm = jax.random.categorical(key, logits / jnp.maximum(heat, 1e-6))
             chosen = jnp.where(heat > 0, warm, jnp.argmax(logits)).astype(jnp.int32)
@@ -137,7 +137,7 @@ def compile_sampler(task: Task, placement: Placement) -> Sampler:
         start = tokens, jnp.zeros(MOST_SAMPLED, jnp.int32)
         return jax.lax.fori_loop(0, count, add, start)[1]
 
-    params = placement.abstract_state(task).params
+    params = placement.abstract_state.params
     numbers = [
         jax.ShapeDtypeStruct((), dtype, sharding=replicated) for dtype in ("int32", "int32", "float32", "uint32")
     ]

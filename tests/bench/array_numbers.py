@@ -29,11 +29,11 @@ def run() -> list[Figure]:
 
 def _costs(model: str, preset: str) -> list[Figure]:
     task, placement = placed(config(name=model, preset=preset))
-    program, numbers = compile_program(task, placement), compile_numbers(task, placement)
+    program, numbers = compile_program(placement), compile_numbers(placement)
     with patch.object(tasks, "global_norms", lambda trees, _: dict.fromkeys(trees, 0.0)):
-        plain = compile_program(task, placement)
+        plain = compile_program(placement)
     batch = DeviceBatches(inputs_of(task.config, task).batches, 1).batch(0, program)
-    state = compile_initial_state(task, placement)()
+    state = compile_initial_state(placement)()
 
     def seconds(program: Program) -> float:
         """Returns the seconds of a step."""

@@ -20,6 +20,6 @@ def run() -> list[Figure]:
 
 def _seconds(layers: int) -> float:
     """Returns the seconds to lower and compile nano with so many layers under fsdp, with empty caches."""
-    task, placement = placed(config(f"layers={layers}", preset="fsdp"))
+    _, placement = placed(config(f"layers={layers}", preset="fsdp"))
     jax.clear_caches()
-    return timed(lambda: trace_step(task, placement).lower().compile())
+    return timed(lambda: trace_step(placement).lower().compile())

@@ -25,9 +25,9 @@ REPEATS = 7
 
 def run() -> list[Figure]:
     places = [placed(config(*SETTINGS, preset=name)) for name in ROUTE]
-    abstract = [placement.abstract_state(task) for task, placement in places]
+    abstract = [placement.abstract_state for _, placement in places]
     digests = [digest_function(state).compile() for state in abstract]
-    state = compile_initial_state(*places[0])()
+    state = compile_initial_state(places[0][1])()
     return [
         _memory(state, digests[0]),
         _switched(state, places[1][1].state_shardings, digests),

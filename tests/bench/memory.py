@@ -55,7 +55,7 @@ def _measure(source: str, target: str) -> None:
     for mode in MODES:
         peaks: list[int] = []
         for _ in range(REPEATS):
-            state = compile_initial_state(task, here)()
+            state = compile_initial_state(here)()
             jax.block_until_ready(state)
             before, resident = bytes_of(state), memory("VmRSS")
             Path("/proc/self/clear_refs").write_text("5")

@@ -39,10 +39,10 @@ def nano() -> list[float]:
     task = Task(config(), "cpu")
     fitting = [each for each in load_presets()[0] if describe_preset(task, each, jax.devices()).fits]
     placements = [place(task, preset, jax.devices()) for preset in fitting]
-    step.explained(task, placements[0])  # loads the passes
+    step.explained(placements[0])  # loads the passes
     return [
         min(timed(partial(explain, with_results=False), *lowered_step) for _ in range(REPEATS))
-        for lowered_step in (step.lowered(task, placement) for placement in placements)
+        for lowered_step in (step.lowered(placement) for placement in placements)
     ]
 
 

@@ -48,11 +48,11 @@ class Plain:
         self.task, self.placement = placed(config)
         training = config.training
         self.batches = Batches(read_corpus(config.data), training.batch_size, training.seq_len, config.seed)
-        self.step = trace_step(self.task, self.placement).lower().compile()
+        self.step = trace_step(self.placement).lower().compile()
         self._trained: tuple[TrainState, Batch] | None = None
 
     def state(self) -> TrainState:
-        return compile_initial_state(self.task, self.placement)()
+        return compile_initial_state(self.placement)()
 
     def batch(self, number: int) -> Batch:
         return Batch(*map(jax.device_put, self.batches[number], self.placement.batch_shardings))

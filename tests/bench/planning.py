@@ -49,7 +49,7 @@ from shardtui.engine.models.task import Task
 
 task = Task(msgspec.json.decode(sys.argv[1], type=RunConfig), "tpu")
 devices = topologies.get_topology_desc(platform="tpu", topology_name=sys.argv[2]).devices
-compiled = trace_step(task, place(task, load_preset(sys.argv[3]), devices)).lower().compile()
+compiled = trace_step(place(task, load_preset(sys.argv[3]), devices)).lower().compile()
 print(compiled.memory_analysis().peak_memory_in_bytes)
 """
 

@@ -89,7 +89,7 @@ class Bench:
 @pytest.fixture(scope="module")
 def state(task: Task, programs: dict[str, Program]) -> TrainState:
     """A state with the shardings of `fsdp`, after two steps, so that no array is all zeros."""
-    return step(compile_initial_state(task, programs["fsdp"].placement)(), programs["fsdp"], steps=2)
+    return step(compile_initial_state(programs["fsdp"].placement)(), programs["fsdp"], steps=2)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_a_checkpoint_loads_on_fewer_devices(
     saved: Path, task: Task, state: TrainState, count: int, preset: str
 ) -> None:
     placement = place(task, read_preset(PRESETS / f"parallelism/{preset}.toml"), jax.devices()[:count])
-    loaded = load_arrays(epath.Path(saved / "4"), placement.abstract_state(task))
+    loaded = load_arrays(epath.Path(saved / "4"), placement.abstract_state)
     assert bits(loaded) == bits(state)
     assert {len(leaf.sharding.device_set) for leaf in jax.tree.leaves(loaded)} == {count}
 

@@ -206,7 +206,7 @@ def test_an_own_checkpoint_under_another_preset(tmp_path: Path) -> None:
     assert found.placed.unnamed == []
     assert found.placed.mesh.axes == {"fsdp": 8}
     other = place(task, load_preset("fsdp"), jax.devices())
-    arrays = other.describe_all(task, (other.state_shardings, other.batch_shardings))
+    arrays = other.describe_all((other.state_shardings, other.batch_shardings))
     specs = [each.spec for each in arrays if each.kind != "batch"]
     assert sorted(each.spec for each in found.placed.arrays) == sorted(specs)
     assert any("fsdp" in dim for spec in specs for dim in spec)

@@ -134,7 +134,7 @@ def test_an_empty_array_is_restored_though_it_is_not_stored(tmp_path: Path) -> N
     save(tmp_path / "saved", config)
     task = Task(config, "cpu")
     placement = place(task, load_preset("dp"), jax.devices())
-    loaded = load_arrays(epath.Path(tmp_path / "saved/0"), placement.abstract_state(task))
+    loaded = load_arrays(epath.Path(tmp_path / "saved/0"), placement.abstract_state)
     assert loaded.params["none"].shape == (0, 8)
     assert jax.tree.map(lambda leaf: leaf.sharding, loaded) == placement.state_shardings
     assert problems(tmp_path / "saved", config) == []

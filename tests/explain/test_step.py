@@ -23,7 +23,7 @@ SPLIT_SEQUENCE, *OTHERS = (pytest.param(name, marks=pytest.mark.slow) for name i
 @pytest.fixture(scope="module")
 def of(task: Task, programs: dict[str, Program]) -> Explained:
     """The explanation of a preset's step."""
-    return cache(lambda name: explained(task, programs[name].placement))
+    return cache(lambda name: explained(programs[name].placement))
 
 
 def ends(value: ValueOrigin) -> dict[str, str]:

@@ -61,7 +61,7 @@ BuiltIn = Callable[[str], Described]
 
 def described(task: Task, compiled: PresetCompiled, placement: Placement) -> Described:
     """Without an inspection, which only the checks of activations need."""
-    return Described(compiled, None, task.flops_per_step, cache(lambda: explained(task, placement)))
+    return Described(compiled, None, task.flops_per_step, cache(lambda: explained(placement)))
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +78,8 @@ def planted(preset: str, is_inspected: bool = False, training: TrainingConfig = 
     """Compiles a preset for a model with changed sizes."""
     task = Task(tiny_config(model=msgspec.structs.replace(WIDE, **changes), training=training), "cpu")
     placement = place(task, parse_preset(Path("planted.toml"), preset), jax.devices())
-    found = described(task, compile_program(task, placement).description, placement)
-    return found._replace(inspected=inspect_program(task, placement)) if is_inspected else found
+    found = described(task, compile_program(placement).description, placement)
+    return found._replace(inspected=inspect_program(placement)) if is_inspected else found
 
 
 def codes(found: list[Finding]) -> list[str]:

@@ -35,13 +35,13 @@ def main() -> None:
 def measure_one(preset: str) -> None:
     """Prints predicted arguments and living bytes of one device, predicted peak and growth of all."""
     task, placement = placed(config(*SETTINGS, preset=preset))
-    program = compile_program(task, placement)
+    program = compile_program(placement)
     assert program.description.memory
     tokens = np.zeros((task.config.training.batch_size, task.config.training.seq_len), np.int32)
     batch = Batch(*(jax.device_put(tokens, sharding) for sharding in placement.batch_shardings))
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is the compiler's
-    state = compile_initial_state(task, placement)()
+    state = compile_initial_state(placement)()
     for _ in range(STEPS):
         state, scalars = program.step(state, batch)
     jax.block_until_ready(scalars)

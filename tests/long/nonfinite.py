@@ -60,7 +60,7 @@ class Scene(NamedTuple):
 
     def explained(self, fault: Fault) -> NonfiniteOrigin | None:
         batch = jax.device_put(fault.batch, self.placement.batch_shardings)
-        return explain(self.task, self.placement, fault.state, batch)
+        return explain(self.placement, fault.state, batch)
 
     def with_parameter(self, name: str, change: Callable[[jax.Array], jax.Array]) -> TrainState:
         params = jax.tree.map_with_path(
@@ -114,7 +114,7 @@ def user(preset: str) -> Scene:
 
 def _scene(trained: RunConfig, batch: Any) -> Scene:
     task, placement = placed(trained)
-    return Scene(task, placement, compile_initial_state(task, placement)(), batch)
+    return Scene(task, placement, compile_initial_state(placement)(), batch)
 
 
 def overflows(scenes: Iterator[Scene]) -> Iterator[Fault]:

@@ -63,8 +63,8 @@ def steps(model: str, wanted: list[str]) -> Iterator[tuple[str, Flows, Flows]]:
 
 
 def flows(task: Task, placement: Placement) -> tuple[Flows, Flows]:
-    estimated = by_flow(explained(task, placement).collectives)
-    return estimated, by_flow(compile_program(task, placement).description.collectives or ())
+    estimated = by_flow(explained(placement).collectives)
+    return estimated, by_flow(compile_program(placement).description.collectives or ())
 
 
 def compare_libraries(table: Table) -> None:

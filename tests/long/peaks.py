@@ -43,7 +43,7 @@ def main() -> None:
     with cpu_devices.table("long/peaks", COLUMNS) as table:
         for devices, model, preset, settings in CASES:
             wanted = config(*settings.split(), name=model, preset=preset)
-            found = compile_program(*placed(wanted, topology=devices.replace(CPU, ""))).description
+            found = compile_program(placed(wanted, topology=devices.replace(CPU, ""))[1]).description
             assert found.memory and found.at_peak
             rebuilt, said, largest = found.at_peak.bytes, found.memory.peak, found.peak_buffers[0]
             words = f"{largest.name or formatting.op(largest.op_name)}, {formatting.size(largest.bytes)}"

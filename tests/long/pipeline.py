@@ -46,10 +46,10 @@ def step_seconds(microbatches: int, repeats: int) -> tuple[int, float, float]:
     keep_freed_blocks()
     preset = msgspec.structs.replace(load_preset("pp2"), microbatches=microbatches, pipeline_repeats=repeats)
     task, placement = placed(config(*DEEP, preset="pp2"), preset)
-    program = compile_program(task, placement)
+    program = compile_program(placement)
     tokens = np.zeros((task.config.training.batch_size, task.config.training.seq_len), np.int32)
     batch = Batch(*(jax.device_put(tokens, sharding) for sharding in placement.batch_shardings))
-    state, seconds = compile_initial_state(task, placement)(), list[float]()
+    state, seconds = compile_initial_state(placement)(), list[float]()
     for _ in range(TIMED + 1):
         began = time.process_time()
         state, scalars = program.step(state, batch)

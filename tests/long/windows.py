@@ -50,8 +50,8 @@ def main() -> None:
 
 def compiled(name: str, topology: str, preset: str, settings: list[str]) -> tuple[float, int, int]:
     """Returns the seconds of a step, the bytes that it sends, and its peak of memory."""
-    task, placement = placed(config(*settings, name=name, preset=preset), topology=topology)
-    step = program.trace_step(task, placement).lower().compile()
+    _, placement = placed(config(*settings, name=name, preset=preset), topology=topology)
+    step = program.trace_step(placement).lower().compile()
     module, mesh = parse(step.as_text() or ""), dict(placement.mesh.shape)
     sent = sum(flow.bytes_sent for flow in flows(inventory(module, mesh)))
     seconds = predicted_breakdown(module, mesh, load_topology(topology)).step_seconds

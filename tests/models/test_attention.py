@@ -166,12 +166,12 @@ def test_long_sequences_leave_out_blocks_outside_the_window_but_no_token() -> No
 
 def losses(config: RunConfig, preset: Preset) -> list[float]:
     task = Task(config, "cpu")
-    return losses_of(task, compile_program(task, place(task, preset, jax.devices())))
+    return losses_of(task, compile_program(place(task, preset, jax.devices())))
 
 
 def losses_of(task: Task, program: Program) -> list[float]:
     """Returns the losses of five steps on the same batch."""
-    state = compile_initial_state(task, program.placement)()
+    state = compile_initial_state(program.placement)()
     tokens = jax.random.randint(jax.random.key(0), (8, task.config.training.seq_len), 0, 256)
     batch = jax.device_put(Batch(tokens, jnp.roll(tokens, -1, 1)), program.placement.batch_shardings)
     found = []
@@ -260,7 +260,7 @@ def test_kernels_refuse_the_platforms_sequences_and_scores_that_they_cannot_comp
 @pytest.mark.core
 def test_keys_go_round_and_no_device_holds_all_of_them(plain: list[float]) -> None:
     task, parts = Task(attention_config("ring"), "cpu"), 2
-    program = compile_program(task, place(task, load_preset("dp-sp2"), jax.devices()))
+    program = compile_program(place(task, load_preset("dp-sp2"), jax.devices()))
     np.testing.assert_allclose(losses_of(task, program), plain, rtol=1e-5)
     assert program.description.attention == "ring" and program.description.collectives
 

@@ -47,7 +47,7 @@ def mixture() -> Task:
 
 @pytest.fixture(scope="module")
 def of_experts(mixture: Task) -> OfExperts:
-    return cache(lambda name: compile_program(mixture, place(mixture, load_preset(name), jax.devices())))
+    return cache(lambda name: compile_program(place(mixture, load_preset(name), jax.devices())))
 
 
 routed = jax.jit(route, static_argnames=("per_token", "capacity"))
@@ -126,7 +126,7 @@ def test_tokens_reach_their_experts_and_return_by_all_to_alls_and_lint_finds_not
     size = batch * 8 * math.ceil(32 * 2 * 1.25 / 8) * 128 * 4
     reported = [(info.kind, info.axes, info.count, info.bytes_each) for info in exchanges]
     assert reported == [("all-to-all", ["expert"], MIXTURE.layers, size)] * 4
-    inspected = inspect_program(mixture, program.placement)
+    inspected = inspect_program(program.placement)
     assert lint(program.description, inspected, mixture.flops_per_step) == []
     arrays = {array.name: array for array in (*program.description.arrays, *inspected.arrays)}
     for array in ("blocks.mlp.experts.up.kernel", "mu.blocks.mlp.experts.up.kernel", "blocks.mlp.received"):

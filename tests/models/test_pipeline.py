@@ -80,7 +80,7 @@ def test_gradients_match_those_without_stages(
     stages, repeats = 2 ** len(axes), preset.pipeline_repeats
     bubble = (stages - 1) / (repeats * micro + stages - 1)
     pipeline = PipelineInfo(axes=axes, stages=stages, microbatches=micro, repeats=repeats, bubble=bubble)
-    assert placement.pipeline(staged) == pipeline
+    assert placement.pipeline == pipeline
     params, inputs = jax.device_put((params, inputs), (placement.state_shardings.params, placement.batch_shardings))
     with jax.set_mesh(placement.mesh), activation_rules(placement.mesh, preset.rules, None, pipeline):
         found = jax.jit(jax.value_and_grad(loss_of(staged)))(params, inputs, key)
@@ -101,7 +101,7 @@ def test_exchanges_bring_each_chunk_to_its_stage_once(stages: int, repeats: int)
 @pytest.mark.parametrize("name", PIPELINED)
 def test_steps_match_data_parallel(name: str, task: Task, programs: dict[str, Program]) -> None:
     each = (programs["dp"], programs[name])
-    ends = [step(compile_initial_state(task, program.placement)(), program, steps=2) for program in each]
+    ends = [step(compile_initial_state(program.placement)(), program, steps=2) for program in each]
     for one, other in zip(*(jax.tree.leaves(end.opt_state) for end in ends), strict=True):
         assert np.linalg.norm(np.asarray(one) - np.asarray(other)) <= 1e-5 * np.linalg.norm(np.asarray(one))
 
@@ -131,7 +131,7 @@ def four_layers() -> Task:
 @pytest.mark.slow
 def test_the_interleaved_program_does_what_its_trace_says(four_layers: Task) -> None:
     interleaved = read_preset(INTERLEAVED)
-    found = compile_program(four_layers, place(four_layers, interleaved, jax.devices())).description
+    found = compile_program(place(four_layers, interleaved, jax.devices())).description
     cost = traced_cost(four_layers, interleaved, 8, None, jax.devices())
     assert found.pipeline and found.pipeline.ticks == 9 and found.memory
     compiled = bytes_sent(flows(found.collectives or []))

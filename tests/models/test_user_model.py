@@ -119,7 +119,7 @@ def batches_of(task: Task) -> Any:
 
 
 def compiled(task: Task, preset: str) -> Program:
-    return compile_program(task, place(task, load_preset(preset), jax.devices()))
+    return compile_program(place(task, load_preset(preset), jax.devices()))
 
 
 def steps(program: Program, state: TrainState, batches: Any, numbers: range) -> tuple[TrainState, list[float]]:
@@ -192,7 +192,7 @@ def test_the_guides_models_train_and_switch(model: str, presets: tuple[str, str]
     task = task_of(f"{FOLDER}/{model}", "batch_size=8", *(f"{key}={value}" for key, value in EXAMPLES[model].items()))
     first, second = (compiled(task, preset) for preset in presets)
     batches = batches_of(task)
-    state, losses = steps(first, compile_initial_state(task, first.placement)(), batches, range(2))
+    state, losses = steps(first, compile_initial_state(first.placement)(), batches, range(2))
     moved = Transfers().move(state, second.placement.state_shardings)
     losses += steps(second, moved, batches, range(2, 4))[1]
     assert losses == pytest.approx(guides_losses(model, task, 4), rel=1e-5)
@@ -293,7 +293,7 @@ def test_user_models_are_estimated_from_their_trace() -> None:
     slice_ = load_topology("v5e:2x4")
     refused, row = (estimate_row(task, load_preset(name), 8, slice_) for name in ("fsdp4-model16", "dp"))
     assert (refused.verdict, refused.estimate) == ("infeasible", None)
-    cost, compiled = row.estimate, compile_program(task, place(task, load_preset("dp"), jax.devices())).description
+    cost, compiled = row.estimate, compile_program(place(task, load_preset("dp"), jax.devices())).description
     memory, found = compiled.memory, compiled.collectives
     assert cost and memory and found and cost.basis == "traced" and not row.no_estimate
     assert cost.argument_bytes == memory.arguments
@@ -493,7 +493,7 @@ class Odd(nnx.Module):
 def test_variables_of_every_kind_of_dtype_survive_a_switch(tmp_path: Path) -> None:
     task = task_of(f"{written(tmp_path, HEAD + ODD + MEAN + ONES)}:Odd", "batch_size=8")
     first, second = compiled(task, "dp"), compiled(task, "fsdp")
-    state, _ = steps(first, compile_initial_state(task, first.placement)(), batches_of(task), range(3))
+    state, _ = steps(first, compile_initial_state(first.placement)(), batches_of(task), range(3))
     moved = move_state(state, first, second, Transfers())
     digests = joined(first.digest(state))
     for name, variable in state.variables.items():
@@ -580,7 +580,7 @@ def test_a_step_that_is_not_finite_is_skipped_and_other_scalars_of_the_loss_are_
     path = written(tmp_path, HEAD + SCALARS)
     task = task_of(f"{path}:Model", "batch_size=8", anomalies=AnomalyConfig(on_nonfinite="skip"))
     program, batches = compiled(task, "fsdp"), batches_of(task)
-    states, scalars = [compile_initial_state(task, program.placement)()], list[dict[str, float]]()
+    states, scalars = [compile_initial_state(program.placement)()], list[dict[str, float]]()
     for n in range(4):
         batch = jax.device_put(batches[n], program.placement.batch_shardings)
         state, found = program.step(jax.tree.map(jnp.copy, states[-1]), batch)

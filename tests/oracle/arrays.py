@@ -59,7 +59,7 @@ class Whole:
         """Raises `UserError` where the preset does not fit."""
         placement = place(self.task, load_preset(preset), jax.devices())
         placed = jax.device_put((self.state, self.batch), (placement.state_shardings, placement.batch_shardings))
-        return compile_numbers(self.task, placement).measure(*placed)
+        return compile_numbers(placement).measure(*placed)
 
     def errors(self, found: list[ArrayNumbers]) -> dict[str, float]:
         """Returns the largest relative error of the numbers by kind of array."""

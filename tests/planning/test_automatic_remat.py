@@ -51,7 +51,7 @@ def test_what_the_compiler_says_does_not_fit_is_not_trained_with(tmp_path: Path)
             program = compiler.compiled("dp")
         finally:
             compiler.close()
-        model = program.task.config.model
+        model = program.placement.task.config.model
         assert isinstance(model, ModelConfig)
         assert program.description.remat == model.remat
         chosen[capacity] = model.remat

@@ -100,7 +100,7 @@ def test_traces_predict_memory_and_bytes_sent(
 
 def check_by_compiler(task: Task, preset: Preset, rel: float) -> tuple[StepCost, PresetCompiled]:
     """Compares memory, and returns the trace and the compiled program."""
-    cost, compiled = traced(task, preset), compile_program(task, place(task, preset, jax.devices())).description
+    cost, compiled = traced(task, preset), compile_program(place(task, preset, jax.devices())).description
     assert compiled.memory and cost.argument_bytes == compiled.memory.arguments
     assert cost.peak_bytes == pytest.approx(compiled.memory.peak, rel=rel)
     return cost, compiled
@@ -197,7 +197,7 @@ def test_flops_are_those_of_the_jaxpr(family: str, remat: bool) -> None:
     model = msgspec.structs.replace(FAMILIES[family], **SIZES, kv_heads=kv_heads, remat=remat)
     task = Task(tiny_config(model=model, training=BATCHES), "cpu")
     placement = place(task, load_preset("dp"), jax.devices())
-    counted = sum(filter(None, flops_by_scope(trace_step(task, placement).jaxpr).values()))
+    counted = sum(filter(None, flops_by_scope(trace_step(placement).jaxpr).values()))
     assert work(task, "dp") == pytest.approx(counted, rel=0.02)
 
 

@@ -43,7 +43,7 @@ def traced(task: Task, program: Program, folder: Path) -> StepBreakdown:
     """Traces steps, cut cleanly, and reads them."""
     config = task.config
     batches = Batches(read_corpus(__file__), config.training.batch_size, config.training.seq_len, config.seed)
-    state, feed = compile_initial_state(task, program.placement)(), DeviceBatches(task.user_batches or batches, 1)
+    state, feed = compile_initial_state(program.placement)(), DeviceBatches(task.user_batches or batches, 1)
     inputs = [feed.batch(at, program) for at in range(STEPS + 1)]
     state, _ = program.step(state, inputs[0])
     jax.block_until_ready(state)
@@ -61,7 +61,7 @@ def measured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     known = load_model("nano" if name == "user's" else name, SMALL)
     model = USERS if name == "user's" else known.model
     task = Task(RunConfig(run="a", model_name=name, model=model, training=known.training, preset=preset), "cpu")
-    program = compile_program(task, place(task, load_preset(preset), jax.devices()))
+    program = compile_program(place(task, load_preset(preset), jax.devices()))
     return program, traced(task, program, tmp_path_factory.mktemp("trace"))
 
 

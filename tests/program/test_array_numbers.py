@@ -52,8 +52,8 @@ def test_numbers_are_those_of_gathered_arrays(family: str, preset: str) -> None:
 def test_parameters_equal_numpy_and_a_shard_that_stands_out_is_named_with_its_device() -> None:
     task = Task(tiny_config(), "cpu")
     placement = place(task, load_preset("fsdp-tp2"), jax.devices())
-    numbers = compile_numbers(task, placement)
-    state = compile_initial_state(task, placement)()
+    numbers = compile_numbers(placement)
+    state = compile_initial_state(placement)()
     batch = jax.device_put(tokens(task), placement.batch_shardings)
     kernel = state.params["blocks"]["mlp"]["up"]["kernel"]
 
@@ -97,16 +97,16 @@ def users() -> Scene:
 
 def scene(task: Task, preset: str) -> Scene:
     placement = place(task, load_preset(preset), jax.devices())
-    return task, placement, compile_initial_state(task, placement)()
+    return task, placement, compile_initial_state(placement)()
 
 
 def explained(users: Scene, **changed: tuple[int, float]) -> NonfiniteOrigin | None:
-    task, placement, state = users
+    _, placement, state = users
     batch = nonfinite_model.batch(0)
     for key, (row, value) in changed.items():
         batch[key] = batch[key].copy()
         batch[key][row] = value
-    return explain(task, placement, state, jax.device_put(batch, placement.batch_shardings))
+    return explain(placement, state, jax.device_put(batch, placement.batch_shardings))
 
 
 def test_the_operation_is_named_with_its_line_row_and_device(users: Scene) -> None:
@@ -138,6 +138,6 @@ def test_the_layer_is_named(preset: str) -> None:
     values[1] = 3e38
     large = jax.device_put(values, kernel.sharding)
     params = jax.tree.map(lambda leaf: large if leaf is kernel else leaf, state.params)
-    found = explain(task, placement, state._replace(params=params), batch)
+    found = explain(placement, state._replace(params=params), batch)
     assert found and (found.name, found.operation) == ("blocks.mlp.up", "dot_general")
     assert found.layer == (None if preset == "dp-tp2-pp2" else 1)

@@ -126,7 +126,7 @@ def test_programs_that_are_dropped_leave_memory(presets: tuple[str, ...]) -> Non
         return len(jax.devices()[0].client.live_executables())
 
     before = alive()
-    kept = [compile_program(task, place(task, load_preset(name), jax.devices())) for name in presets]
+    kept = [compile_program(place(task, load_preset(name), jax.devices())) for name in presets]
     assert alive() >= before + len(presets)
     kept.clear()
     assert alive() == before

@@ -33,7 +33,7 @@ MIXTURE = tiny_config(model=msgspec.structs.replace(WIDE, layers=1, experts=8, e
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_can_be_traced(family: str) -> None:
     task = Task(tiny_config(model=msgspec.structs.replace(FAMILIES[family], remat="minimal_with_context")), "cpu")
-    trace_step(task, place(task, load_preset(NAME), jax.devices()))
+    trace_step(place(task, load_preset(NAME), jax.devices()))
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,14 @@ def sent(program: Program) -> dict[tuple[str, ...], int | None]:
 
 def test_types_are_what_jax_prints_and_the_state_is_the_same(task: Task, programs: dict[str, Program]) -> None:
     program = programs[NAME]
-    state = step(compile_initial_state(task, program.placement)(), program, 1)
+    state = step(compile_initial_state(program.placement)(), program, 1)
     arrays = [array for array in program.description.arrays if array.kind != "batch"]
     assert [array.type for array in arrays] == [str(jax.typeof(leaf)) for leaf in jax.tree.leaves(state)]
     types = {array.name: array.type for array in arrays}
     assert types["blocks.mlp.up.kernel"] == f"float32[{WIDE.layers},{WIDE.embed}@fsdp,{WIDE.mlp}@model]"
     assert types["step"] == "int32[]"
     assert not any(array.type for array in programs["fsdp-tp2"].description.arrays)
-    states = (compile_initial_state(task, programs[name].placement)() for name in (NAME, "fsdp-tp2"))
+    states = (compile_initial_state(programs[name].placement)() for name in (NAME, "fsdp-tp2"))
     for one, other in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
@@ -76,7 +76,7 @@ def test_activations_and_gradients_have_types(inspected: dict[str, PresetInspect
 def test_collectives_match_those_of_automatic_types(name: str, config: RunConfig) -> None:
     task = Task(config, "cpu")
     with_explicit, with_auto = (place(task, preset, jax.devices()) for preset in (explicit(name), load_preset(name)))
-    assert sent(compile_program(task, with_explicit)) == sent(compile_program(task, with_auto))
+    assert sent(compile_program(with_explicit)) == sent(compile_program(with_auto))
 
 
 def test_biases_and_scales_are_gathered_only_once(task: Task, programs: dict[str, Program]) -> None:
@@ -109,14 +109,14 @@ def laid_out(rules: str) -> Preset:
 )
 def test_products_over_sharded_dims_name_their_out_sharding(rules: str, tiny: Task) -> None:
     placement = place(tiny, laid_out(rules), jax.devices())
-    assert trace_step(tiny, placement).out_info[1]["loss"].shape == ()
+    assert trace_step(placement).out_info[1]["loss"].shape == ()
 
 
 @pytest.mark.core
 def test_losses_match_automatic_types_if_weights_and_activations_are_sharded_differently(tiny: Task) -> None:
     preset = laid_out('batch = "data"\nembed = "model"\nkeys = "model"')
     compiled = (
-        compile_program(tiny, place(tiny, msgspec.structs.replace(preset, axis_types=types), jax.devices()))
+        compile_program(place(tiny, msgspec.structs.replace(preset, axis_types=types), jax.devices()))
         for types in ("auto", "explicit")
     )
     losses, others = (train(tiny, program) for program in compiled)

@@ -92,7 +92,7 @@ def test_live_arrays_after_a_step_are_what_is_said(
     """Their layouts, memory and norms, and replicas are equal."""
     program = programs[preset]
     mesh, memory = describe_mesh(program.placement.mesh), program.description.memory
-    state = compile_initial_state(task, program.placement)()
+    state = compile_initial_state(program.placement)()
     before = jax.device_get(state.params)
     batch = Batch(*map(jax.device_put, tokens(task), program.placement.batch_shardings))
     after, scalars = program.step(state, batch)
@@ -131,7 +131,7 @@ def test_gradients_and_activations_agree_with_jax(
     parameters = [array.name for array in program.description.arrays if array.kind == "parameter"]
     assert [array.name for array in arrays if array.kind == "gradient"] == [f"grad.{name}" for name in parameters]
     seen = Observed()  # by jax's own `inspect_array_sharding`
-    lowered = trace_step(task, program.placement, seen).lower()
+    lowered = trace_step(program.placement, seen).lower()
     compiled = lowered.compile(compiler_options={"xla_backend_optimization_level": "0"})
     collectives = inventory(parse(compiled.as_text() or ""), dict(program.placement.mesh.shape))
     assert traffic(collectives) == traffic(program.description.collectives or []), "inspecting changed the program"
@@ -144,7 +144,7 @@ def test_measured_memory_follows_live_arrays(task: Task, programs: dict[str, Pro
     devices = jax.devices()
     before = measure(devices)
     assert before.source == "live arrays"
-    state = compile_initial_state(task, programs["fsdp"].placement)()
+    state = compile_initial_state(programs["fsdp"].placement)()
     jax.block_until_ready(state)
     memory = programs["fsdp"].description.memory
     assert memory
@@ -175,7 +175,7 @@ def test_a_layout_that_no_spec_can_express_is_reported(task: Task, monkeypatch: 
 
     outcome = Task.outcome
     monkeypatch.setattr(Task, "outcome", halves)
-    found = inspect_program(task, place(task, load_preset("dp"), jax.devices()))
+    found = inspect_program(place(task, load_preset("dp"), jax.devices()))
     assert found.problem
     assert f"test_inspection.py:{halves.__code__.co_firstlineno + 4}" in found.problem
     assert all(array.name != "halves" for array in found.arrays)

@@ -27,7 +27,7 @@ def on_host(state: TrainState) -> list[np.ndarray]:
 @pytest.fixture(scope="module")
 def state(task: Task, programs: dict[str, Program]) -> TrainState:
     """A state under `dp`, after a step, so that no array is zero."""
-    return step(compile_initial_state(task, programs["dp"].placement)(), programs["dp"], steps=1)
+    return step(compile_initial_state(programs["dp"].placement)(), programs["dp"], steps=1)
 
 
 def move_between_all(state: TrainState, programs: list[Program]) -> None:

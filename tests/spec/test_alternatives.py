@@ -77,11 +77,11 @@ def test_alternatives_that_cannot_be_are_refused() -> None:
 def test_activations_and_moments_take_the_same_alternative() -> None:
     task = Task(tiny_config(model=tiny_model(mlp=65, layers=1)), "cpu")
     placement = place(task, preset('mlp = [["model"], []]'), jax.devices())
-    arrays = {array.name: array for array in compile_program(task, placement).description.arrays}
+    arrays = {array.name: array for array in compile_program(placement).description.arrays}
     for name in ("blocks.mlp.up.kernel", "mu.blocks.mlp.up.kernel"):
         assert arrays[name].compiled_spec == [[], ["fsdp"], []]
         assert "passed over model (65 does not divide by 2)" in arrays[name].reasons[2]
-    activations = {array.name: array for array in inspect_program(task, placement).arrays}
+    activations = {array.name: array for array in inspect_program(placement).arrays}
     assert "passed over model" in activations["blocks.mlp.hidden"].reasons[2]
 
 

@@ -42,16 +42,16 @@ def words_of(state: TrainState, digests: StateFunction) -> np.ndarray:
 def test_replicas_of_a_mixture_are_equal_after_steps(name: str) -> None:
     mixture = msgspec.structs.replace(WIDE, layers=1, experts=8, experts_per_token=2, dropout=0.1)
     task = Task(tiny_config(model=mixture, training=BATCHES), "cpu")
-    program = compile_program(task, place(task, load_preset(name), jax.devices()))
-    assert not unequal_replicas(step(compile_initial_state(task, program.placement)(), program, 3))
+    program = compile_program(place(task, load_preset(name), jax.devices()))
+    assert not unequal_replicas(step(compile_initial_state(program.placement)(), program, 3))
 
 
 @pytest.mark.parametrize("name", ["dp-tp2-pp2", *SLOW])
 def test_what_was_flipped_is_named(task: Task, programs: dict[str, Program], name: str) -> None:
     """Without replicas nothing can be found; of two, either may be wrong; of more, the device is named."""
     placement, chance, ends = programs[name].placement, random.Random(0), set()
-    state, first = compile_initial_state(task, placement)(), first_holders(jax.tree.leaves(placement.state_shardings))
-    digests = shard_digest_function(placement.abstract_state(task))
+    state, first = compile_initial_state(placement)(), first_holders(jax.tree.leaves(placement.state_shardings))
+    digests = shard_digest_function(placement.abstract_state)
     assert differing(words_of(state, digests), first) is None
     for _ in range(20):
         flip = random_flip(state, chance)
@@ -68,7 +68,7 @@ def test_first_holders_are_those_of_the_shardings(task: Task) -> None:
     for name in KINDS:
         placement = place(task, load_preset(name), jax.devices())
         first, devices = first_holders(jax.tree.leaves(placement.state_shardings)), list(placement.mesh.devices.flat)
-        for leaf, array in enumerate(jax.tree.leaves(placement.abstract_state(task))):
+        for leaf, array in enumerate(jax.tree.leaves(placement.abstract_state)):
             held = array.sharding.devices_indices_map(array.shape)
             indices = [held[device] for device in devices]
             assert first[:, leaf].tolist() == [indices.index(index) for index in indices]

@@ -33,7 +33,7 @@ def held_out_loss(task: Task, preset: str, batch: Batch) -> float:
     placement = place(task, load_preset(preset), jax.devices())
     state = jax.device_put(jax.jit(task.initial_state)(), placement.state_shardings)
     on_devices = Batch(*map(jax.device_put, batch, placement.batch_shardings))
-    return float(trace_held_out(task, placement).lower().compile()(state, on_devices))
+    return float(trace_held_out(placement).lower().compile()(state, on_devices))
 
 
 @pytest.mark.parametrize(

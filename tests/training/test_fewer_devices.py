@@ -89,7 +89,7 @@ def too_large() -> RunConfig:
 
 def compiled_peak(config: RunConfig, devices: int) -> int:
     task = Task(config, "cpu")
-    program = compile_program(task, place(task, load_preset(config.preset), jax.devices()[:devices]))
+    program = compile_program(place(task, load_preset(config.preset), jax.devices()[:devices]))
     assert program.description.memory
     return program.description.memory.peak
 

@@ -118,7 +118,7 @@ class LocalRun:
             flip = self._flip(self._loop.at.begun + 1, state)
             return (flipped(state, flip) if flip else state), scalars
 
-        by_device = shard_digest_function(program.placement.abstract_state(task))
+        by_device = shard_digest_function(program.placement.abstract_state)
         return replace(program, step=step, shard_digests=by_device)  # type: ignore[arg-type]
 
 

@@ -35,7 +35,7 @@ def sampler(task: Task, preset: str) -> Callable[..., bytes]:
     """Returns a function of the prompt, the number of tokens, the temperature and the seed."""
     placement = place(task, load_preset(preset), jax.devices())
     state = jax.device_put(jax.jit(task.initial_state)(), placement.state_shardings)
-    return partial(compile_sampler(task, placement).sample, state)
+    return partial(compile_sampler(placement).sample, state)
 
 
 @pytest.mark.core

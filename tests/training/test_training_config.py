@@ -14,7 +14,7 @@ from shardtui.engine.base.user_error import UserError
 from shardtui.engine.models.optimizer import MUON_RMS, learning_rate, optimizer
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.planning.step_trace import arguments
-from shardtui.engine.program.placement import argument_bytes, place
+from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_initial_state, compile_program
 from shardtui.engine.spec.checks import problems_of
 from shardtui.engine.spec.config import RunConfig, TrainingConfig
@@ -138,7 +138,7 @@ def test_planning_counts_the_state_of_every_optimizer() -> None:
     for name in ("adamw", *OTHERS):
         task = Task(config({"embed": 128, "mlp": 256}, optimizer=name), "cpu")
         preset = load_preset("fsdp")
-        sizes[name] = argument_bytes(task, place(task, preset, jax.devices()))
+        sizes[name] = place(task, preset, jax.devices()).argument_bytes
         assert sum(arguments(task, preset, 8).values()) == sizes[name]
     assert sizes["adafactor"] < sizes["lion"] < sizes["muon"] < sizes["adamw"]
 
@@ -148,9 +148,9 @@ def losses(task: Task, presets: tuple[str, ...], steps: int = 2) -> list[float]:
     state = None
     for name in presets:
         placement = place(task, load_preset(name), jax.devices())
-        program = compile_program(task, placement)
+        program = compile_program(placement)
         if state is None:
-            state = compile_initial_state(task, placement)()
+            state = compile_initial_state(placement)()
         else:
             state = jax.device_put(state, placement.state_shardings)
         for _ in range(steps):
