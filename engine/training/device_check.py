@@ -91,7 +91,6 @@ class DeviceCheck:
     def _go_back(self, at: Progress, different: Differing) -> None:
         """Resumes from the newest checkpoint and pauses, or ends the engine for its supervisor."""
         event = self._event(at, different)
-        at.reports.flush()
         self.tools.profiler.end(at)
         self.tools.saver.finish()
         self.tools.publish(event)

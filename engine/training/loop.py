@@ -15,6 +15,7 @@ from ..checkpoint.manifest import Manifest
 from ..data.batches import Batches
 from ..distributed.outcomes import Stranded, WrongDevices
 from ..models.user_batches import UserBatches
+from ..profiling.planes import INPUT
 from ..wire.events import CheckpointFailed, Evaluated, TrainingStarted
 from .inputs import DeviceBatches
 from .profiler import WARM_UP
@@ -123,7 +124,6 @@ class Loop:
 
     def end(self) -> int:
         """Saves a last checkpoint if configured and useful. Returns the number of steps done."""
-        self.at.reports.flush()
         self.tools.profiler.end(self.at)
         if self.at.reports.became_nonfinite():
             self.tools.publish(CheckpointFailed(step=self.at.done, problems=[self._nonfinite_loss_hint()]))
@@ -206,9 +206,9 @@ class Loop:
         previous preset continues."""
         at, number = self.at, self.at.begun
         self.tools.profiler.begin(at)
-        with self.tools.cluster.step(), self.tools.profiler.named(number):
+        with self.tools.cluster.step(), jax.profiler.StepTraceAnnotation("train", step_num=number + 1):
             began = time.perf_counter()
-            with self.tools.profiler.input():
+            with jax.profiler.TraceAnnotation(INPUT):
                 batch = self._batches.batch(number, at.program)
             waited = 0.0 if at.reports.is_busy else time.perf_counter() - began
             at.state, scalars = at.program.step(at.state, batch)

@@ -17,7 +17,6 @@ from ..distributed.outcomes import UNSUCCESSFUL
 from ..profiling.breakdown import breakdown_of
 from ..profiling.clocks import Clocks, Shared, Traced, kept_steps, shared, traced
 from ..profiling.partial_breakdown import PartialBreakdown
-from ..profiling.planes import INPUT
 from ..profiling.recording import PICOSECONDS, Place, Recording, read_recording
 from ..program.program import Program
 from ..spec.topology import Chip, chip_of
@@ -55,7 +54,7 @@ class Tracing:
 
 
 class Profiler:
-    """Traces steps, at most one trace at a time; only the training thread uses it. Costs nothing without a request."""
+    """Traces steps, at most one trace at a time; only the training thread uses it."""
 
     def __init__(
         self, directory: Path, publish: Callable[[Event], None], cluster: Cluster, every: float | None = None
@@ -110,29 +109,19 @@ class Profiler:
         self._directory.mkdir(parents=True, exist_ok=True)
         jax.profiler.start_trace(self._directory, profiler_options=options)
 
-    def named(self, step: int) -> contextlib.AbstractContextManager[object]:
-        """Returns a context that annotates this step in the trace, or does nothing if no trace is in progress."""
-        if self._tracing is None:
-            return contextlib.nullcontext()
-        return jax.profiler.StepTraceAnnotation("train", step_num=step + 1)
-
-    def input(self) -> contextlib.AbstractContextManager[object]:
-        """Returns a context that annotates the preparation of a batch, or does nothing if no trace is in progress."""
-        return contextlib.nullcontext() if self._tracing is None else jax.profiler.TraceAnnotation(INPUT)
-
     def is_over(self, step: int) -> bool:
         """Returns whether a trace is in progress and all of its steps are among the `step` steps that have begun."""
         return self._tracing is not None and step >= self._tracing.request.steps.stop
 
     def end(self, at: Progress) -> None:
-        """Ends the trace in progress, if any, and reads it. Waits for the step in flight."""
+        """Waits for the step in flight, then ends the trace in progress, if any, and reads it."""
+        at.reports.flush()
         tracing, self._tracing = self._tracing, None
         if tracing is None:
             return
         if not at.is_state_gone:
             jax.block_until_ready(at.state)  # its loss is ready before the step has ended on every device
         seconds = time.perf_counter() - tracing.began
-        at.reports.flush()
         is_periodic = tracing.request.is_periodic
         step, steps = at.done, at.done - tracing.request.steps.start
         if not is_periodic:

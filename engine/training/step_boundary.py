@@ -161,20 +161,15 @@ class StepBoundary:
             case MeasureParts():
                 self.tools.profiler.request(at.begun, PERIODIC_STEPS, is_periodic=True)
             case RestoreCheckpoint(step):
-                self._go_back(at, step)
+                self.tools.profiler.end(at)
+                self.restorer.go_back(at, step)
             case Stop():
                 self.is_stopping = True
             case _:
                 pass
 
-    def _go_back(self, at: Progress, step: int) -> None:
-        at.reports.flush()
-        self.tools.profiler.end(at)
-        self.restorer.go_back(at, step)
-
     def _switch(self, at: Progress, pending: Pending) -> None:
         """Waits for the program if it is not compiled yet, then moves the state."""
-        at.reports.flush()
         self.tools.profiler.end(at)
         if not self.is_stopped_before(pending.ready) and self.check.passes(at):
             self.switcher.switch(at, pending.preset, lambda: self.compiles.finished(pending))
