@@ -144,8 +144,8 @@ class Shared:
 
 
 class SharedCompiler(Compiler):
-    def __init__(self, shared: Shared, devices: int, made: Path) -> None:
-        super().__init__(shared.task, dict(shared.presets), jax.devices()[:devices], made)
+    def __init__(self, shared: Shared, devices: int, made: Path, wake: Callable[[], None] = lambda: None) -> None:
+        super().__init__(shared.task, dict(shared.presets), jax.devices()[:devices], made, wake=wake)
         self._shared = shared
         self.transfers = shared.transfers[devices]
 
@@ -341,7 +341,7 @@ class LoopMachine(RuleBasedStateMachine):
         self.preset, self.schedule = preset, list(schedule)
         self.inbox, cluster = Inbox(), Cluster()
         config = msgspec.structs.replace(shared.config, preset=preset, switches=tuple(schedule))
-        compiler = SharedCompiler(shared, devices, self.home / "presets")
+        compiler = SharedCompiler(shared, devices, self.home / "presets", self.inbox.wake)
         if (self.home / "presets/made.toml").exists():
             compiler._presets["made"] = read_preset(self.home / "presets/made.toml")
         place = CheckpointDirectory(epath.Path(self.home / "checkpoints"))

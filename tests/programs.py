@@ -1,6 +1,6 @@
 """Compiled programs for tests, of one preset of each kind."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -67,12 +67,18 @@ class AllKept(KeptPrograms):
 
 
 class Known(Compiler):
-    def __init__(self, task: Task, programs: Mapping[str, Program], made: Path = Path("nowhere")) -> None:
+    def __init__(
+        self,
+        task: Task,
+        programs: Mapping[str, Program],
+        made: Path = Path("nowhere"),
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
         if isinstance(programs, Programs):
             presets = dict(programs.presets)
         else:
             presets = {name: program.placement.preset for name, program in programs.items()}
-        super().__init__(task, presets, jax.devices(), made)
+        super().__init__(task, presets, jax.devices(), made, wake=wake)
         self.queue = self._queue
         self.kept = AllKept(programs)
 

@@ -52,7 +52,9 @@ class CompileQueue:
     `work` checks whether it is still wanted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_done: Callable[[], None] = lambda: None) -> None:
+        """`on_done` is called once a job is done, or dropped."""
+        self._on_done = on_done
         self._jobs: list[Job] = []
         self._numbers = itertools.count()
         self._changed = threading.Condition()
@@ -61,10 +63,10 @@ class CompileQueue:
         threading.Thread(target=self._run, args=(Urgency.LIKELY,), name="compiler", daemon=True).start()
         threading.Thread(target=self._run, args=(Urgency.REQUESTED,), name="requested compiler", daemon=True).start()
 
-    def submit(self, urgency: Urgency, work: Callable[[], T], on_done: Callable[[], None] = lambda: None) -> Future[T]:
-        """Queues `work` and returns the future of its result. Calls `on_done` once that is done."""
+    def submit(self, urgency: Urgency, work: Callable[[], T]) -> Future[T]:
+        """Queues `work` and returns the future of its result."""
         job = Job(urgency, next(self._numbers), work, Future())
-        job.future.add_done_callback(lambda _: on_done())
+        job.future.add_done_callback(lambda _: self._on_done())
         with self._changed:
             self._jobs.append(job)
             self._changed.notify_all()

@@ -104,8 +104,10 @@ class Compiler:
         keep_bytes: int = KEEP_PROGRAMS,
         remats: Callable[[Preset], Iterable[str]] | None = None,
         capacity: int | None = None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`presets_folder` is for presets created during the run, `keep_bytes` is host memory for kept programs.
+        """`presets_folder` is for presets created during the run, `keep_bytes` is host memory for kept programs. `wake`
+        is called in another thread when something is ready.
 
         `remats` returns what to try for a preset before the task's own remat: the first is used whose step needs no
         more than `capacity` bytes per device.
@@ -117,7 +119,7 @@ class Compiler:
         self._presets = presets
         self._presets_folder = presets_folder
         self.devices = devices
-        self._queue = CompileQueue()
+        self.wake, self._queue = wake, CompileQueue(wake)
         self._compiling: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """By preset: a thread waits for a program that the other thread is compiling."""
 
@@ -190,38 +192,27 @@ class Compiler:
         self._presets[name] = preset
         return info
 
-    def first(self, name: str, on_phase: Callable[[Phase], None], on_done: Callable[[], None]) -> Future[Program]:
-        """Compiles the run's first program.
-
-        In the compile thread, `on_phase` is called as each phase begins, and `on_done` once the future is done.
-        """
-        return self._queue.submit(Urgency.REQUESTED, lambda: self.compiled(name, on_phase), on_done)
+    def first(self, name: str, on_phase: Callable[[Phase], None]) -> Future[Program]:
+        """Compiles the run's first program. In the compile thread, `on_phase` is called as each phase begins."""
+        return self._queue.submit(Urgency.REQUESTED, lambda: self.compiled(name, on_phase))
 
     def compile_state_functions(self, program: Program) -> None:
         self._queue.submit(Urgency.SCHEDULED, compiled_apart()(program.compile_state_functions))
 
-    def request(
-        self,
-        urgency: Urgency,
-        source: Program,
-        name: str,
-        on_phase: Callable[[Phase], None],
-        on_done: Callable[[], None],
-    ) -> Future[Ready]:
+    def request(self, urgency: Urgency, source: Program, name: str, on_phase: Callable[[Phase], None]) -> Future[Ready]:
         """Compiles all that a switch from `source` to preset `name` needs.
 
-        `on_phase` and `on_done` are called as for `first`; an exception from `on_phase` ends the work.
+        `on_phase` is called as for `first`; an exception from it ends the work.
         """
-        return self._queue.submit(urgency, lambda: self._ready(source, name, on_phase), on_done)
+        return self._queue.submit(urgency, lambda: self._ready(source, name, on_phase))
 
-    def numbers(self, program: Program, on_done: Callable[[], None]) -> Future[Numbers]:
-        """Compiles the program that measures the arrays of a layout. `on_done` is called as for `first`."""
-        compiled = compiled_apart()(partial(compile_numbers, program.placement))
-        return self._queue.submit(Urgency.INSPECT, compiled, on_done)
+    def numbers(self, program: Program) -> Future[Numbers]:
+        """Compiles the program that measures the arrays of a layout."""
+        return self._queue.submit(Urgency.INSPECT, compiled_apart()(partial(compile_numbers, program.placement)))
 
-    def inspect(self, name: str, on_done: Callable[[], None]) -> Future[PresetInspected]:
-        """Runs `inspect_program` for a preset. `on_done` is called as for `first`."""
-        return self._queue.submit(Urgency.INSPECT, lambda: self._inspected(name), on_done)
+    def inspect(self, name: str) -> Future[PresetInspected]:
+        """Runs `inspect_program` for a preset."""
+        return self._queue.submit(Urgency.INSPECT, lambda: self._inspected(name))
 
     def _inspected(self, name: str) -> PresetInspected:
         """Repeats an inspection with warnings if another job ran during it: they may be from that job's compilation."""

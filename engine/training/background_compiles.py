@@ -56,14 +56,9 @@ class BackgroundCompiles:
     thread uses it."""
 
     def __init__(
-        self,
-        compiler: Compiler,
-        switches: Sequence[ScheduledSwitch],
-        publish: Callable[[Event], None],
-        wake: Callable[[], None],
+        self, compiler: Compiler, switches: Sequence[ScheduledSwitch], publish: Callable[[Event], None]
     ) -> None:
-        """`wake` is called in another thread when something is ready."""
-        self._compiler, self._publish, self._wake = compiler, publish, wake
+        self._compiler, self._publish = compiler, publish
         self._scheduled = sorted(switches, key=lambda switch: switch.step)
         self._requested: Pending | None = None
         self._next: Pending | None = None
@@ -79,8 +74,8 @@ class BackgroundCompiles:
 
     def first(self, preset: str) -> Future[Program]:
         self._publish(PresetCompiling(preset=preset))
-        phases = Phases(self._wake)
-        self._first = Pending(preset, phases, self._compiler.first(preset, phases.begin, self._wake))
+        phases = Phases(self._compiler.wake)
+        self._first = Pending(preset, phases, self._compiler.first(preset, phases.begin))
         return self._first.ready
 
     def request(self, preset: str, active: Program) -> None:
@@ -121,7 +116,7 @@ class BackgroundCompiles:
     def inspect(self, preset: str) -> None:
         """Starts to inspect a preset, once per preset and run; `report` publishes the result."""
         if preset not in self._inspections:
-            self._inspections[preset] = self._compiler.inspect(preset, self._wake)
+            self._inspections[preset] = self._compiler.inspect(preset)
 
     def compile_scheduled(self, active: Program) -> None:
         if self._scheduled and self._next is None:
@@ -189,9 +184,8 @@ class BackgroundCompiles:
             self._publish(program.description)
 
     def _submit(self, urgency: Urgency, preset: str, active: Program) -> Pending:
-        phases = Phases(self._wake)
-        ready = self._compiler.request(urgency, active, preset, phases.begin, self._wake)
-        return Pending(preset, phases, ready)
+        phases = Phases(self._compiler.wake)
+        return Pending(preset, phases, self._compiler.request(urgency, active, preset, phases.begin))
 
     def _report_phases_of(self, pending: Pending) -> None:
         for phase in pending.phases.take():

@@ -43,7 +43,7 @@ class ArrayMeter:
     def _program(self, at: Progress) -> Future[Numbers]:
         """Returns the program that measures under the active preset; compiles it if it is the first there."""
         if self._compiled is None or self._compiled[0] != at.program.name:
-            self._compiled = at.program.name, self.tools.compiler.numbers(at.program, self.tools.inbox.wake)
+            self._compiled = at.program.name, self.tools.compiler.numbers(at.program)
         return self._compiled[1]
 
     def is_due(self, at: Progress) -> bool:

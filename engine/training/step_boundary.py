@@ -68,11 +68,10 @@ class StepBoundary:
 
     def __init__(self, tools: Tools, batches: DeviceBatches) -> None:
         self.tools = tools
-        publish, inbox = tools.publish, tools.inbox
-        self.compiles = BackgroundCompiles(tools.compiler, tools.config.switches, publish, inbox.wake)
+        self.compiles = BackgroundCompiles(tools.compiler, tools.config.switches, tools.publish)
         self.restorer = Restorer(tools)
         self.switcher = Switcher(tools, self.restorer)
-        self.pausing = Pausing(publish)
+        self.pausing = Pausing(tools.publish)
         self.check = DeviceCheck(tools, self.restorer, self.pausing)
         self.sampler = TextSampler(tools)
         self._meter = ArrayMeter(tools, batches)

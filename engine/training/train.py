@@ -98,7 +98,7 @@ def train(
     if config.has_automatic_remat:
         capacity = usable(cluster.all_gather(limit(devices, config.device_memory), int | None), config.margin)
         remats = partial(fitting_remats, task, devices, capacity)
-    compiler = Compiler(task, known, devices, directory.presets, config.keep_programs, remats, capacity)
+    compiler = Compiler(task, known, devices, directory.presets, config.keep_programs, remats, capacity, inbox.wake)
     profiler = Profiler(traces, publish, cluster, restart.profile_every)
     tools = Tools(config, compiler, saver, profiler, cluster, inbox, publish, restart.attempt is not None)
     return Loop(tools, inputs.batches, inputs.held_out).run(origin, restart.profile)

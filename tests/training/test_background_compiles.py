@@ -22,7 +22,7 @@ class Scene:
     def __init__(self, compiler: Known, dp: Program, *switches: ScheduledSwitch) -> None:
         self.events: list[Event] = []
         self.compiler, self.dp = compiler, dp
-        self.compiles = BackgroundCompiles(compiler, switches, self.events.append, lambda: None)
+        self.compiles = BackgroundCompiles(compiler, switches, self.events.append)
 
     def expect(self, preset: str, is_idle: bool = True) -> None:
         self.compiles.expect(preset)

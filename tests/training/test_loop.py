@@ -93,7 +93,7 @@ class LocalRun:
         profiler = Profiler(folder / "profile", self._publish, cluster, every)
         if flip:
             programs = {name: self._flipping(program, task) for name, program in programs.items()}
-        compiler = Known(task, programs)
+        compiler = Known(task, programs, wake=wake)
         tools = Tools(config, compiler, saver, profiler, cluster, self._inbox, self._publish, is_supervised)
         self._loop = Loop(tools, batches, batches)
 
