@@ -85,11 +85,11 @@ MAX_PRESETS = 1000
 
 @dataclass(frozen=True)
 class Ready:
-    """A program whose transfers from the active preset are compiled too, so that a switch can run."""
+    """A program whose transfers from the active preset, if there is one, are compiled too, so that a switch can run."""
 
     program: Program
     compile_seconds: float
-    """Seconds spent to compile both; 0 if all was kept from before."""
+    """Seconds spent to compile both for a switch; 0 if all was kept from before."""
 
 
 class Compiler:
@@ -130,32 +130,26 @@ class Compiler:
         """
         preset = self._preset(name)
         with self._compiling[preset.name]:
-            return self._kept_or_compiled(preset, on_phase)
-
-    def _kept_or_compiled(self, preset: Preset, on_phase: Callable[[Phase], None]) -> Program:
-        program = self.kept.get(preset.name)
-        if program is None:
-            program = self._first_that_fits(preset, on_phase)
-            if self.kept.add(program):  # the traces of a dropped program are a quarter of its memory
-                jax.clear_caches()
-                self.transfers.clear()
-        return program
+            program = self.kept.get(preset.name)
+            if program is None:
+                program = self._first_that_fits(preset, on_phase)
+                if self.kept.add(program):  # the traces of a dropped program are a quarter of its memory
+                    jax.clear_caches()
+                    self.transfers.clear()
+            return program
 
     def _first_that_fits(self, preset: Preset, on_phase: Callable[[Phase], None]) -> Program:
         for remat in self._remats(preset) if self._remats else ():
             task = Task(self.task.config.with_remat(remat), self.task.platform)
             try:
-                program = self._compile(preset, task, on_phase)
+                program = compile_program(place(task, preset, self.devices), on_phase)
             except jax.errors.JaxRuntimeError as error:
                 if TOO_LARGE not in str(error):
                     raise
             else:
                 if not shortage(program.description, self._capacity):
                     return program
-        return self._compile(preset, self.task, on_phase)
-
-    def _compile(self, preset: Preset, task: Task, on_phase: Callable[[Phase], None]) -> Program:
-        return compile_program(place(task, preset, self.devices), on_phase)
+        return compile_program(place(self.task, preset, self.devices), on_phase)
 
     def initial_state(self, name: str) -> Future[Callable[[], TrainState]]:
         """Compiles the function that creates a preset's initial state, in a thread of its own.
@@ -192,9 +186,9 @@ class Compiler:
         self._presets[name] = preset
         return info
 
-    def first(self, name: str, on_phase: Callable[[Phase], None]) -> Future[Program]:
+    def first(self, name: str, on_phase: Callable[[Phase], None]) -> Future[Ready]:
         """Compiles the run's first program. In the compile thread, `on_phase` is called as each phase begins."""
-        return self._queue.submit(Urgency.REQUESTED, lambda: self.compiled(name, on_phase))
+        return self._queue.submit(Urgency.REQUESTED, lambda: Ready(self.compiled(name, on_phase), 0.0))
 
     def compile_state_functions(self, program: Program) -> None:
         self._queue.submit(Urgency.SCHEDULED, compiled_apart()(program.compile_state_functions))

@@ -3,8 +3,7 @@
 import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from ..base.advice import error_line, problems_in
 from ..program.compile_queue import Urgency
@@ -18,36 +17,34 @@ class Dropped(Exception):
     """Ends a compilation between two phases because its result is no longer needed."""
 
 
-class Phases:
-    """The phases of one compilation that have begun, and whether its result is still needed."""
+class Pending:
+    """A compilation in the background, and the phases of it that have begun."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.is_wanted = True
+    def __init__(
+        self, preset: str, wake: Callable[[], None], submit: Callable[[Callable[[Phase], None]], Future[Ready]]
+    ) -> None:
+        self.preset = preset
+        self.is_reported = False
+        """Whether its end was reported."""
         self._wake = wake
+        self._is_wanted = True
         self._begun: queue.SimpleQueue[Phase] = queue.SimpleQueue()
+        self.ready = submit(self._begin)
 
-    def begin(self, phase: Phase) -> None:
-        """Reports the start of a phase, in the compiler's thread. Raises Dropped if the result is no longer needed."""
-        if not self.is_wanted:
+    def _begin(self, phase: Phase) -> None:
+        """Notes the start of a phase, in the compiler's thread. Raises Dropped if the result is no longer needed."""
+        if not self._is_wanted:
             raise Dropped
         self._begun.put(phase)
         self._wake()
 
-    def take(self) -> Iterator[Phase]:
+    def take_phases(self) -> Iterator[Phase]:
         while not self._begun.empty():
             yield self._begun.get()
 
-
-@dataclass(frozen=True)
-class Pending:
-    preset: str
-    phases: Phases
-    ready: Future[Any]
-    """The program, or for a switch `Ready`."""
-
     def drop(self) -> None:
         """Cancels it: if it is still queued it never starts; if it runs, it ends before its next phase."""
-        self.phases.is_wanted = False
+        self._is_wanted = False
         self.ready.cancel()
 
 
@@ -62,7 +59,6 @@ class BackgroundCompiles:
         self._scheduled = sorted(switches, key=lambda switch: switch.step)
         self._requested: Pending | None = None
         self._next: Pending | None = None
-        self._is_scheduled_reported = False
         self._likely_preset: str | None = None
         """The preset that is likely to be next, until its compilation is submitted."""
         self._likely: Pending | None = None
@@ -72,11 +68,11 @@ class BackgroundCompiles:
         self._first: Pending | None = None
         self._kept: list[str] = []
 
-    def first(self, preset: str) -> Future[Program]:
+    def first(self, preset: str) -> Pending:
+        """Compiles the run's first program."""
         self._publish(PresetCompiling(preset=preset))
-        phases = Phases(self._compiler.wake)
-        self._first = Pending(preset, phases, self._compiler.first(preset, phases.begin))
-        return self._first.ready
+        self._first = Pending(preset, self._compiler.wake, partial(self._compiler.first, preset))
+        return self._first
 
     def request(self, preset: str, active: Program) -> None:
         """Requests a switch in place of a pending one. The active preset needs no switch."""
@@ -121,7 +117,7 @@ class BackgroundCompiles:
     def compile_scheduled(self, active: Program) -> None:
         if self._scheduled and self._next is None:
             preset = self._scheduled[0].preset
-            self._next, self._is_scheduled_reported = self._submit(Urgency.SCHEDULED, preset, active), False
+            self._next = self._submit(Urgency.SCHEDULED, preset, active)
             self._report_phase(preset, "wait")
 
     def take_scheduled(self, step: int) -> Pending | None:
@@ -145,29 +141,25 @@ class BackgroundCompiles:
         return requested
 
     def finished(self, pending: Pending) -> Ready:
-        """Waits for a switch to be prepared and returns it. Raises what its compilation raised."""
+        """Waits for a compilation and returns its result. Raises what it raised."""
         self._report_phases_of(pending)
         ready = pending.ready.result()
-        self.describe(ready.program)
+        self._describe(ready.program)
         return ready
 
     def report(self) -> None:
         """Publishes the phases that have begun and the compilations and inspections that are done."""
-        done = [
-            pending
-            for pending in (self._requested, self._next, self._likely)
-            if pending is not None and pending.ready.done()
-        ]
-        for pending in (self._first, self._requested, self._next, self._likely):
-            if pending is not None:  # after `done` is taken: it includes every phase of those
-                self._report_phases_of(pending)
+        known = [each for each in (self._first, self._requested, self._next, self._likely) if each is not None]
+        done = [pending for pending in known if pending.ready.done()]
+        for pending in known:  # after `done` is taken: it includes every phase of those
+            self._report_phases_of(pending)
         for pending in done:
             if pending.ready.exception() is None:
-                self.describe(pending.ready.result().program)
+                self._describe(pending.ready.result().program)
         if self._likely is not None and self._likely in done:
             self._end_likely(_problem(self._likely))
-        if self._next is not None and self._next in done and not self._is_scheduled_reported:
-            self._is_scheduled_reported = True
+        if self._next is not None and self._next in done and not self._next.is_reported:
+            self._next.is_reported = True
             self._publish(AheadEnded(preset=self._next.preset, problem=_problem(self._next)))
         if (kept := self._compiler.kept.presets) != self._kept:
             self._kept = kept
@@ -178,17 +170,16 @@ class BackgroundCompiles:
                 self._inspections[preset] = None
                 self._publish(_inspected(preset, inspection))
 
-    def describe(self, program: Program) -> None:
+    def _describe(self, program: Program) -> None:
         if program.name not in self._described:
             self._described.add(program.name)
             self._publish(program.description)
 
     def _submit(self, urgency: Urgency, preset: str, active: Program) -> Pending:
-        phases = Phases(self._compiler.wake)
-        return Pending(preset, phases, self._compiler.request(urgency, active, preset, phases.begin))
+        return Pending(preset, self._compiler.wake, partial(self._compiler.request, urgency, active, preset))
 
     def _report_phases_of(self, pending: Pending) -> None:
-        for phase in pending.phases.take():
+        for phase in pending.take_phases():
             self._report_phase(pending.preset, phase)
 
     def _report_phase(self, preset: str, phase: Phase) -> None:

@@ -103,10 +103,9 @@ class Loop:
         """Compiles the first program and prepares the state. Returns False if the run was stopped in the meantime."""
         new_state = self.tools.compiler.initial_state(self.tools.config.preset) if origin is None else None
         first = self.boundary.compiles.first(self.tools.config.preset)
-        if self.boundary.is_stopped_before(first):
+        if self.boundary.is_stopped_before(first.ready):
             return False
-        program = self.tools.cluster.run_on_all(first.result)
-        self.boundary.compiles.describe(program)
+        program = self.tools.cluster.run_on_all(lambda: self.boundary.compiles.finished(first)).program
         self.boundary.switcher.check_memory(program)
         self.at = self.boundary.restorer.first(program, origin, new_state)
         self.tools.publish(TrainingStarted(preset=program.name, step=self.at.done))
