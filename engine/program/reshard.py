@@ -34,7 +34,7 @@ class Transfers:
         """
         kept = len(self._kept)
         for leaf, old, new in _zip_leaves(state, source, target):
-            if not _is_same(old, new, leaf.ndim):
+            if not old.is_equivalent_to(new, leaf.ndim):
                 self._transfer(leaf, old, new)
         return len(self._kept) - kept
 
@@ -55,7 +55,7 @@ class Transfers:
         )
 
     def _move(self, leaf: jax.Array, new: NamedSharding, free_source: bool) -> jax.Array:
-        if _is_same(leaf.sharding, new, leaf.ndim):
+        if leaf.sharding.is_equivalent_to(new, leaf.ndim):
             return jax.device_put(leaf, new)  # moves no data: the same shards on the new mesh
         moved = jax.block_until_ready(self._transfer(leaf, leaf.sharding, new)(leaf))
         if free_source:
@@ -115,10 +115,6 @@ def _volume(shape: Sequence[int], a: Any, b: Any) -> int:
 
 def _zip_leaves(*trees: Any) -> Any:
     return zip(*(jax.tree.leaves(tree) for tree in trees), strict=True)
-
-
-def _is_same(old: Sharding, new: Sharding, ndim: int) -> bool:
-    return old.is_equivalent_to(new, ndim)
 
 
 def _identity(x: jax.Array) -> jax.Array:
