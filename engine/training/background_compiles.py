@@ -143,7 +143,7 @@ class BackgroundCompiles:
     def finished(self, pending: Pending) -> Ready:
         """Waits for a compilation and returns its result. Raises what it raised."""
         self._report_phases_of(pending)
-        ready = pending.ready.result()
+        ready, self._first = pending.ready.result(), None  # which would keep the run's first program for ever
         self._describe(ready.program)
         return ready
 

@@ -1,6 +1,8 @@
 """Compiling ahead: only while a core is free, one at a time, and never delaying a request."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 
@@ -78,6 +80,17 @@ def test_a_cancelled_switch_is_reported_and_never_becomes_ready(scene: Scene) ->
     scene.compiles.cancel()
     assert scene.events[-1] == SwitchCancelled(to_preset="fsdp")
     assert (scene.compiles.ready(), scene.compiles.take_requested("fsdp")) == (None, None)
+
+
+def test_a_finished_compilation_does_not_keep_its_program(scene: Scene) -> None:
+    first = scene.compiles.first("fsdp")
+    kept = weakref.ref(scene.compiles.finished(first))
+    del first
+    both = threading.Barrier(2)
+    for job in [scene.compiler.queue.submit(Urgency.REQUESTED, both.wait) for _ in range(both.parties)]:
+        job.result(60)  # each thread had its last job until then
+    gc.collect()
+    assert kept() is None
 
 
 def test_phases_of_a_finished_switch_are_not_reported_again(scene: Scene, programs: dict[str, Program]) -> None:
