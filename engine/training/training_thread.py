@@ -1,9 +1,11 @@
-"""Where the training thread is, and how long it has been in its step: seen from outside, so no step takes longer."""
+"""Where the training thread is, how long it has been in its step, and when it makes no progress: seen from outside, so
+no step takes longer."""
 
 import faulthandler
 import os
 import re
 import threading
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,10 @@ LATE_STEPS = 5
 """…unless it takes less than this many of the slowest step under the preset, without its first."""
 FIRST_SECONDS = 300.0
 """The same until a second step under a preset is reported: the first connect the devices and allocate memory."""
+STALL_SECONDS = 30.0
+"""Time without progress that is a stall…"""
+STALL_STEPS = 3
+"""…unless it takes less than this many steps, by the slowest of the last report."""
 LONGEST_POLL_SECONDS = 2.0
 """More time between two looks does not count: this process was stopped."""
 UNREAD_SECONDS = 10.0
@@ -100,6 +106,29 @@ class TrainingThread:
     @property
     def _limit(self) -> float:
         return FIRST_SECONDS if self._slowest is None else max(LATE_SECONDS, LATE_STEPS * self._slowest)
+
+
+class StallTimer:
+    def __init__(self) -> None:
+        self.seconds = self._reported = 0.0
+        """Seconds without progress, when it was last asked."""
+        self._last = time.monotonic()
+
+    def progress(self) -> None:
+        self._last = time.monotonic()
+
+    def is_due(self, step_seconds: float, is_idle: bool = False) -> bool:
+        """Returns whether it is to be said: once it is a stall, and at each doubling. `step_seconds`: of the slowest
+        step of the last report. `is_idle`: whether there is nothing to do, which is no stall."""
+        if is_idle:
+            self.progress()
+        self.seconds = time.monotonic() - self._last
+        if self.seconds < self._reported:
+            self._reported = 0.0
+        if self.seconds < max(STALL_SECONDS, STALL_STEPS * step_seconds, 2 * self._reported):
+            return False
+        self._reported = self.seconds
+        return True
 
 
 def locate(in_step: bool) -> Location:

@@ -27,8 +27,7 @@ from ..wire.events import (
 )
 from ..wire.hosts import HostStatus
 from ..wire.inbox import Inbox
-from .stall import StallTimer
-from .training_thread import TrainingThread, locate
+from .training_thread import StallTimer, TrainingThread, locate
 
 STARTING_SECONDS = 20.0
 """Time to stop for a run that has not trained yet: there is nothing to save, but a busy machine may still be

@@ -22,9 +22,8 @@ from ..distributed.cluster import Cluster
 from ..explain.programs import KeptStep
 from ..spec.config import WatchedRun
 from ..training.forks import redirect_to_null
-from ..training.stall import StallTimer
 from ..training.step_reports import REPORT_SECONDS, StepReports
-from ..training.training_thread import locate
+from ..training.training_thread import StallTimer, locate
 from ..wire import run_directory
 from ..wire.event import VERSION
 from ..wire.event_log import EventLog

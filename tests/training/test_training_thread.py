@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import pytest
 from shardtui.engine.base import processes
 from shardtui.engine.distributed.cluster import Cluster
-from shardtui.engine.training import stall, training_thread
+from shardtui.engine.training import training_thread
 from shardtui.engine.training.step_reports import StepReports
-from shardtui.engine.training.training_thread import TrainingThread, locate
+from shardtui.engine.training.training_thread import StallTimer, TrainingThread, locate
 from shardtui.engine.wire.events import StepsDone, Switched
 
 SWITCHED = Switched("dp", "tp", 5, 1, 0, 0.1, 0.1, True, None)  # type: ignore[misc]
@@ -136,10 +136,10 @@ def test_a_step_is_late_after_20_s_or_five_slow_steps_of_a_process_that_runs(clo
 def test_a_stall_is_said_after_30_s_or_three_slow_steps_and_at_each_doubling(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stall, "time", clock)
+    monkeypatch.setattr(training_thread, "time", clock)
 
     def due(step_seconds: float) -> list[float]:
-        timer, found = stall.StallTimer(), []
+        timer, found = StallTimer(), []
         for _ in range(300):
             clock.now += 1.0
             if timer.is_due(step_seconds):

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from shardtui.engine.training.stall import StallTimer
-from shardtui.engine.training.training_thread import TrainingThread
+from shardtui.engine.training.training_thread import StallTimer, TrainingThread
 from shardtui.engine.training.watchdog import Watchdog
 from shardtui.engine.wire.events import CheckpointSaved, Restored, StepsDone
 
