@@ -1,27 +1,34 @@
 """Places a preset on devices: its mesh, and the sharding of every array."""
 
 import math
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from flax import nnx
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
+from ..base.advice import error_line
 from ..base.user_error import UserError
-from ..models.task import Array, Task, TrainState
+from ..hlo.module import LIBRARIES
+from ..models.task import Array, Scalars, Task, TrainState
+from ..parallel.constraints import activation_rules
 from ..parallel.mesh import build_mesh
-from ..parallel.rules import Decision, by_rules, decide, preset_problems, spec_of
+from ..parallel.rules import Decision, by_rules, decide, flax_rules, preset_problems, spec_of
 from ..spec.config import UserModel
 from ..spec.model_config import AttentionKernel
 from ..spec.preset import Indivisible, PipelineInfo, Preset
 from ..wire.descriptions import ArrayInfo, PresetInfo
-from .explicit import refused
 from .memory import PARTS
 from .pytree_arrays import bytes_of
 
 Tree = Any
+MAX_MESSAGE = 300
+"""Characters that are kept of jax's message."""
 
 
 class DoesNotDivide(UserError):
@@ -194,9 +201,10 @@ def decide_all(task: Task, preset: Preset, devices: int) -> tuple[TrainState, Tr
         *(f"{preset.name}: {problem}" for problem in task.problems_on(tuple(sizes))),
     ]
     if preset.axis_types == "explicit" and not problems:
-        problems = [
-            f'{preset.name}: axis_types = "explicit": {text}' for text in refused(task, preset, sizes, state, batch)
-        ]
+        key = repr((preset.layout, sizes))
+        if key not in task.explicit_problems:
+            task.explicit_problems[key] = _refused(task, preset, sizes, state, batch)
+        problems = [f'{preset.name}: axis_types = "explicit": {text}' for text in task.explicit_problems[key]]
     if not problems:
         return state, batch
     wrong = [dim.indivisible for decision in jax.tree.leaves((state, batch)) for dim in decision.dims if dim.problem]
@@ -223,6 +231,38 @@ def _step_problems(task: Task, preset: Preset, sizes: Mapping[str, int], decisio
         by_step = by_rules(array.shape, names, preset.rules, sizes)
         found |= dict.fromkeys(each for each in by_step.problems if each not in decision.problems)
     return [f"{preset.name}: [overrides] do not change how the step splits: {each}" for each in found]
+
+
+def _refused(task: Task, preset: Preset, sizes: dict[str, int], state: TrainState, batch: Tree) -> list[str]:
+    """Returns why jax rejects a step under explicit axis types as ambiguous; empty if it does not. It traces shapes
+    alone, which needs no device."""
+    mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Explicit,) * len(sizes))
+    shardings = jax.tree.map(lambda decision: NamedSharding(mesh, decision.spec), (state, batch))
+    arrays, inputs = _with_shardings((task.abstract_state, task.batch_arrays), shardings)
+    rules = flax_rules(preset, task.annotated - set(sizes))
+
+    def step(arrays: TrainState, inputs: Tree) -> tuple[TrainState, Scalars]:
+        return task.train_step(arrays, inputs, shardings[0].params)
+
+    try:
+        with jax.sharding.use_abstract_mesh(mesh), nnx.logical_axis_rules(rules), activation_rules(mesh, preset.rules):
+            jax.eval_shape(step, arrays, inputs)
+    except UserError as error:
+        return list(error.problems)
+    except BaseException as error:  # jax raises many types here, even within one version, and the user's code any
+        return [f"{_location(error)}{error_line(error)[:MAX_MESSAGE]}: {_hint(task)}"]
+    return []
+
+
+def _location(error: BaseException) -> str:
+    """Returns the innermost line of the model's code: `lm.py:88: x = y @ z: `."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not LIBRARIES.search(frame.filename)]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line}: " if frames else ""
+
+
+def _hint(task: Task) -> str:
+    use_auto = 'set axis_types = "auto" to let the compiler decide'
+    return use_auto if task.logical_axes is not None else f"give it an out_sharding, or {use_auto}"
 
 
 def _with_shardings(tree: Any, shardings: Any) -> Any:
