@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from etils import epath
 
-from ..base.atomic_write import sync_directory
+from ..base.atomic_write import sync_directory, writing
 from ..base.untrusted import read_struct
 from ..base.user_error import UserError
 from ..distributed.outcomes import Damaged, Unreadable
@@ -114,22 +114,17 @@ def _dtype_of(config: RunConfig) -> Dtype:
 
 @contextmanager
 def _complete_or_nothing(out: Path) -> Iterator[Path]:
-    folder = None
-    try:
+    with writing(f"{out}"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-        yield folder
-        for path in folder.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        folder.chmod(0o755)
-        folder.rename(out)
+        with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent, ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            yield folder
+            for path in folder.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            folder.chmod(0o755)
+            folder.rename(out)
         sync_directory(out.parent)
-    except OSError as error:
-        raise UserError(f"{out}: cannot be written: {error.strerror or error}") from error
-    finally:
-        if folder and folder.exists():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def allocated(folder: Path, shapes: Mapping[str, list[int]], dtype: str) -> dict[str, Stored]:
