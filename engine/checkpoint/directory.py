@@ -16,7 +16,6 @@ import jax
 from etils import epath
 
 from ..base.advice import problems_in
-from ..base.user_error import UserError
 from ..distributed.outcomes import Damaged, Unreadable
 from ..models.task import Task
 from ..program.digest import digests, joined
@@ -25,7 +24,7 @@ from ..wire.checkpoints import CheckedInfo, CheckpointInfo, Verification
 from ..wire.run_directory import RunDirectory
 from .arrays import stored_arrays, stored_names
 from .manifest import FILE_NAME, Manifest, check_files, read_manifest
-from .reading import names_in
+from .reading import as_user_error, names_in
 
 STEP = re.compile(r"0|[1-9][0-9]{0,11}")
 Digester = Callable[[Any], jax.Array]
@@ -101,10 +100,8 @@ def verify_run(directory: str) -> Verification:
 def verify(directory: CheckpointDirectory, config: RunConfig) -> Verification:
     """Checks every file and array of every checkpoint. Changes nothing, and runs no code of a user's model. Raises
     UserError if the directory cannot be read."""
-    try:
+    with as_user_error():
         steps, aside = directory.steps(), directory.aside()
-    except Unreadable as error:
-        raise UserError(*error.problems) from error
     return Verification(
         directory=str(directory.root),
         checkpoints=[_verified(directory, step, config) for step in steps],

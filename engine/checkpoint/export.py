@@ -28,7 +28,7 @@ from ..spec.prepared import TOKENIZER
 from ..spec.safetensors import INDEX, SIZES, Stored, stored_tensors
 from ..wire.run_directory import RunDirectory
 from .directory import CheckpointDirectory
-from .reading import is_local
+from .reading import as_user_error, is_local
 
 MOST_BYTES = 5_000_000_000
 """Size of a file, unless one tensor is larger, as by transformers."""
@@ -87,10 +87,8 @@ def _table(config: RunConfig, model: ModelConfig) -> Table:
 
 def _intact(checkpoints: CheckpointDirectory, step: int | None, run: str) -> int:
     """Returns the step of the newest checkpoint whose files are as they were written, or `step`."""
-    try:
+    with as_user_error():
         known = checkpoints.steps()
-    except Unreadable as error:
-        raise UserError(*error.problems) from error
     if not known or step not in (None, *known):
         there = f"there are {', '.join(map(str, known))}" if known else "it has none: save one with c, or end the run"
         raise UserError(f"run {run}: no checkpoint{'' if step is None else f' of step {step}'}: {there}")

@@ -8,12 +8,11 @@ from msgspec import Struct
 
 from ..base.untrusted import decode, refusing
 from ..base.user_error import UserError
-from ..distributed.outcomes import Problem
 from ..program.pytree_arrays import bytes_of, depth_by_key, kind_of, unique_names
 from ..wire.checkpoints import StoredArray, StoredCheckpoint
 from ..wire.descriptions import MeshInfo
 from .orbax_item import Stored, is_item, read_item
-from .reading import content, is_local, names_in
+from .reading import as_user_error, content, is_local, names_in
 
 STEP = re.compile(r"(?:.*_)?(\d{1,18})")
 """The name of a step's directory, such as `20` and `checkpoint_00000020`."""
@@ -38,12 +37,9 @@ def describe_checkpoints(*directories: str) -> Iterator[StoredCheckpoint]:
 def described(directory: str) -> tuple[StoredCheckpoint, list[Stored]]:
     """Returns the description, and its arrays in the same order."""
     given = epath.Path(directory)
-    with refusing(f"--checkpoint {directory}"):
-        try:
-            root, steps, problems = _newest(given)
-            items = list(_items(root, MAX_DEPTH))
-        except Problem as error:
-            raise UserError(*error.problems) from error
+    with refusing(f"--checkpoint {directory}"), as_user_error():
+        root, steps, problems = _newest(given)
+        items = list(_items(root, MAX_DEPTH))
     if not items:
         names = ", ".join(sorted(names_in(root) or [])[:8])
         raise UserError(

@@ -6,7 +6,8 @@ not have it. Whatever else goes wrong proves nothing about the checkpoint.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from io import BufferedReader
 from typing import TypeVar, cast
 
@@ -15,7 +16,7 @@ from etils import epath
 from ..base.regular_file import NotRegular, open_regular
 from ..base.untrusted import read_bytes
 from ..base.user_error import UserError
-from ..distributed.outcomes import Damaged, Unreadable
+from ..distributed.outcomes import Damaged, Problem, Unreadable
 
 PAUSES = [0.1, 0.5, 2.0]
 """Seconds between two tries to read from a storage that fails."""
@@ -40,6 +41,15 @@ def patiently(path: epath.Path, attempt: Callable[[], T]) -> T:
 def unreadable(path: epath.Path, error: Exception) -> Unreadable:
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return Unreadable(f"{path}: cannot be read: {why}: nothing was changed: try again once the storage works")
+
+
+@contextmanager
+def as_user_error() -> Generator[None]:
+    """Raises a Problem in this context as a UserError, where someone asked for a checkpoint outside of training."""
+    try:
+        yield
+    except Problem as error:
+        raise UserError(*error.problems) from error
 
 
 def names_in(directory: epath.Path) -> list[str] | None:
@@ -73,10 +83,8 @@ def content(path: epath.Path) -> bytes:
     """Returns the content of a small file of any checkpoint. Raises UserError."""
     if is_local(path):
         return read_bytes(os.fspath(path))
-    try:
+    with as_user_error():
         return patiently(path, path.read_bytes)
-    except Unreadable as error:
-        raise UserError(*error.problems) from error
 
 
 def _opened(path: epath.Path) -> BufferedReader:
