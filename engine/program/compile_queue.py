@@ -92,6 +92,7 @@ class CompileQueue:
                 job.future.set_result(job.work())
             except BaseException as error:
                 job.future.set_exception(error)
+            del job  # its program may be dropped while this thread waits for another job
 
     def _next(self, lowest: Urgency) -> Job | None:
         """Waits for a job that is urgent enough and takes the most urgent one; None once the queue is closed."""
