@@ -42,13 +42,15 @@ class _Active:
         return math.prod(self.mesh.shape[axis] for axis in self.axes(logical))
 
 
-_active: ContextVar[_Active | None] = ContextVar("active rules", default=None)
+NONE = _Active(AbstractMesh((), ()), with_derived({}), None, None)
+"""Outside of `activation_rules`: nothing is split."""
+_active: ContextVar[_Active] = ContextVar("active rules", default=NONE)
 
 
 def _explicit() -> _Active | None:
     """Returns the active rules if axis types are explicit."""
     active = _active.get()
-    return active if active and active.is_explicit else None
+    return active if active.is_explicit else None
 
 
 @contextlib.contextmanager
@@ -75,7 +77,6 @@ def one_stage() -> Iterator[tuple[Axes, Axes]]:
     """Traces one stage of a pipeline and one group of the batch, for a function that `vmap` maps over all. Yields the
     mesh axes of the groups and of the stages."""
     active = _active.get()
-    assert active is not None
     taken = {*active.axes("batch"), *active.axes("layers")}
     rules = {logical: splits for logical, splits in active.rules.items() if not taken & set(splits[0])}
     with _activated(replace(active, rules=rules, stage_of=active)):
@@ -83,18 +84,16 @@ def one_stage() -> Iterator[tuple[Axes, Axes]]:
 
 
 def active_pipeline() -> PipelineInfo | None:
-    active = _active.get()
-    return active.pipeline if active else None
+    return _active.get().pipeline
 
 
 def token_groups() -> tuple[int, int]:
     active = _active.get()
-    return (active.parts("batch"), active.parts("seq")) if active else (1, 1)
+    return active.parts("batch"), active.parts("seq")
 
 
 def mesh_axes(logical: str) -> Axes:
-    active = _active.get()
-    return active.axes(logical) if active else ()
+    return _active.get().axes(logical)
 
 
 def shard(x: jax.Array, *logical_axes: str | None, name: str, gradient: LogicalAxes | None = None) -> jax.Array:
@@ -106,7 +105,7 @@ def shard(x: jax.Array, *logical_axes: str | None, name: str, gradient: LogicalA
 def constrain(x: jax.Array, *logical_axes: str | None, gradient: LogicalAxes | None = None) -> jax.Array:
     """Constrains `x` like `shard`, without recording it as an activation."""
     active = _active.get()
-    if active is None:
+    if active is NONE:
         return x
     forward = active.sharding(x.shape, logical_axes)
     if active.is_explicit:
@@ -172,7 +171,7 @@ def per_device(
     array; the result has the logical axes `out` and the first array's shape. Results of devices along the mesh axes
     `summed_over` are parts of a sum."""
     active = _active.get()
-    if active is None:
+    if active is NONE:
         return function(*arrays)
     shardings = [active.sharding(array.shape, names) for array, names in zip(arrays, axes, strict=True)]
     if active.is_explicit:
@@ -190,11 +189,8 @@ def per_device(
 
 
 def split_axes(shape: Sequence[int], *logical_axes: str | None) -> tuple[Axes, ...]:
-    """Returns the mesh axes that split each dim of an activation by the active rules; none without active rules."""
-    active = _active.get()
-    if active is None:
-        return ((),) * len(shape)
-    return tuple(axes_of(entry) for entry in active.sharding(shape, logical_axes).spec)
+    """Returns the mesh axes that split each dim of an activation by the active rules."""
+    return tuple(dim.axes for dim in _active.get().decide(shape, logical_axes).dims)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
@@ -211,7 +207,7 @@ _constrained.defvjp(
 def observe(x: jax.Array, *logical_axes: str | None, name: str) -> jax.Array:
     """Returns `x` unchanged and records it: its layout is left to the compiler and compared with the rules."""
     active = _active.get()
-    if active is not None and active.observed is not None:
+    if active.observed is not None:
         active.observed.activations[name] = _activation(x, logical_axes, active)
     return inspect_sharding(x, name)
 
@@ -228,6 +224,6 @@ def _activation(x: jax.Array, logical_axes: LogicalAxes, active: _Active) -> Act
 def inspect_sharding(x: jax.Array, name: str) -> jax.Array:
     """Returns `x`, and makes the compiler report its layout, if the active rules observe the step."""
     active = _active.get()
-    if active is None or active.observed is None:
+    if active.observed is None:
         return x
     return active.observed.inspect(x, name, is_mapped=active.stage_of is not None)
