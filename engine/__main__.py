@@ -18,7 +18,7 @@ from .wire.engine_command import answered
 
 RUNS = {
     "serve": "training.serve.serve_run",
-    "host": "training.host.host",
+    "host": "training.serve.host",
     "supervise": "supervision.supervisor.supervise",
     "supervise-host": "supervision.host_supervisor.supervise_host",
 }

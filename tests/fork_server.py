@@ -34,7 +34,7 @@ IMPORTED = (
     *(f"{UI}.{name}" for name in ("app", "cli.inspect", "cli.plan")),
     *("shardtui.engine.checkpoint.export", "shardtui.engine.distributed.jax_cluster", "shardtui.engine.explain.step"),
     *("shardtui.engine.explain.programs", "shardtui.engine.planning.answers", "shardtui.engine.profiling.predicted"),
-    *("shardtui.engine.program.inspection", "shardtui.engine.training.host", "shardtui.engine.training.train"),
+    *("shardtui.engine.program.inspection", "shardtui.engine.training.serve", "shardtui.engine.training.train"),
 )
 READ_AT_IMPORT = ("JAX_", "LC_", "LANG", "PYTHON")
 """Prefixes of environment variables that modules read when they are imported."""

@@ -7,24 +7,28 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from ..base.advice import problems_in
 from ..base.output import note, note_traceback, say
 from ..base.processes import end_with_parent
+from ..base.regular_file import append_regular
 from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import NotMet, Unfit, WrongDevices
 from ..distributed.seal import Seal
-from ..spec.config import Membership, Restart
+from ..spec.config import Membership, Restart, RunConfig
 from ..wire.commands import Stop
 from ..wire.ending import Ending, write_ending
 from ..wire.event import VERSION
 from ..wire.event_log import EventLog
 from ..wire.events import EngineStarted, EngineStopped, Event, Failed, HostsLost
 from ..wire.inbox import Inbox
-from ..wire.run_directory import RunDirectory
+from ..wire.run_directory import RunDirectory, create, find, state_home
 from ..wire.server import Answer, Server
 from .forks import detach_in_children
 from .watchdog import HangWatch, Watchdog
@@ -87,6 +91,34 @@ def serve_run(directory: str, restart: Restart | None = None, membership: Member
         return joining.seal(membership, run, config)
 
     return follow(run, restart, join, membership.process) if membership.process else serve(run, restart, join)
+
+
+def host(run: str, config: RunConfig | None, restart: Restart, membership: Membership) -> int:
+    """Runs the engine of one host and returns its exit code. Raises UserError. Process 0 creates the run from `config`,
+    or finds it by name if there is none."""
+    from ..distributed.joining import connect, process_index, seal
+
+    end_with_supervisor(restart)
+    about = config or restart.config
+    assert about, "one of them is always given"
+    directory = RunDirectory(state_home() / run)
+    try:
+        is_joined = connect(membership, about)
+    except UserError as error:
+        write_ending(ending_of(error, 0))
+        raise
+    joined = partial(seal, membership, directory, about)
+    if process_index():
+        return follow(directory, msgspec.structs.replace(restart, config=about), joined, process_index())
+    directory = create(about) if config else find(run)
+    say(f"see it with `shardtui attach {directory.name}`; log: {directory.log}")
+    try:
+        with append_regular(directory.log) as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+    except OSError as error:
+        raise UserError(f"{directory.log}: cannot be written: {error.strerror}: remove it") from error
+    return serve(directory, restart, joined if is_joined else None)
 
 
 def serve(directory: RunDirectory, restart: Restart, connect: Callable[[], Seal] | None = None) -> int:
