@@ -8,7 +8,7 @@ from functools import partial
 from ..base.user_error import UserError
 from ..distributed.cluster import Cluster
 from ..distributed.outcomes import Damaged, Failure
-from ..models.task import Task, TrainState
+from ..models.task import TrainState
 from ..program.program import Program
 from ..wire.events import CheckpointDamaged, CheckpointsKept, Event, Restored
 from .arrays import load_arrays
@@ -20,10 +20,8 @@ from .owned_directory import DAMAGED, ROLLED_BACK, OwnedDirectory
 class Loader:
     """Loads checkpoints while nothing is being saved."""
 
-    def __init__(
-        self, directory: OwnedDirectory, task: Task, cluster: Cluster, publish: Callable[[Event], None]
-    ) -> None:
-        self._directory, self._task, self._cluster, self._publish = directory, task, cluster, publish
+    def __init__(self, directory: OwnedDirectory, cluster: Cluster, publish: Callable[[Event], None]) -> None:
+        self._directory, self._cluster, self._publish = directory, cluster, publish
 
     def newest(self, step: int | None = None) -> Manifest | None:
         """Returns the manifest of the newest good checkpoint, or of `step`; None if there are no checkpoints. Sets
@@ -32,10 +30,10 @@ class Loader:
         chosen = self._cluster.broadcast(lambda: self._newest(step), int | None)
         return None if chosen is None else self._cluster.run_on_all(lambda: self._manifest(chosen))
 
-    def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
-        """Returns the state with the program's shardings, its digests compared, and the receipt. Sets later checkpoints
-        aside, since those steps are saved again. Raises Damaged, after setting the checkpoint aside; UserError if there
-        is none of this step; Failure if it could not be loaded."""
+    def load(self, step: int, program: Program) -> TrainState:
+        """Returns the state with the program's shardings, its digests compared, and reports that. Sets later
+        checkpoints aside, since those steps are saved again. Raises Damaged, after setting the checkpoint aside;
+        UserError if there is none of this step; Failure if it could not be loaded."""
         began = time.perf_counter()
         try:
             self._cluster.broadcast(lambda: self._check(step), None)
@@ -45,22 +43,25 @@ class Loader:
                 raise Failure(*error.problems) from error  # it would be chosen again
             raise
         rolled_back = self._cluster.broadcast(lambda: self._roll_back(step), list[int])
-        return state, Restored(
-            step=step,
-            from_preset=manifest.preset,
-            from_devices=manifest.devices,
-            preset=program.name,
-            arrays=len(manifest.digests),
-            seconds=time.perf_counter() - began,
-            digests_equal=True,
-            rolled_back=rolled_back,
+        self._publish(
+            Restored(
+                step=step,
+                from_preset=manifest.preset,
+                from_devices=manifest.devices,
+                preset=program.name,
+                arrays=len(manifest.digests),
+                seconds=time.perf_counter() - began,
+                digests_equal=True,
+                rolled_back=rolled_back,
+            )
         )
+        return state
 
     def _loaded(self, step: int, program: Program) -> tuple[TrainState, Manifest]:
         manifest = self._cluster.run_on_all(lambda: self._manifest(step))
         abstract = program.placement.abstract_state
         state = self._cluster.run_on_all(lambda: load_arrays(self._directory.path(step), abstract))
-        names = state_names(self._task)
+        names = state_names(program.placement.task)
         self._cluster.run_on_all(lambda: check_digests(state, names, manifest, program.digest), has_collectives=True)
         return state, manifest
 

@@ -21,7 +21,7 @@ from ..program.program import Program
 from ..spec.config import RunConfig, UserModel
 from ..wire.checkpoints import CheckpointInfo
 from ..wire.descriptions import CorpusInfo
-from ..wire.events import CheckpointFailed, CheckpointSaved, CheckpointSaving, CheckpointsKept, Event, Restored
+from ..wire.events import CheckpointFailed, CheckpointSaved, CheckpointSaving, CheckpointsKept, Event
 from .arrays import save_arrays, small
 from .directory import CheckpointDirectory, array_types, kept, state_names
 from .loader import Loader
@@ -64,7 +64,7 @@ class Saver:
         self._saved_at = time.monotonic()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
         self._directory = OwnedDirectory.take(directory, cluster, refusal)
-        self._loader = Loader(self._directory, task, cluster, publish)
+        self._loader = Loader(self._directory, cluster, publish)
         self._identity = self._directory.identity()
         self._kept: list[CheckpointInfo] = []
         self._has_told = False
@@ -171,9 +171,6 @@ class Saver:
             self._kept = kept(self._directory)
         return self._kept
 
-    def report_kept(self) -> None:
-        self._publish(CheckpointsKept(checkpoints=self.kept()))
-
     def report(self, step: int) -> None:
         """Publishes the result of a save that has ended, and once that the lease was lost."""
         if self._saving is not None and self._saving.written.done():
@@ -211,8 +208,9 @@ class Saver:
         self.finish()
         return self._loader.newest(step)
 
-    def load(self, step: int, program: Program) -> tuple[TrainState, Restored]:
+    def load(self, step: int, program: Program) -> TrainState:
         self.finish()
-        loaded = self._loader.load(step, program)
+        state = self._loader.load(step, program)
         self._saved_at = time.monotonic()
-        return loaded
+        self._publish(CheckpointsKept(checkpoints=self.kept()))
+        return state

@@ -40,10 +40,7 @@ class Restorer:
 
     def restore(self, step: int, program: Program) -> Progress:
         """Restores the checkpoint of `step` into the program's layout. Raises Damaged, UserError and Failure."""
-        state, receipt = self.tools.saver.load(step, program)
-        self.tools.publish(receipt)
-        self.tools.saver.report_kept()
-        return self._begun_at(receipt.step, program, state)
+        return self._begun_at(step, program, self.tools.saver.load(step, program))
 
     def go_back(self, at: Progress, step: int) -> None:
         """Goes back to the checkpoint of `step`; if that fails, the current state is kept and the failure reported."""
