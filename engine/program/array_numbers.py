@@ -17,10 +17,12 @@ from jax.stages import Compiled
 
 from ..models.array import Array, gradient_name
 from ..models.task import TrainState
+from ..parallel.constraints import activation_rules
+from ..parallel.observed import Observed
 from ..spec.config import UserModel
 from ..wire.number_events import STANDS_OUT, UPDATE, ArrayNumbers, ExpertNumbers, ShardNumbers
 from .placement import Placement, Tree
-from .program import named_activations, quick, rules_of
+from .program import quick, rules_of
 from .recorded_trace import Loop, Operation, Recorder, loops
 
 MOST_SHARDS = 8
@@ -100,7 +102,8 @@ def compile_numbers(placement: Placement) -> Numbers:
         step = task.gradients_and_updates(state, batch, shardings.params)
         trees = state.params, step.gradients, step.updates, state.opt_state, state.variables
         leaves = [leaf for leaf in jax.tree.leaves(trees) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-        with named_activations(placement) as observed:
+        observed = Observed(names_only=True)
+        with activation_rules(placement.mesh, placement.preset.rules, observed):  # without a pipeline: layer by layer
             key = jax.random.fold_in(jax.random.key(state.seed), state.step)
             arguments = state.params, state.variables, task.first_micro_batch(batch), key
             traced = jax.make_jaxpr(lambda *arguments: task.outcome(*arguments)[0])(*arguments)

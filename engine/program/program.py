@@ -228,11 +228,3 @@ def quick(placement: Placement) -> dict[str, str | bool]:
     if placement.platform != "cpu":
         return {}
     return {"xla_backend_optimization_level": "0", "xla_llvm_disable_expensive_passes": True}
-
-
-@contextlib.contextmanager
-def named_activations(placement: Placement) -> Iterator[Observed]:
-    """Names activations while a forward pass is traced inside `rules_of`, without a pipeline: layer by layer."""
-    observed = Observed(names_only=True)
-    with activation_rules(placement.mesh, placement.preset.rules, observed):
-        yield observed
