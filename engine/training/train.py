@@ -27,7 +27,6 @@ from ..spec.checks import problems_of
 from ..spec.config import Restart, RunConfig, UserModel
 from ..spec.model_choice import HF
 from ..spec.preset_reader import name_of
-from ..wire.descriptions import PresetInfo
 from ..wire.events import EngineReady, Event
 from ..wire.hosts import HostInfo
 from ..wire.inbox import Inbox
@@ -83,16 +82,34 @@ def train(
         directory.write_config(restart.config)  # each host keeps the configuration that it was given itself
 
     answer_with(partial(preview, task, devices))
-    hosts = list(cluster.hosts) if cluster.count > 1 else []
     is_drawn = config.model_name.startswith(HF) and config.weights is None and origin is None
     drawn = f"{config.model_name} has no weights (*.safetensors): its parameters are drawn at random"
-    notes = [
-        *edited,
-        *([drawn] if is_drawn else []),
-        *fitted.warnings,
-        *coverage(config, task, known[name_of(config.preset)], devices),
-    ]
-    publish(_ready(config, task, devices, inputs, infos, preset_problems, notes, hosts))
+    publish(
+        EngineReady(
+            versions=versions(),
+            devices=[describe_device(device) for device in devices],
+            simulated=devices[0].platform == "cpu" and len(devices) > 1,
+            memory_limit=limit(devices, config.device_memory),
+            warnings=[
+                *fallback(devices, config.platform),
+                *edited,
+                *([drawn] if is_drawn else []),
+                *fitted.warnings,
+                *coverage(config, task, known[name_of(config.preset)], devices),
+            ],
+            dtype=task.dtype,
+            parameters=task.parameters,
+            padding_parameters=task.model.padding_parameters,
+            tokens_per_step=task.tokens_per_step,
+            counted=task.counted,
+            flops_per_step=task.flops_per_step,
+            corpus=inputs.corpus,
+            held_out=inputs.held_out_corpus,
+            presets=infos,
+            preset_problems=preset_problems,
+            hosts=list(cluster.hosts) if cluster.count > 1 else [],
+        )
+    )
     traces = directory.profile / f"process-{cluster.process}" if cluster.process else directory.profile
     remats = capacity = None
     if config.has_automatic_remat:
@@ -132,33 +149,3 @@ def _resumed_config(config: RunConfig, origin: Manifest | None, restart: Restart
         ahead = tuple(switch for switch in config.switches if switch.step >= origin.step)
         config = msgspec.structs.replace(config, preset=origin.in_place_of or origin.preset, switches=ahead)
     return config if restart.preset is None else msgspec.structs.replace(config, preset=restart.preset)
-
-
-def _ready(
-    config: RunConfig,
-    task: Task,
-    devices: list[jax.Device],
-    inputs: Inputs,
-    presets: list[PresetInfo],
-    preset_problems: list[str],
-    notes: list[str],
-    hosts: list[HostInfo],
-) -> EngineReady:
-    return EngineReady(
-        versions=versions(),
-        devices=[describe_device(device) for device in devices],
-        simulated=devices[0].platform == "cpu" and len(devices) > 1,
-        memory_limit=limit(devices, config.device_memory),
-        warnings=[*fallback(devices, config.platform), *notes],
-        dtype=task.dtype,
-        parameters=task.parameters,
-        padding_parameters=task.model.padding_parameters,
-        tokens_per_step=task.tokens_per_step,
-        counted=task.counted,
-        flops_per_step=task.flops_per_step,
-        corpus=inputs.corpus,
-        held_out=inputs.held_out_corpus,
-        presets=presets,
-        preset_problems=preset_problems,
-        hosts=hosts,
-    )
