@@ -4,7 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -152,18 +152,14 @@ class Compiler:
         return compile_program(place(self.task, preset, self.devices), on_phase)
 
     def initial_state(self, name: str) -> Future[Callable[[], TrainState]]:
-        """Compiles the function that creates a preset's initial state, in a thread of its own.
-
-        So it compiles alongside the run's first program.
-        """
+        """Compiles the function that creates a preset's initial state, alongside the run's first program."""
         preset, config = self._preset(name), self.task.config
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="initial state")
 
         def compiled() -> Callable[[], TrainState]:
             create = compile_initial_state(place(self.task, preset, self.devices))
             return create if config.weights is None else lambda: with_weights(create(), config)
 
-        return thread.submit(compiled)
+        return self._queue.submit(Urgency.REQUESTED, compiled)
 
     def _preset(self, name: str) -> Preset:
         return self._presets.get(name) or load_preset(name)
