@@ -347,7 +347,7 @@ class LoopMachine(RuleBasedStateMachine):
         place = CheckpointDirectory(epath.Path(self.home / "checkpoints"))
         self._record(wire.EngineStarted(protocol=0, pid=os.getpid(), config=config))
         self._record(READY)
-        about = config, shared.task, shared.corpus.describe(), compiler.devices
+        about = config, shared.task, shared.corpus.describe()
         saver = Saver(place, *about, cluster, self._record, self.inbox.wake)
         self.batches = Failing(shared.batches.__getitem__, lambda: UserError("batch: ValueError: none today (lm.py:7)"))
         profiler = Profiler(self.home / "profile", self._record, cluster)

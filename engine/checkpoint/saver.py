@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +50,6 @@ class Saver:
         config: RunConfig,
         task: Task,
         corpus: CorpusInfo,
-        devices: Sequence[jax.Device],
         cluster: Cluster,
         publish: Callable[[Event], None],
         wake: Callable[[], None],
@@ -59,7 +58,7 @@ class Saver:
         """Takes the directory's lease. `wake` is called in another thread once a save has ended. Raises UserError if
         nothing can be saved, `refusal` if another run saves there."""
         self._config, self._task, self._corpus = config, task, corpus
-        self._devices, self._cluster, self._publish, self._wake = devices, cluster, publish, wake
+        self._cluster, self._publish, self._wake = cluster, publish, wake
         self._saving: Saving | None = None
         self._saved_at = time.monotonic()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="saver")
@@ -139,8 +138,8 @@ class Saver:
             time=time.time(),
             preset=program.placement.preset.reference,
             in_place_of=self.replaced.get(program.name),
-            platform=self._devices[0].platform,
-            devices=len(self._devices),
+            platform=program.placement.platform,
+            devices=program.placement.mesh.size,
             loss=loss,
             eval_loss=eval_loss,
             config=self._config,

@@ -64,7 +64,7 @@ def train(
     within = None if config.checkpoints.directory else directory.path
     place = CheckpointDirectory(epath.Path(directory.checkpoints(config)), within)
     refusal = Failure if restart.is_again else UserError  # the engine before may end yet
-    saver = Saver(place, config, task, inputs.corpus, devices, cluster, publish, inbox.wake, refusal)
+    saver = Saver(place, config, task, inputs.corpus, cluster, publish, inbox.wake, refusal)
     origin = saver.newest(restart.step)
     problems = (
         origin.problems_with(config, array_types(task), inputs.corpus, devices[0].platform, restart) if origin else []

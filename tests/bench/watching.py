@@ -111,7 +111,7 @@ class EngineLoop:
         devices = list(bare.placement.mesh.devices.flat)
         corpus = read_corpus(config.data).describe()
         place = CheckpointDirectory(epath.Path(directory.checkpoints(config)))
-        saver = Saver(place, config, task, corpus, devices, Cluster(), publish, lambda: None)
+        saver = Saver(place, config, task, corpus, Cluster(), publish, lambda: None)
         compiler = Compiler(task, {}, devices, directory.presets, wake=self._inbox.wake)
         profiler = Profiler(directory.profile, publish, Cluster())
         loop = Loop(Tools(config, compiler, saver, profiler, Cluster(), self._inbox, publish), bare.batches)

@@ -61,7 +61,7 @@ class Bench:
         config = msgspec.structs.replace(self.task.config, checkpoints=CheckpointConfig(keep=self.keep))
         self.place = CheckpointDirectory(epath.Path(self.root))
         wake = queue.SimpleQueue[None]()
-        shared = CORPUS, jax.devices(), Cluster(), self.published.append, lambda: wake.put(None)
+        shared = CORPUS, Cluster(), self.published.append, lambda: wake.put(None)
         self.saver = Saver(self.place, config, self.task, *shared)
         self.own = self.saver._directory
 
@@ -293,6 +293,12 @@ def test_names_set_aside_are_unique(copied: Bench) -> None:
     copied.place.path(2).rename(copied.place.path(4))
     assert copied.own.set_aside(4, "damaged") == "4.damaged-2"
     assert (copied.place.steps(), copied.place.aside()) == ([], ["4.damaged", "4.damaged-2"])
+
+
+def test_a_manifest_has_the_devices_that_train(bench: Bench, programs: Programs) -> None:
+    """They are fewer than all that the run has if it does not fit those that are left."""
+    program, digests = programs.layout("fsdp", jax.devices()[:4]), np.zeros((len(jax.tree.leaves(bench.state)), 2))
+    assert bench.saver._manifest(program, 2, digests, None, None).devices == 4  # type: ignore[arg-type]
 
 
 def test_the_latest_and_the_best_checkpoints_are_kept(bench: Bench) -> None:

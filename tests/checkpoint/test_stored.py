@@ -143,7 +143,7 @@ def test_an_empty_array_is_restored_though_it_is_not_stored(tmp_path: Path) -> N
 def test_arrays_that_cannot_be_saved_are_refused_before_the_first_step(tmp_path: Path) -> None:
     config = config_of(tmp_path / "model" / "own.py", model=MODEL.replace("self.norm =", ODD))
     task, root = Task(config, "cpu"), tmp_path / "checkpoints"
-    shared = CorpusInfo("text", 1, 1, "ab" * 32), jax.devices(), Cluster(), lambda _: None, lambda: None
+    shared = CorpusInfo("text", 1, 1, "ab" * 32), Cluster(), lambda _: None, lambda: None
     with pytest.raises(UserError, match=r"the model's arrays, of float32, int32, uint32, uint4, cannot be saved: "):
         Saver(CheckpointDirectory(epath.Path(root)), config, task, *shared)
     assert [path.name for path in root.iterdir()] == [lease.FILE_NAME]

@@ -88,7 +88,7 @@ class LocalRun:
         config = msgspec.structs.replace(task.config, data=str(folder / "text"), **settings)
         corpus, cluster, wake = read_corpus(config.data), Cluster(), self._inbox.wake
         place = CheckpointDirectory(epath.Path(folder / f"checkpoints-{len(config.switches)}"))
-        saver = Saver(place, config, task, corpus.describe(), jax.devices(), cluster, self._publish, wake)
+        saver = Saver(place, config, task, corpus.describe(), cluster, self._publish, wake)
         batches = Batches(corpus, config.training.batch_size, config.training.seq_len, config.seed)
         profiler = Profiler(folder / "profile", self._publish, cluster, every)
         if flip:
