@@ -13,7 +13,6 @@ import jax
 
 from ..base.user_error import UserError
 from ..models.task import Task, TrainState
-from ..spec.config import KEEP_PROGRAMS
 from ..spec.preset import Preset
 from ..spec.preset_reader import load_preset, name_of, parse_preset
 from ..spec.preset_writer import write_preset
@@ -101,19 +100,18 @@ class Compiler:
         presets: dict[str, Preset],
         devices: Sequence[jax.Device],
         presets_folder: Path,
-        keep_bytes: int = KEEP_PROGRAMS,
         remats: Callable[[Preset], Iterable[str]] | None = None,
         capacity: int | None = None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`presets_folder` is for presets created during the run, `keep_bytes` is host memory for kept programs. `wake`
-        is called in another thread when something is ready.
+        """`presets_folder` is for presets created during the run. `wake` is called in another thread when something is
+        ready.
 
         `remats` returns what to try for a preset before the task's own remat: the first is used whose step needs no
         more than `capacity` bytes per device.
         """
         self.transfers = Transfers()
-        self.kept = KeptPrograms(keep_bytes)
+        self.kept = KeptPrograms(task.config.keep_programs)
         self.task = task
         self._remats, self._capacity = remats, capacity
         self._presets = presets

@@ -16,7 +16,6 @@ from ..models.task import Task
 from ..parallel.rules import axes_in
 from ..program.placement import place
 from ..program.pytree_arrays import bytes_of
-from ..spec.config import RunConfig
 from ..spec.preset import Preset
 from ..wire.events import DevicesDiffer, WrongDevice
 from .progress import Pausing, Progress
@@ -169,9 +168,9 @@ def rows_of(words: jax.Array) -> dict[int, bytes]:
     return {shard.index[0].start or 0: np.asarray(shard.data).tobytes() for shard in words.addressable_shards}
 
 
-def coverage(config: RunConfig, task: Task, preset: Preset, devices: Sequence[jax.Device]) -> list[str]:
+def coverage(task: Task, preset: Preset, devices: Sequence[jax.Device]) -> list[str]:
     """Returns a warning if part of the state has no replicas under the run's preset, which fits; else nothing."""
-    if not config.check_devices:
+    if not (every_steps := task.config.check_devices):
         return []
     shardings = jax.tree.leaves(place(task, preset, devices).state_shardings)
     arrays = jax.tree.leaves(task.abstract_state)
@@ -180,7 +179,7 @@ def coverage(config: RunConfig, task: Task, preset: Preset, devices: Sequence[ja
     is_alone = (first == first[0]).sum(axis=0) == 1
     share = sizes[is_alone].sum() / sizes.sum()
     text = (
-        f"--check-devices {config.check_devices}: under {preset.name}, {100 * share:.1f} % of the state is on one "
+        f"--check-devices {every_steps}: under {preset.name}, {100 * share:.1f} % of the state is on one "
         "device only and is not compared: hsdp, for example, holds each shard on two or more"
     )
     return [text] if share else []

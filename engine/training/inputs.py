@@ -25,8 +25,8 @@ class Inputs:
     held_out_corpus: CorpusInfo | None = None
 
 
-def inputs_of(config: RunConfig, task: Task) -> Inputs:
-    return Inputs(task.user_batches, task.user_batches.describe()) if task.user_batches else text_inputs(config)
+def inputs_of(task: Task) -> Inputs:
+    return Inputs(task.user_batches, task.user_batches.describe()) if task.user_batches else text_inputs(task.config)
 
 
 def text_inputs(config: RunConfig) -> Inputs:

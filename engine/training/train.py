@@ -95,7 +95,7 @@ def train(
                 *edited,
                 *([drawn] if is_drawn else []),
                 *fitted.warnings,
-                *coverage(config, task, known[name_of(config.preset)], devices),
+                *coverage(task, known[name_of(config.preset)], devices),
             ],
             dtype=task.dtype,
             parameters=task.parameters,
@@ -115,7 +115,7 @@ def train(
     if config.has_automatic_remat:
         capacity = usable(cluster.all_gather(limit(devices, config.device_memory), int | None), config.margin)
         remats = partial(fitting_remats, task, devices, capacity)
-    compiler = Compiler(task, known, devices, directory.presets, config.keep_programs, remats, capacity, inbox.wake)
+    compiler = Compiler(task, known, devices, directory.presets, remats, capacity, inbox.wake)
     profiler = Profiler(traces, publish, cluster, restart.profile_every)
     tools = Tools(config, compiler, saver, profiler, cluster, inbox, publish, restart.attempt is not None)
     return Loop(tools, inputs.batches, inputs.held_out).run(origin, restart.profile)
@@ -133,7 +133,7 @@ def _compare_inputs(cluster: Cluster, directory: RunDirectory, restart: Restart,
 def _checked_inputs(config: RunConfig, task: Task, devices: list[jax.Device], directory: RunDirectory) -> Inputs:
     problems = problems_of(config)
     try:
-        found = inputs_of(config, task)
+        found = inputs_of(task)
     except UserError as error:
         problems += error.problems
     else:

@@ -32,7 +32,7 @@ def _costs(model: str, preset: str) -> list[Figure]:
     program, numbers = compile_program(placement), compile_numbers(placement)
     with patch.object(tasks, "global_norms", lambda trees, _: dict.fromkeys(trees, 0.0)):
         plain = compile_program(placement)
-    batch = DeviceBatches(inputs_of(task.config, task).batches, 1).batch(0, program)
+    batch = DeviceBatches(inputs_of(task).batches, 1).batch(0, program)
     state = compile_initial_state(placement)()
 
     def seconds(program: Program) -> float:

@@ -174,8 +174,8 @@ def test_a_pair_does_not_say_which_is_wrong_and_none_is_left_out(run: Callable[.
 
 @pytest.mark.parametrize(("preset", "words"), [("dp", ""), ("hsdp", ""), ("fsdp", "under fsdp, 99.")])
 def test_a_layout_without_replicas_is_said(task: Task, preset: str, words: str) -> None:
-    config = msgspec.structs.replace(task.config, check_devices=3)
-    found = coverage(config, task, load_preset(preset), jax.devices())
+    checked = task.with_config(msgspec.structs.replace(task.config, check_devices=3))
+    found = coverage(checked, load_preset(preset), jax.devices())
     assert len(found) == bool(words)
     assert words in "".join(found)
-    assert coverage(task.config, task, load_preset(preset), jax.devices()) == []
+    assert coverage(task, load_preset(preset), jax.devices()) == []
