@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -31,18 +30,17 @@ class Observed:
     names_only: bool = False
     """The program only names its values, with `checkpoint_name`."""
 
-    def note(self, name: str, sharding: Sharding) -> None:
-        """Records the compiler's layout. Later calls for a name are ignored: they are recomputations."""
-        self.shardings.setdefault(name, sharding)
-
     def inspect(self, x: jax.Array, name: str, is_mapped: bool) -> jax.Array:
         """Returns `x`, and makes the compiler report its layout, or only names it. `is_mapped`: in one stage of a
         pipeline and one group of the batch."""
         if self.names_only:
             return checkpoint_name(x, name)
-        note = partial(self.note, name)
+
+        def note(sharding: Sharding) -> None:  # the first one of a name: later ones are of recomputations
+            self.shardings.setdefault(name, _of_stages(sharding) if is_mapped else sharding)
+
         if is_mapped:
-            _inspect_mapped(x, lambda sharding: note(_of_stages(sharding)))
+            _inspect_mapped(x, note)
         else:
             jax.debug.inspect_array_sharding(x, callback=note)
         return x
