@@ -37,11 +37,12 @@ class NonfiniteExplainer:
             return None
         self._last = step
         self.tools.saver.finish()
-        back = max((each.step for each in self.tools.saver.kept() if each.step < step), default=0)
+        kept, broadcast = self.tools.saver.kept, self.tools.cluster.broadcast  # process 0 alone waits until all is kept
+        back = broadcast(lambda: max((each.step for each in kept() if each.step < step), default=0), int)
         seconds = (step - 1 - back) * at.reports.step_seconds
         if not back and at.origin:
             problem = "the checkpoint from which the run was resumed is gone"
-        elif self.tools.cluster.broadcast(lambda: seconds > MOST_REPEATED, bool):
+        elif broadcast(lambda: seconds > MOST_REPEATED, bool):
             again = f"it takes {formatting.seconds(seconds)} to repeat {formatting.counted(step - 1 - back, 'step')}"
             problem = f"{again}: save more often, with --checkpoint-every"
         else:

@@ -137,6 +137,22 @@ def test_a_run_does_not_pause_while_others_wait_for_this_process_in_a_collective
         NonfiniteExplainer(tools, restorer, batches)._explained(at, step=3, back=2, began=0.0)  # type: ignore[arg-type]
 
 
+def test_each_process_goes_back_to_the_checkpoint_that_process_0_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others may list the directory before process 0 has committed the last one."""
+
+    class Follower(Cluster):
+        def broadcast(self, decide: Any, kind: Any) -> Any:
+            return 4 if kind is int else False
+
+    saver = SimpleNamespace(finish=lambda: None, kept=lambda: [SimpleNamespace(step=2)])
+    reports = SimpleNamespace(flush=lambda: None, nonfinite_step=7, step_seconds=0.1)
+    tools, at, found = SimpleNamespace(saver=saver, cluster=Follower()), SimpleNamespace(reports=reports, origin=0), []
+    explainer = NonfiniteExplainer(tools, None, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(explainer, "_explained", lambda _, step, back, began: found.append((step, back)))
+    explainer.explain(at)  # type: ignore[arg-type]
+    assert found == [(7, 4)]
+
+
 def gradient_norm(task: Task, event: NumbersMeasured) -> float:
     """Returns the norm of the gradient from the root mean squares of its parts."""
     elements = {gradient_name(array.names[0]): math.prod(array.shape) for array in task.arrays}
