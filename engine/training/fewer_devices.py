@@ -9,8 +9,10 @@ import jax
 from msgspec.structs import replace
 
 from ..base import formatting
+from ..distributed.cluster import Cluster
 from ..distributed.outcomes import Unfit
 from ..models.task import Task
+from ..planning.automatic_remat import usable
 from ..planning.estimate import estimate_row, layout_row
 from ..planning.goal import ranked
 from ..planning.ranking import Row
@@ -35,11 +37,19 @@ class Fitted:
     devices: int | None = None
 
 
-def fit(config: RunConfig, task: Task, devices: Sequence[jax.Device], restart: Restart, created: Path | None) -> Fitted:
+def fit(
+    config: RunConfig,
+    task: Task,
+    devices: Sequence[jax.Device],
+    restart: Restart,
+    created: Path | None,
+    cluster: Cluster,
+) -> Fitted:
     """Returns the run on `devices`, under the first that fits of its own preset, --fallback and all presets. If some of
     a process's devices are left out, each preset is tried on all others, then on fewer and fewer. Raises Unfit if
-    nothing fits."""
-    search = _Search(config, task, devices, restart.fallback, created)
+    nothing fits. Every process calls it: what fits depends on the process whose devices have the least memory."""
+    capacity = usable(cluster.all_gather(limit(devices, config.device_memory), int | None), margin=0)
+    search = _Search(config, task, devices, capacity, restart.fallback, created)
     left_out = restart.attempt.left_out if restart.attempt else ()
     counts = range(len(devices), 0, -1) if left_out else [len(devices)]
     found = search.first(*counts)
@@ -78,11 +88,11 @@ class _Search:
         config: RunConfig,
         task: Task,
         devices: Sequence[jax.Device],
+        capacity: int | None,
         fallback: Sequence[str],
         created: Path | None,
     ) -> None:
-        self._config, self._task, self._devices = config, task, devices
-        self._capacity = limit(devices, config.device_memory)
+        self._config, self._task, self._devices, self._capacity = config, task, devices, capacity
         self.known = known_presets(config, created)[0]
         self.own = self.known[name_of(config.preset)]
         self._fallback = [self.known.get(name) or load_preset(name) for name in fallback]

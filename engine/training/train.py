@@ -71,7 +71,7 @@ def train(
     )
     edited = edited_settings(directory.config, config, origin) if origin and cluster.process == 0 else []
     config = _resumed_config(config, origin, restart)
-    fitted = fit(config, task, devices, restart, directory.presets) if restart.is_again else Fitted(config)
+    fitted = fit(config, task, devices, restart, directory.presets, cluster) if restart.is_again else Fitted(config)
     if fitted.config.training != config.training:
         task = Task(fitted.config, devices[0].platform)
     config, saver.replaced, devices = fitted.config, fitted.replaced, devices[: fitted.devices]

@@ -1,10 +1,12 @@
 """A run that is started again on fewer devices: the mesh, the preset and the micro-batches that fit."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import msgspec
 import pytest
+from shardtui.engine.distributed.cluster import Cluster
 from shardtui.engine.distributed.outcomes import Unfit
 from shardtui.engine.models.task import Task
 from shardtui.engine.planning.estimate import estimate_row
@@ -18,9 +20,16 @@ from shardtui.engine.training.fewer_devices import Fitted, fit
 from ..conftest import tiny_config
 
 
-def fitted(config: RunConfig, devices: int, fallback: tuple[str, ...] = (), processes: int = 1) -> Fitted:
+class Uneven(Cluster):
+    def all_gather(self, value: Any, kind: Any) -> list[Any]:
+        return [value, 1]
+
+
+def fitted(
+    config: RunConfig, devices: int, fallback: tuple[str, ...] = (), processes: int = 1, cluster: Cluster | None = None
+) -> Fitted:
     restart = Restart(attempt=Attempt(number=2, supervisor=1, processes=processes, of=8), fallback=fallback)
-    return fit(config, Task(config, "cpu"), jax.devices()[:devices], restart, None)
+    return fit(config, Task(config, "cpu"), jax.devices()[:devices], restart, None, cluster or Cluster())
 
 
 @pytest.mark.parametrize(
@@ -58,7 +67,7 @@ def test_a_run_keeps_its_preset_or_finds_one_that_fits() -> None:
     # Eight rows do not divide by seven, six or five devices.
     config = tiny_config(preset="dp")
     restart = Restart(attempt=Attempt(number=2, supervisor=1, left_out=(5,)))
-    found = fit(config, Task(config, "cpu"), jax.devices()[:7], restart, None)
+    found = fit(config, Task(config, "cpu"), jax.devices()[:7], restart, None, Cluster())
     assert (found.config, found.devices, found.replaced) == (config, 4, {})
     assert found.warnings == ["without device 5, which was wrong", "dp uses 4 of 7 devices: it does not fit more"]
 
@@ -99,6 +108,12 @@ def test_micro_batches_make_room_in_the_compiled_program() -> None:
     config = too_large()
     found = fitted(config, 2)
     assert compiled_peak(found.config, 2) < 0.9 * compiled_peak(config, 2)
+
+
+def test_what_fits_depends_on_the_process_whose_devices_have_the_least_memory() -> None:
+    """Else processes would choose different presets."""
+    with pytest.raises(Unfit, match="no preset fits 8 devices"):
+        fitted(tiny_config(preset="dp"), 8, cluster=Uneven())
 
 
 @pytest.mark.parametrize(("memory", "fits", "words"), [(None, 2, "on 2 of 3 processes"), (1, None, "nor on fewer")])
