@@ -37,12 +37,7 @@ def profile(trace: str, mesh: dict[str, int], hlo: str = "") -> StepBreakdown:
         if not found:
             raise UserError(f"{path}: no .xplane.pb below it: give a trace that the profiler has written")
         path = max(found, key=lambda file: file.stat().st_mtime)
-    return read_breakdown(path, mesh, program_text(hlo, f"--hlo {hlo}") if hlo else "")
-
-
-def program_text(file: str, name: str) -> str:
-    """Returns the text of a program. Raises UserError; `name`: the file in the message."""
-    return read_text(file, MAX_TEXT_BYTES, name)
+    return read_breakdown(path, mesh, read_text(hlo, MAX_TEXT_BYTES, f"--hlo {hlo}") if hlo else "")
 
 
 def read_breakdown(path: Path, mesh: Mapping[str, int], text: str = "") -> StepBreakdown:
@@ -65,9 +60,8 @@ def breakdown_of(
     """
     steps = len(recording.steps)
     builder = BreakdownBuilder(recording.program, merged(found), _seconds(window) / steps, chip)
-    breakdown = builder.breakdown(recording.traced.name, steps)
-    timeline = builder.timeline(recording.shown_step, _seconds(shown), [each.name for each in breakdown.operations])
-    return replace(breakdown, processes=len(found), timeline=timeline)
+    breakdown = builder.breakdown(recording.traced.name, steps, recording.shown_step, _seconds(shown))
+    return replace(breakdown, processes=len(found))
 
 
 def _seconds(span: Span) -> float:
@@ -89,12 +83,14 @@ class BreakdownBuilder:
         if not self.step:
             raise UserError(f"the operations of {self.program.module.name} take no time: there is nothing to divide")
 
-    def breakdown(self, name: str, steps: int) -> StepBreakdown:
-        """Returns the breakdown without a timeline. `name`: the program's name. `steps`: how many were measured."""
+    def breakdown(self, name: str, steps: int, shown_step: int, shown_seconds: float) -> StepBreakdown:
+        """Returns the breakdown. `name`: the program's name. `steps`: how many were measured. The timeline is of one of
+        them, `shown_step`, which took `shown_seconds`."""
         devices = self.total.devices
         names = self._part_names()
         mean = {name: sum(device.parts.get(name, 0.0) for device in devices) / len(devices) for name in names}
         operations, left_out = self._operations()
+        chosen, listed = extremes(devices, MAX_DEVICES), [each.name for each in operations]
         return StepBreakdown(
             program=name,
             mesh=dict(self.program.mesh),
@@ -111,13 +107,12 @@ class BreakdownBuilder:
             operations_left_out=left_out,
             waits=self._waits(),
             skipped=self.total.skipped,
+            timeline=Timeline(
+                step=shown_step,
+                seconds=shown_seconds,
+                devices=[encoded(each, listed) for each in self.total.shown if each.position in chosen],
+            ),
         )
-
-    def timeline(self, step: int, seconds: float, names: Sequence[str]) -> Timeline:
-        """Returns the timeline of a step. `names`: the operations that the breakdown lists."""
-        chosen = extremes(self.total.devices, MAX_DEVICES)
-        devices = [encoded(device, names) for device in self.total.shown if device.position in chosen]
-        return Timeline(step=step, seconds=seconds, devices=devices)
 
     def _part_names(self) -> list[str]:
         """The parts in order: work, collectives by name, then the time without operations."""

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ..base import formatting
+from ..base.untrusted import read_text
 from ..base.user_error import UserError
 from ..hlo.execution_counts import is_walkable, runs
-from ..hlo.module import APPLIED, BODY, Computation, Instruction, Module, parse
+from ..hlo.module import APPLIED, BODY, MAX_TEXT_BYTES, Computation, Instruction, Module, parse
 from ..hlo.work import NO_WORK, cycles_of
 from ..spec.topology import Topology, load_topology, wiring
 from ..wire.collective import Network
 from ..wire.step_breakdown import StepBreakdown
-from .breakdown import BreakdownBuilder, program_text
+from .breakdown import BreakdownBuilder
 from .partial_breakdown import DeviceBreakdown, summed
 from .program import Operation, Program
 from .recording import IDLE, PICOSECONDS, parts_of
@@ -33,7 +34,7 @@ def predict(hlo: str, mesh: dict[str, int], topology: str) -> StepBreakdown:
     """Breaks down a program that never ran. `hlo`: a file with its text, compiled for the slice. Raises UserError."""
     target = load_topology(topology)
     try:
-        return predicted_breakdown(parse(program_text(hlo, hlo)), mesh, target)
+        return predicted_breakdown(parse(read_text(hlo, MAX_TEXT_BYTES, hlo)), mesh, target)
     except ValueError as error:
         raise UserError(f"{hlo}: {error}") from error
 
@@ -162,6 +163,5 @@ class Schedule:
         total.skipped = [*self._unknown][:MAX_UNKNOWN] + [formatting.counted(more, "more operation")] * (more > 0)
         total.shown = [device_spans(0, 0, self._activities, window)]
         builder = BreakdownBuilder(self._program, total, self._now / PICOSECONDS, self._topology.chip)
-        found = builder.breakdown(self._program.module.name, 1)
-        timeline = builder.timeline(1, found.step_seconds, [each.name for each in found.operations])
-        return replace(found, timeline=timeline, predicted_for=self._topology.title)
+        found = builder.breakdown(self._program.module.name, 1, 1, builder.step)
+        return replace(found, predicted_for=self._topology.title)
