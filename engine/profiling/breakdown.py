@@ -47,7 +47,7 @@ def read_breakdown(path: Path, mesh: Mapping[str, int], text: str = "") -> StepB
     """
     recording = read_recording(path, mesh, text)
     window, shown = recording.window, recording.shown_window
-    return breakdown_of(recording, [recording.breakdown(window, shown)], window, shown, chip_of(recording.kind))
+    return breakdown_of(recording, [recording.breakdown(window, shown)], window, shown, chip_of(recording.trace.kind))
 
 
 def breakdown_of(

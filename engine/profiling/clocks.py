@@ -72,7 +72,7 @@ def shared(recording: Recording) -> Shared:
     for (step, name, at), position, each in _needed(recording):
         times = [(time - window[0]) // 1000 for time in each]
         found.setdefault(name, []).append((step, at, position, times[0], times[1], times[2]))
-    return Shared(recording.epoch, window, recording.shown_window, found)
+    return Shared(recording.trace.epoch, window, recording.shown_window, found)
 
 
 def _needed(recording: Recording) -> Iterator[tuple[Execution, int, Arrival]]:

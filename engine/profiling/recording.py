@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,11 +61,7 @@ class Recording:
     def __init__(self, trace: Trace, traced: ProgramTrace, program: Program, places: Mapping[int, Place]) -> None:
         self.program = program
         self.traced = traced
-        self.kind = trace.kind
-        """Kind of the devices; empty if unknown."""
-        self.epoch = trace.epoch
-        """Nanoseconds from 1970 until the trace's time 0, by the host's clock; None if unknown."""
-        self._trace = trace
+        self.trace = trace
         self._places = places
         operations = program.operations
         self._devices = {
@@ -75,8 +71,10 @@ class Recording:
         if not any(self._devices.values()):
             raise UserError(f"no operation of the trace is in the text of {traced.name}: it is of another program")
         self._inputs = union(trace.inputs)
-        runs = _whole_runs(self._devices)
-        numbers = _step_numbers(trace, self._devices)
+        self._begins = _begins(self._devices)
+        """The first moment of each run on any device, in order."""
+        numbers = _step_numbers(trace, self._begins)
+        runs = _whole_runs(self._devices, self._begins)
         self._steps = {run: numbers.get(run, at) for at, run in enumerate(runs)}
         """Each run to the number of its step."""
         self.has_numbers = bool(numbers)
@@ -90,7 +88,7 @@ class Recording:
     def keep(self, steps: Sequence[int]) -> None:
         """Leaves out all other steps. `steps` follow each other; at least one of them is there."""
         self._steps = {run: step for run, step in self._steps.items() if step in steps}
-        self.window: Span = _window_of(self._trace, self._devices, list(self._steps))
+        self.window: Span = self._window_of(list(self._steps))
         """Picoseconds from the start of the first step to the end of the last operation."""
         self.arrivals = Arrivals(self.program)
         for device, found in self._devices.items():
@@ -109,9 +107,21 @@ class Recording:
     @property
     def shown_window(self) -> Span:
         """Begin and end of the shown step, in picoseconds."""
-        return _window_of(
-            self._trace, self._devices, [run for run in self._steps if self._steps[run] == self.shown_step]
-        )
+        return self._window_of([run for run in self._steps if self._steps[run] == self.shown_step])
+
+    def _window_of(self, runs: Sequence[int]) -> Span:
+        """The time from the start of the first run's step to the end of the last operation."""
+        chosen = set(runs)
+        end = max(each.end for found in self._devices.values() for each in found if each.run in chosen)
+        return self._start(self._begins[runs[0]]), end
+
+    def _start(self, begin: int) -> int:
+        """The start of the step whose first operation begins at `begin`: the host's annotation, or the end of the step
+        before if that is later; without annotations, `begin`.
+        """
+        annotated = max((step.begin for step in self.trace.steps if step.begin <= begin), default=begin)
+        ends = (each.end for found in self._devices.values() for each in found if each.end <= begin)
+        return max(annotated, max(ends, default=annotated))
 
     def breakdown(self, window: Span, shown: Span) -> PartialBreakdown:
         """Returns the time of each device in a window, divided among the parts of the step.
@@ -137,7 +147,7 @@ class Recording:
             if (place := self._places[device]).position in chosen
         ]
         total.counts = {name: count / len(self._steps) for name, count in self._counts().items()}
-        total.skipped = [*self._trace.skipped, *(f"operation {name}" for name in self._unknown[:MAX_UNKNOWN])]
+        total.skipped = [*self.trace.skipped, *(f"operation {name}" for name in self._unknown[:MAX_UNKNOWN])]
         return total
 
     def _counts(self) -> Counter[str]:
@@ -177,10 +187,10 @@ class Recording:
 
     def _others(self, device: int) -> Iterable[Span]:
         """The device's work for other programs, and work without a name."""
-        for program in self._trace.programs.values():
+        for program in self.trace.programs.values():
             if program is not self.traced:
                 yield from ((each.begin, each.end) for each in program.devices.get(device, ()) if not each.in_flight)
-        yield from self._trace.unnamed.get(device, ())
+        yield from self.trace.unnamed.get(device, ())
 
     def _gaps(self, device: int, swept: Swept) -> dict[str, float]:
         """Divides the time in which the device did nothing: `idle` within a step, else `input` or `host`."""
@@ -215,7 +225,7 @@ def parts_of(program: Program, swept: Swept) -> dict[str, float]:
     return parts
 
 
-def _whole_runs(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
+def _whole_runs(devices: Mapping[int, Sequence[Interval]], runs: Iterable[int]) -> list[int]:
     """The longest sequence of whole runs, in order. Raises UserError if there is none.
 
     A run is whole if every device ran as many operations as it mostly does: those at the ends of a trace may be cut.
@@ -224,7 +234,7 @@ def _whole_runs(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
     usual = {device: Counter(sizes.values()).most_common(1)[0][0] for device, sizes in counts.items()}
     best: list[int] = []
     current: list[int] = []
-    for run in _ordered(devices):
+    for run in runs:
         is_whole = all(counts[device][run] == usual[device] for device in devices)
         current = [*current, run] if is_whole else []
         best = current if len(current) > len(best) else best
@@ -233,37 +243,15 @@ def _whole_runs(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
     return best
 
 
-def _step_numbers(trace: Trace, devices: Mapping[int, Sequence[Interval]]) -> Mapping[int, int]:
+def _step_numbers(trace: Trace, runs: Collection[int]) -> Mapping[int, int]:
     """Each run to the number of its step by the host's annotations; empty if there are more or fewer of them."""
-    runs, steps = _ordered(devices), sorted(trace.steps)
+    steps = sorted(trace.steps)
     return dict(zip(runs, (step.number for step in steps), strict=True)) if len(runs) == len(steps) else {}
 
 
-def _window_of(trace: Trace, devices: Mapping[int, Sequence[Interval]], runs: Sequence[int]) -> Span:
-    """The time from the start of the first run's step to the end of the last operation."""
-    chosen = set(runs)
-    end = max(each.end for found in devices.values() for each in found if each.run in chosen)
-    return _start(trace, devices, _begins(devices)[runs[0]]), end
-
-
-def _ordered(devices: Mapping[int, Sequence[Interval]]) -> list[int]:
-    begins = _begins(devices)
-    return sorted(begins, key=lambda run: begins[run])
-
-
 def _begins(devices: Mapping[int, Sequence[Interval]]) -> dict[int, int]:
-    """The first moment of each run on any device."""
     begins: dict[int, int] = {}
     for found in devices.values():
         for each in found:
             begins[each.run] = min(each.begin, begins.get(each.run, each.begin))
-    return begins
-
-
-def _start(trace: Trace, devices: Mapping[int, Sequence[Interval]], begin: int) -> int:
-    """The start of the step whose first operation begins at `begin`: the host's annotation, or the end of the step
-    before if that is later; without annotations, `begin`.
-    """
-    annotated = max((step.begin for step in trace.steps if step.begin <= begin), default=begin)
-    before = max((each.end for found in devices.values() for each in found if each.end <= begin), default=annotated)
-    return max(annotated, before)
+    return dict(sorted(begins.items(), key=lambda each: each[1]))

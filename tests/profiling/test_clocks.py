@@ -65,7 +65,7 @@ def joint(
         sums.append(
             recording.breakdown(clocks.by_clock(process, clocks.window), clocks.by_clock(process, clocks.shown))
         )
-    return breakdown_of(recordings[0], sums, clocks.window, clocks.shown, chip_of(recordings[0].kind)), clocks
+    return breakdown_of(recordings[0], sums, clocks.window, clocks.shown, chip_of(recordings[0].trace.kind)), clocks
 
 
 @pytest.mark.parametrize("groups", ["{{0,1,2,3}}", "{{0,2},{1,3}}"])
