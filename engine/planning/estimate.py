@@ -1,6 +1,6 @@
 """Estimates the memory, traffic and time of a step under a preset from its trace, with no compiler and no device."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -51,17 +51,21 @@ def estimate_row(
 ) -> Row:
     """Returns the row of a preset with the cost of its step; without a `topology` the chip is unknown, so there are no
     times. `simulated`: devices to trace on, of which a few do; default: the process's CPU devices."""
+    here = simulated or jax.devices("cpu")
+    return with_cost(task, preset, devices, topology, lambda: traced_cost(task, preset, devices, topology, here))
+
+
+def with_cost(
+    task: Task, preset: Preset, devices: int, topology: Topology | None, cost_of: Callable[[], StepCost]
+) -> Row:
+    """Returns the row of a preset with the cost that `cost_of` returns, if it fits. `cost_of` may raise UserError."""
     row = layout_row(task, preset, devices, topology)
     if row.problems:
         return row
     try:
-        cost = traced_cost(task, preset, devices, topology, simulated or jax.devices("cpu"))
+        cost = cost_of()
     except UserError as error:
         return replace(row, no_estimate="; ".join(error.problems))
-    return with_cost(row, preset, cost, topology)
-
-
-def with_cost(row: Row, preset: Preset, cost: StepCost, topology: Topology | None) -> Row:
     axes = crossing(row.mesh, topology.domains if topology else 1)
     return replace(row, estimate=cost, findings=_over_dcn(preset, axes, cost))
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import jax
 from msgspec.structs import replace
 
-from ..base.user_error import UserError
+from ..hlo.step_cost import StepCost
 from ..models.task import Task
 from ..spec.config import RunConfig, UserModel
 from ..spec.model_config import POLICIES
@@ -17,7 +17,7 @@ from ..spec.preset import Preset
 from ..spec.preset_reader import MESH_RULES
 from ..spec.topology import Topology
 from .candidates import PARTS, accumulations, batches, layout_key, meshes, named, orders, suffixes, with_microbatches
-from .estimate import layout_row, with_cost
+from .estimate import with_cost
 from .goal import SearchRequest, configured, gain, rank, ranked
 from .ranking import Choice, Row, Settings, settings_of
 from .step_trace import SizedStep, arguments, traced_step
@@ -199,24 +199,18 @@ class Search:
         key = preset.name, *settings_of(settings)
         if key not in self._rows:
             self.estimated += 1
-            row = self._estimated(preset, self._task_of(settings), settings)
+            task, topology = self._task_of(settings), self._topology
+            row = with_cost(task, preset, topology.devices, topology, lambda: self._cost(preset, task, settings))
             self._rows[key] = replace(row, settings=self._changes(settings))
         return self._rows[key]
 
-    def _estimated(self, preset: Preset, task: Task, settings: Settings) -> Row:
+    def _cost(self, preset: Preset, task: Task, settings: Settings) -> StepCost:
         devices, topology = self._topology.devices, self._topology
-        row = layout_row(task, preset, devices, topology)
-        if row.problems:
-            return row
         key = layout_key(preset, devices), *settings_of(settings)
-        try:
-            if key not in self._steps:
-                step = traced_step(task, preset, devices, topology, jax.devices("cpu"))
-                self._steps = {**dict(list(self._steps.items())[-KEPT_STEPS:]), key: step}
-        except UserError as error:
-            return replace(row, no_estimate="; ".join(error.problems))
-        cost = self._steps[key].cost(row.mesh, arguments(task, preset, devices), topology)
-        return with_cost(row, preset, cost, topology)
+        if key not in self._steps:
+            step = traced_step(task, preset, devices, topology, jax.devices("cpu"))
+            self._steps = {**dict(list(self._steps.items())[-KEPT_STEPS:]), key: step}
+        return self._steps[key].cost(preset.sizes(devices), arguments(task, preset, devices), topology)
 
     def _changes(self, settings: Settings) -> Settings:
         config = self._task.config
