@@ -17,7 +17,7 @@ from ..base.untrusted import MAX_BYTES, decode
 from ..base.user_error import UserError
 from ..spec.prepared import form_of, is_document
 from .compressed import is_compressed, opened
-from .record_files import NOT_UTF8, record_count, records, row_groups, rows
+from .record_files import NOT_UTF8, Span, record_count, records, row_groups, rows
 
 PART_BYTES = 64 << 20
 """Bytes of source in a part, which becomes one shard."""
@@ -33,18 +33,6 @@ BOM = b"\xef\xbb\xbf"
 KINDS = {type(None): "null", bool: "a flag", int: "a number", float: "a number", list: "a list", dict: "an object"}
 """What JSON values are that are no text."""
 NO_TEXT = "there is no text in it: give text, .json, .jsonl, .csv, .parquet or ArrayRecord files"
-
-
-@dataclass(frozen=True)
-class Span:
-    """A range of a file: of bytes, or of row groups or records. A line belongs to the span it begins in."""
-
-    path: str
-    form: str | None
-    """As `form_of` returns it; "json" for a file of one value, "json_lines" for one with a value in each line."""
-    begin: int
-    end: int
-    is_last: bool
 
 
 Part = list[Span]
@@ -162,17 +150,9 @@ def pieces(span: Span, text_field: str) -> Iterator[Piece | UserError]:
     if span.form is None:
         yield from _text(span)
         return
-    readers = {"parquet": _rows, "array_record": _records, "json_lines": _json_lines, "json": _json, "csv": _csv}
+    readers = {"parquet": rows, "array_record": records, "json_lines": _json_lines, "json": _json, "csv": _csv}
     found = readers[span.form]
     yield from (text if isinstance(text, UserError) else Piece(text, True, True) for text in found(span, text_field))
-
-
-def _rows(span: Span, text_field: str) -> Iterator[str | UserError]:
-    return rows(span.path, span.begin, text_field)
-
-
-def _records(span: Span, text_field: str) -> Iterator[str | UserError]:
-    return records(span.path, span.begin, span.end, text_field)
 
 
 def _json_lines(span: Span, text_field: str) -> Iterator[str | UserError]:

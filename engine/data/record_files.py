@@ -6,6 +6,7 @@ feature. array_record comes with grain, whose own sources read no single row gro
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,18 @@ EXAMPLE = {
 }
 
 
+@dataclass(frozen=True)
+class Span:
+    """A range of a file: of bytes, or of row groups or records. A line belongs to the span it begins in."""
+
+    path: str
+    form: str | None
+    """As `form_of` returns it; "json" for a file of one value, "json_lines" for one with a value in each line."""
+    begin: int
+    end: int
+    is_last: bool
+
+
 def row_groups(path: Path, text_field: str) -> list[int]:
     """Returns the bytes of each row group. Only the footer is read. Raises UserError if there is no column of text."""
     with _parquet(path) as file, refusing(str(path), "damaged"):
@@ -44,9 +57,9 @@ def row_groups(path: Path, text_field: str) -> list[int]:
         return [file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups)]
 
 
-def rows(path: str, group: int, text_field: str) -> Iterator[str | UserError]:
+def rows(span: Span, text_field: str) -> Iterator[str | UserError]:
     """Yields the texts of a row group, an error for each null. Raises UserError; it names the row."""
-    row = 0
+    path, group, row = span.path, span.begin, 0
     with _parquet(Path(path)) as file:
         with refusing(f"{path}: row group {group}", "damaged"):
             batches = file.iter_batches(row_groups=[group], columns=[text_field], batch_size=ROWS_AT_ONCE)
@@ -85,12 +98,12 @@ def record_count(path: Path) -> int:
         reader.close()
 
 
-def records(path: str, begin: int, end: int, text_field: str) -> Iterator[str | UserError]:
-    """Yields the texts of records `[begin:end]`, an error for each that has none or is damaged."""
-    reader = _open_records(Path(path))
+def records(span: Span, text_field: str) -> Iterator[str | UserError]:
+    """Yields the texts of the span's records, an error for each that has none or is damaged."""
+    path, reader = span.path, _open_records(Path(span.path))
     try:
-        for first in range(begin, end, READ_AT_ONCE):
-            for number, record in enumerate(_read(reader, path, first, min(end, first + READ_AT_ONCE)), first):
+        for first in range(span.begin, span.end, READ_AT_ONCE):
+            for number, record in enumerate(_read(reader, path, first, min(span.end, first + READ_AT_ONCE)), first):
                 yield (
                     record if isinstance(record, UserError) else _text(f"{path}: record {number:,}", record, text_field)
                 )
