@@ -40,7 +40,7 @@ def inventory(module: Module, mesh: Mapping[str, int], arguments: Sequence[str] 
     TPU slices that of all. `arguments`: names of the program's arguments. Raises ValueError if the program is not one
     for this mesh.
     """
-    found = (info for info in Reader(module, mesh, arguments).collectives() if info.axes)
+    found = (info for _, _, info in Reader(module, mesh, arguments).located() if info.axes)
     return sorted(found, key=lambda info: -info.least_bytes)
 
 
@@ -92,12 +92,9 @@ class Reader:
         self._groupings: dict[tuple[str, Ids], Grouping] = {}
         self._received: dict[str, dict[str, str]] = {}
 
-    def collectives(self) -> Iterator[CollectiveInfo]:
-        """Yields the collectives in the order of the text. Raises ValueError, naming the instruction."""
-        return (info for _, _, info in self.located())
-
     def located(self) -> Iterator[tuple[Computation, Instruction, CollectiveInfo]]:
-        """Yields the collectives with their place in the text. Raises ValueError, naming the instruction."""
+        """Yields the collectives in the order of the text, with their place. Raises ValueError, naming the
+        instruction."""
         overlapped = self.schedule.overlapped()
         for where, instruction in self._instructions:
             if self.schedule.is_repeated(where, instruction):
