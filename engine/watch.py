@@ -18,7 +18,7 @@ from .program.pytree_arrays import Leaf, leaves
 from .spec.config import WatchedRun
 from .spec.preset_files import FILE_NAME
 from .watching.external import describe
-from .watching.external_step import CompiledStep, compile_lowered, compile_step
+from .watching.external_step import CompiledStep, compile_lowered
 from .watching.run import Watch
 from .wire.run_directory import checked_name
 
@@ -90,7 +90,7 @@ def _known_step(
     began = time.perf_counter()
     if isinstance(made, Lowered):
         return compile_lowered(made, args), state, time.perf_counter() - began
-    known = compile_step(step, args)
+    known = compile_lowered(step.lower(*args), args)
     seconds = time.perf_counter() - began
     return *_steady(known, step, state), seconds
 

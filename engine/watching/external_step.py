@@ -85,15 +85,11 @@ class CompiledStep:
         leaves_after = [
             replace(leaf, sharding=resharded[at].sharding) if at in resharded else leaf for at, leaf in enumerate(state)
         ]
-        return compile_step(step, args, arrays=self.args), leaves_after
-
-
-def compile_step(step: Any, args: tuple[Any, ...], arrays: tuple[Any, ...] | None = None) -> CompiledStep:
-    """Compiles a function jitted by jax or Flax. `arrays`: the real arguments, if `args` holds abstract ones."""
-    return compile_lowered(step.lower(*args), arrays or args)
+        return compile_lowered(step.lower(*args), self.args), leaves_after
 
 
 def compile_lowered(lowered: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> CompiledStep:
+    """Compiles a step lowered by jax or Flax. `args`, `kwargs`: the real arguments, which hold arrays."""
     compiled, lowered = lowered.compile(), getattr(lowered, "lowered", lowered)
     return CompiledStep(getattr(compiled, "compiled", compiled), args, kwargs or {}, lowered=lowered)
 

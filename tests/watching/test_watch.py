@@ -26,7 +26,7 @@ from shardtui.engine.hlo.lint import lint
 from shardtui.engine.program.pytree_arrays import leaves
 from shardtui.engine.watch import watch
 from shardtui.engine.watching.external import Described, describe
-from shardtui.engine.watching.external_step import CompiledStep, compile_step
+from shardtui.engine.watching.external_step import CompiledStep, compile_lowered
 from shardtui.engine.wire import events as wire
 from shardtui.engine.wire.commands import SaveCheckpoint, Stop, SwitchPreset
 from shardtui.engine.wire.descriptions import ArrayInfo
@@ -226,7 +226,7 @@ def on(mesh: Mesh, shape: tuple[int, ...], *spec: str | None) -> jax.Array:
 
 def described(state: Any, step: Any = None, *args: Any) -> Described:
     """Describes a state, and the step if it is called with `args`."""
-    return describe("as-run", list(leaves(state)), compile_step(step, args) if args else None, None)
+    return describe("as-run", list(leaves(state)), compile_lowered(step.lower(*args), args) if args else None, None)
 
 
 def arrays_of(found: Described) -> dict[str, ArrayInfo]:
@@ -395,7 +395,7 @@ def test_arrays_of_one_shape_are_told_apart_by_identity() -> None:
     p, o = {"w": jnp.ones((8, 8))}, {"w": jnp.ones((8, 8))}
     args = p, o, jnp.ones((8, 8))
     for state in ({"params": p, "opt_state": o}, {"opt_state": o, "params": p}):
-        for known in (compile_step(step, args), CompiledStep(step.lower(*args).compile(), args)):
+        for known in (compile_lowered(step.lower(*args), args), CompiledStep(step.lower(*args).compile(), args)):
             found = describe("as-run", list(leaves(state)), known, None)
             assert specs_of(found) == {"params.w": UNSPLIT, "opt_state.w": SPLIT, "batch.2": SPLIT}
             assert (found.problems, sizes_of(found)) == ([], (256, 64, 64, 0))
@@ -428,7 +428,8 @@ def test_modules_are_the_arguments_of_a_step_of_nnx(is_tied: bool) -> None:
     model = Layers(nnx.Rngs(0), is_tied)
     optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
     state = list(leaves((model, optimizer)))
-    known = compile_step(step, (model, optimizer, jnp.ones((4, 8))))
+    args = model, optimizer, jnp.ones((4, 8))
+    known = compile_lowered(step.lower(*args), args)
     shapes = {at: known.arguments[number].shape for at, number in known.match(state).items()}
     assert shapes == {at: leaf.shape for at, leaf in enumerate(state)}
     found = describe("as-run", state, known, None)
@@ -477,7 +478,7 @@ def test_results_that_look_alike_are_told_apart_or_no_layout_is_guessed() -> Non
 
     def specs_after(function: Any, out_shardings: Any, *args: Any) -> dict[str, list[list[str]]]:
         step = jax.jit(function, out_shardings=(*out_shardings, None))
-        known, after = compile_step(step, args).steady(step, list(leaves(args[:-1])))
+        known, after = compile_lowered(step.lower(*args), args).steady(step, list(leaves(args[:-1])))
         found = specs_of(describe("as-run", after, known, None))
         return {name: spec for name, spec in found.items() if len(spec) == 2}
 
@@ -499,7 +500,7 @@ def test_names_are_unique_and_sizes_packed() -> None:
     assert shapes == {"['a']['b']": [8, 8], "a.c": [8, 3], "['a.b']": [8, 2]}
     packed = {"w": jax.device_put(jnp.zeros((8, 8), jnp.int4), NamedSharding(mesh, P("model")))}
     step = jax.jit(lambda state: (state, state["w"].astype(jnp.float32).sum()))
-    known, leaves_after = compile_step(step, (packed,)).steady(step, list(leaves(packed)))
+    known, leaves_after = compile_lowered(step.lower(packed), (packed,)).steady(step, list(leaves(packed)))
     found = describe("as-run", leaves_after, known, None)
     assert (arrays_of(found)["w"].bytes, sizes_of(found)) == (32, (16, 0, 0, 0))
 
