@@ -39,7 +39,6 @@ ANSWERS = (
         "plan": "planning.answers.plan",
         "search": "planning.answers.search",
         "compile": "planning.answers.compile_one",
-        "schedule": "planning.answers.schedule_one",
         "profile": "profiling.breakdown.profile",
         "predict": "profiling.predicted.predict",
         "verify": "checkpoint.directory.verify_run",
@@ -52,7 +51,7 @@ ANSWERS = (
 )
 """The functions that answer a question; their parameters are its arguments."""
 ON_CPU = (
-    *("verify", "export", "checkpoints", "place-checkpoint", "plan", "search", "compile", "schedule"),
+    *("verify", "export", "checkpoints", "place-checkpoint", "plan", "search", "compile"),
     *("explain", "explain-for", "explain-kept", "profile", *PROGRAMS),
 )
 """Questions that use only the CPU, even if there are other devices."""

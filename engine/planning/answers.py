@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-from msgspec.structs import replace
-
 from ..base.output import say
 from ..hlo.step_cost import StepCost
 from ..spec.config import RunConfig, UserModel
@@ -55,12 +53,8 @@ def search(config: RunConfig, target: str, request: SearchRequest) -> Board:
 
 
 def compile_one(config: RunConfig, target: str, name: str) -> StepCost:
-    """Returns the compiler's figures of one preset on a slice. Prints a `Turn` while it waits for other plans."""
-    return replace(schedule_one(config, target, name), breakdown=None)
-
-
-def schedule_one(config: RunConfig, target: str, name: str) -> StepCost:
-    """Returns the same with its breakdown: where the time of a step goes by the compiler's schedule."""
+    """Returns the compiler's figures of one preset on a slice, with the breakdown of a step by the compiler's schedule.
+    Prints a `Turn` while it waits for other plans."""
     topology, preset = load_topology(target), load_preset(name)
     program = ""
     if isinstance(config.model, UserModel):  # its costs are kept by the text of its step

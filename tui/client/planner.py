@@ -79,7 +79,7 @@ class Planner:
         self._is_named = bool(presets)
         self.search = search
         self._nice = nice
-        self._question = "schedule" if breakdowns else "compile"
+        self._has_breakdowns = breakdowns
         self.compiles = compiles and compilers.missing(load_topology(topology)) is None
         self._jobs: dict[asyncio.Task[Answer], Compiling] = {}
         self._tried: set[str] = set()
@@ -184,7 +184,7 @@ class Planner:
 
     async def breakdown(self, title: str) -> StepBreakdown:
         """Returns where the time of a step goes. Raises UserError if that is unknown, NoAnswer if the engine fails."""
-        answer = await EngineProcess(self._nice).ask("schedule", *self.subject(title))
+        answer = await EngineProcess(self._nice).ask("compile", *self.subject(title))
         found = msgspec.json.decode(answer.checked().last_line, type=StepCost).breakdown
         if found is None:
             slices = load_topology(self._topology).title
@@ -247,7 +247,7 @@ class Planner:
         self._compiled_since = self._compiled_since or time.monotonic()
         self._tried.add(row.title)
         job = Compiling(index, row.title, len(self._tried), self._most, time.monotonic(), EngineProcess(self._nice))
-        answer = job.process.ask(self._question, *self.subject(row.title))
+        answer = job.process.ask("compile", *self.subject(row.title))
         self._jobs[asyncio.create_task(answer)] = job
 
     def _timeout(self) -> float | None:
@@ -260,7 +260,10 @@ class Planner:
         job = self._jobs.pop(task)
         self._last_ended = time.monotonic()
         rows = [*self._rows]
-        rows[job.index] = _with_answer(rows[job.index], task.result(), job.is_cancelled)
+        row = _with_answer(rows[job.index], task.result(), job.is_cancelled)
+        if row.compiled and not self._has_breakdowns:
+            row = msgspec.structs.replace(row, compiled=msgspec.structs.replace(row.compiled, breakdown=None))
+        rows[job.index] = row
         self.board = msgspec.structs.replace(self.board, rows=rows)
         if self.search and (best := pick([row for row in rows if row.compiled], self.search.goal)):
             point = point_of(best, self.search.goal, time.monotonic() - self.began)
