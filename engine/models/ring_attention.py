@@ -22,6 +22,7 @@ from ..spec.preset import Axes
 from .attention_tiles import RESULT, Asked, Tiles
 
 Pairs = list[tuple[int, int]]
+KeysAndValues = tuple[jax.Array, jax.Array]
 DIAGONAL, BELOW = [[0, 0], [1, 1]], [[1, 0]]
 """A device's tiles of its own queries and keys: on the diagonal, where the mask leaves half, and below it."""
 
@@ -57,10 +58,7 @@ def _attend(query: jax.Array, key: jax.Array, value: jax.Array, axes: Axes, tile
 
 
 def _forward(query: jax.Array, key: jax.Array, value: jax.Array, axes: Axes, tiles: Tiles) -> tuple[jax.Array, Any]:
-    devices = jax.lax.axis_size(axes)
-
-    def see(seen: Seen, visitor: tuple[jax.Array, jax.Array], pairs: jax.Array, is_causal: bool = False) -> Seen:
-        return _see(tiles, query, seen, *visitor, pairs, is_causal)
+    devices, see = jax.lax.axis_size(axes), partial(_see, tiles, query)
 
     def hop(carry: Any, step: jax.Array) -> tuple[Any, None]:
         seen, visitor = carry
@@ -82,7 +80,7 @@ def _backward(axes: Axes, tiles: Tiles, saved: tuple[jax.Array, ...], gradient: 
     devices, zeros = jax.lax.axis_size(axes), jnp.zeros(query.shape, jnp.float32)
     drop = jnp.sum(out.astype(jnp.float32) * gradient.astype(jnp.float32), axis=-1)
     asked = Asked(query, gradient, normalizer, drop)
-    answer = partial(_answer, tiles, key, value)
+    answer = partial(_answer, tiles, (key, value))
 
     def next_answer(found: Gradients, visitor: Asked, step: jax.Array | int) -> Gradients:
         arriving = _send(found.query, axes)  # what others found for these queries, while this device computes
@@ -107,15 +105,10 @@ _attend.defvjp(_forward, _backward)
 
 
 def _see(
-    tiles: Tiles,
-    query: jax.Array,
-    seen: Seen,
-    key: jax.Array,
-    value: jax.Array,
-    pairs: jax.Array,
-    is_causal: bool = False,
+    tiles: Tiles, query: jax.Array, seen: Seen, visitor: KeysAndValues, pairs: jax.Array, is_causal: bool = False
 ) -> Seen:
     """Adds tiles to the attention of queries. In a loop, because the compiler sends during loops, but not kernels."""
+    key, value = visitor
 
     def step(seen: Seen, pair: jax.Array) -> tuple[Seen, None]:
         row, column = pair
@@ -129,14 +122,10 @@ def _see(
 
 
 def _answer(
-    tiles: Tiles,
-    key: jax.Array,
-    value: jax.Array,
-    found: Gradients,
-    asked: Asked,
-    pairs: jax.Array,
-    is_causal: bool = False,
+    tiles: Tiles, own: KeysAndValues, found: Gradients, asked: Asked, pairs: jax.Array, is_causal: bool = False
 ) -> Gradients:
+    key, value = own
+
     def step(found: Gradients, pair: jax.Array) -> tuple[Gradients, None]:
         row, column = pair
         parts = tiles.gradients(Asked(*(x[row] for x in asked)), key[column], value[column], is_causal)
