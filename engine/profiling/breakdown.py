@@ -149,28 +149,37 @@ class BreakdownBuilder:
         """Returns the operations with most time, and how many others there are."""
         known, times = self.program.operations, self.total.operations
         timed = sorted((name for name in times if name in known), key=lambda name: -times[name])
-        listed = [self._rated(self._operation(known[name])) for name in timed[:MAX_OPERATIONS]]
+        listed = [self._operation(known[name]) for name in timed[:MAX_OPERATIONS]]
         return listed, len(timed) - len(listed)
 
     def _operation(self, operation: Operation) -> OperationTime:
+        """Returns an operation with its rates, which follow from its FLOPs and bytes."""
+        total, chip, name = self.total, self.chip, operation.name
+        count, seconds = total.mean(total.counts, name), round(total.mean(total.operations, name), NANOSECONDS)
+        if collective := self.program.collectives.get(name):
+            flops, moved = None, collective.bytes_sent
+            working = total.mean(total.exposed, name) + total.mean(total.hidden, name)
+            bandwidth = chip and chip.rate_of(collective.network)
+        else:
+            flops, moved = (None if value is None else count * value for value in self.program.work(name))
+            working, bandwidth = seconds, chip and chip.memory_rate
+        moved = None if moved is None else round(moved)
+        times = _over(flops, chip and chip.flops), _over(moved, bandwidth)
         return OperationTime(
-            name=operation.name,
+            name=name,
             part=operation.part,
-            count=self.total.mean(self.total.counts, operation.name),
-            seconds=round(self.total.mean(self.total.operations, operation.name), NANOSECONDS),
+            count=count,
+            seconds=seconds,
             module=operation.module,
             source=operation.source,
+            flops=flops,
+            bytes=moved,
+            flops_per_second=_over(flops, working),
+            bytes_per_second=_over(moved, working),
+            flops_share=_over(times[0], working),
+            bandwidth_share=_over(times[1], working),
+            roofline_seconds=max((time for time in times if time is not None), default=None),
         )
-
-    def _rated(self, each: OperationTime) -> OperationTime:
-        total, chip = self.total, self.chip
-        if collective := self.program.collectives.get(each.name):
-            moving = total.mean(total.exposed, each.name) + total.mean(total.hidden, each.name)
-            each = replace(each, bytes=collective.bytes_sent)
-            return _with_rates(each, moving, None, chip and chip.rate_of(collective.network))
-        flops, moved = (None if value is None else each.count * value for value in self.program.work(each.name))
-        each = replace(each, flops=flops, bytes=None if moved is None else round(moved))
-        return _with_rates(each, each.seconds, chip and chip.flops, chip and chip.memory_rate)
 
     def _waits(self) -> list[WaitTime]:
         devices = self.total.devices
@@ -181,24 +190,6 @@ class BreakdownBuilder:
             if device.times_waited_for
         ]
         return sorted(found, key=lambda wait: -wait.seconds)
-
-
-def _with_rates(
-    operation: OperationTime, seconds: float, peak_flops: float | None, peak_bandwidth: float | None
-) -> OperationTime:
-    """Returns an operation with its rates, which follow from its FLOPs and bytes.
-
-    `seconds`: its working time per step. `peak_flops`, `peak_bandwidth`: of the device, per second; None if unknown.
-    """
-    times = [_over(operation.flops, peak_flops), _over(operation.bytes, peak_bandwidth)]
-    return replace(
-        operation,
-        flops_per_second=_over(operation.flops, seconds),
-        bytes_per_second=_over(operation.bytes, seconds),
-        flops_share=_over(times[0], seconds),
-        bandwidth_share=_over(times[1], seconds),
-        roofline_seconds=max((time for time in times if time is not None), default=None),
-    )
 
 
 def _over(amount: float | None, by: float | None) -> float | None:
