@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from ..parallel.constraints import constrain, gathered, hinted, observe, out_sharding, shard
 from ..spec.model_config import ModelConfig
 from .attention import Attention
-from .experts import Kernels, choose, ragged_experts, route, weights_of_all
+from .experts import Choices, Kernels, choose, ragged_experts, slots_of, weights_of_all
 from .layers import INIT_STDDEV, Norm, apply_norm, embed_norm, projection
 from .sizes import AttentionKernels
 
@@ -80,12 +80,18 @@ class Mixture(nnx.Module):
             gradient=("batch", "seq", "router"),
             name="blocks.mlp.choices",
         )
-        if not self.config.capacity_factor:
-            return (self._by_chosen if self.config.expert_matmul == "ragged" else self._by_all)(x, probabilities)
-        routing = route(probabilities, self.config.experts_per_token, self.config.capacity(x.shape[1]))
+        choices = choose(probabilities, self.config.experts_per_token)
+        if self.config.capacity_factor:
+            return self._by_slots(x, choices), choices.balance
+        apply = self._by_chosen if self.config.expert_matmul == "ragged" else self._by_all
+        return apply(x, choices), choices.balance
+
+    def _by_slots(self, x: jax.Array, choices: Choices) -> jax.Array:
+        """Has each expert compute the tokens that occupy its slots."""
+        found = zip(("dispatch", "combine"), slots_of(choices, self.config.capacity(x.shape[1])), strict=True)
         dispatch, combine = (
             shard(slots.astype(x.dtype), "batch", "seq", "router", "capacity", name=f"blocks.mlp.{name}")
-            for name, slots in (("dispatch", routing.dispatch), ("combine", routing.combine))
+            for name, slots in found
         )
         full_axes, split_axes, expert_axes = (
             (*dims, "activation_embed")
@@ -102,19 +108,18 @@ class Mixture(nnx.Module):
         computed = shard(self.experts(received), *expert_axes, name="blocks.mlp.computed")
         returned = shard(computed, *full_axes, gradient=split_axes, name="blocks.mlp.returned")
         sharding = out_sharding(x.shape, "batch", "seq", "activation_embed")
-        return jnp.einsum("BTEC,EBCD->BTD", combine, returned, out_sharding=sharding), routing.balance
+        return jnp.einsum("BTEC,EBCD->BTD", combine, returned, out_sharding=sharding)
 
-    def _by_chosen(self, x: jax.Array, probabilities: jax.Array) -> tuple[jax.Array, jax.Array]:
-        chosen, weights, balance = choose(probabilities, self.config.experts_per_token)
-        experts = self.experts
+    def _by_chosen(self, x: jax.Array, choices: Choices) -> jax.Array:
+        chosen, experts = jnp.argmax(choices.masks, axis=-1), self.experts
         gate = experts.gate and experts.gate.kernel[...].astype(x.dtype)
         kernels = Kernels(experts.up.kernel[...].astype(x.dtype), gate, experts.down.kernel[...].astype(x.dtype))
-        return ragged_experts(x, chosen, weights.astype(x.dtype), kernels, experts.activation), balance
+        return ragged_experts(x, chosen, choices.weights.astype(x.dtype), kernels, experts.activation)
 
-    def _by_all(self, x: jax.Array, probabilities: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _by_all(self, x: jax.Array, choices: Choices) -> jax.Array:
         """Has all experts compute all tokens, with weight 0 for tokens not routed to them."""
-        weights, balance = weights_of_all(probabilities, self.config.experts_per_token)
-        weights = shard(weights.astype(x.dtype), "batch", "seq", "router", name="blocks.mlp.combine")  # [B, T, E]
+        weights = weights_of_all(choices).astype(x.dtype)
+        weights = shard(weights, "batch", "seq", "router", name="blocks.mlp.combine")  # [B, T, E]
         sent_axes, expert_axes = (
             (*dims, "capacity", "activation_embed") for dims in (("router", "batch"), ("experts", "expert_batch"))
         )
@@ -126,7 +131,7 @@ class Mixture(nnx.Module):
         computed = shard(self.experts(received), *expert_axes, name="blocks.mlp.computed")
         returned = shard(computed, *sent_axes, name="blocks.mlp.returned")  # [E, B, T, D]
         sharding = out_sharding(x.shape, "batch", "seq", "activation_embed")
-        return jnp.einsum("BTE,EBTD->BTD", weights, returned, out_sharding=sharding), balance
+        return jnp.einsum("BTE,EBTD->BTD", weights, returned, out_sharding=sharding)
 
 
 class Block(nnx.Module):

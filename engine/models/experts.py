@@ -16,66 +16,52 @@ from ..parallel.constraints import mesh_axes, per_device, shard, split_axes
 from ..spec.preset import Axes
 
 
-class Routing(NamedTuple):
-    """The expert slots of each token, per sequence."""
+class Choices(NamedTuple):
+    """The most probable experts of each token, best first."""
 
-    dispatch: jax.Array
-    """float32 [B, T, E, C]: 1 where a token occupies an expert's slot, else 0."""
-    combine: jax.Array
-    """float32 [B, T, E, C]: the token's weight for that expert's output, 0 where the token has no slot."""
+    masks: jax.Array
+    """float32 [B, T, K, E]: one-hot."""
+    weights: jax.Array
+    """float32 [B, T, K]: of the experts' outputs."""
     balance: jax.Array
     """float32 [B]: the balance loss, 1 if all experts are equally preferred."""
 
 
-def route(probabilities: jax.Array, per_token: int, capacity: int) -> Routing:
-    """Routes each token to its `per_token` most probable experts with one of their `capacity` slots left, earlier
-    tokens first. `probabilities` [B, T, E] are the router's. GShard serves the first choices of all tokens before any
-    second choice (Lepikhin et al. 2020, algorithm 1), but then a token's slots depend on later tokens, which a decoder
-    must not see. One expert's output is weighted by its probability (Fedus et al. 2021, "Switch Transformers", equation
-    2), several outputs by their normalised probabilities (GShard). The balance loss of a sequence is E · Σ f · P over
-    the experts, where f is the fraction of tokens whose first choice is the expert and P its mean probability (Switch,
-    equations 4 to 6)."""
-    batch, seq, experts = probabilities.shape
-    masks = _top_experts(probabilities, per_token)
-    order = masks.reshape(batch, -1, experts)  # [B, T·K, E]
+def choose(probabilities: jax.Array, per_token: int) -> Choices:
+    """Chooses the `per_token` most probable experts of each token; `probabilities` [B, T, E] are the router's. One
+    expert's output is weighted by its probability (Fedus et al. 2021, "Switch Transformers", equation 2), several
+    outputs by their normalised probabilities (GShard). The balance loss of a sequence is E · Σ f · P over the experts,
+    where f is the fraction of tokens whose first choice is the expert and P its mean probability (Switch, equations 4
+    to 6)."""
+    experts, found = probabilities.shape[-1], list[jax.Array]()
+    for _ in range(per_token):
+        remaining = probabilities - 2 * sum(found)  # probabilities are at most 1, so a chosen expert drops below 0
+        found.append(jax.nn.one_hot(jnp.argmax(remaining, axis=-1), experts))
+    masks = shard(jnp.stack(found, axis=2), "batch", "keys", None, "router", name="blocks.mlp.masks")
+    weights = jnp.einsum("BTKE,BTE->BTK", masks, probabilities, precision="highest")
+    if per_token > 1:
+        weights /= weights.sum(axis=-1, keepdims=True)
+    balance = experts * jnp.sum(masks[:, :, 0].mean(axis=1) * probabilities.mean(axis=1), axis=-1)
+    return Choices(masks, weights, balance)
+
+
+def slots_of(choices: Choices, capacity: int) -> tuple[jax.Array, jax.Array]:
+    """Returns float32 [B, T, E, C] that are 1 where a token occupies one of its experts' `capacity` slots, and the
+    token's weight there; 0 elsewhere. Earlier tokens come first. GShard serves the first choices of all tokens before
+    any second choice (Lepikhin et al. 2020, algorithm 1), but then a token's slots depend on later tokens, which a
+    decoder must not see."""
+    batch, seq, per_token, experts = choices.masks.shape
+    order = choices.masks.reshape(batch, -1, experts)  # [B, T·K, E]
     positions = jnp.sum((jnp.cumsum(order, axis=1) - order) * order, axis=-1).astype(jnp.int32)
     slots = jax.nn.one_hot(positions.reshape(batch, seq, per_token), capacity)  # [B, T, K, C], 0 beyond the capacity
-    weights = _weights(masks, probabilities)
-    dispatch = jnp.einsum("BTKE,BTKC->BTEC", masks, slots)
-    combine = jnp.einsum("BTKE,BTKC->BTEC", masks * weights[..., None], slots, precision="highest")
-    return Routing(dispatch, combine, _balance(masks, probabilities))
+    weighted = choices.masks * choices.weights[..., None]
+    dispatch = jnp.einsum("BTKE,BTKC->BTEC", choices.masks, slots)
+    return dispatch, jnp.einsum("BTKE,BTKC->BTEC", weighted, slots, precision="highest")
 
 
-def weights_of_all(probabilities: jax.Array, per_token: int) -> tuple[jax.Array, jax.Array]:
-    """Returns each expert's weight for each token, float32 [B, T, E], 0 where not routed, and the balance loss [B], as
-    `route` does with slots for all tokens."""
-    masks = _top_experts(probabilities, per_token)
-    weights = jnp.einsum("BTKE,BTK->BTE", masks, _weights(masks, probabilities), precision="highest")
-    return weights, _balance(masks, probabilities)
-
-
-def choose(probabilities: jax.Array, per_token: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns each token's experts, int32 [B, T, K], their weights, float32 [B, T, K], and the balance loss [B]."""
-    masks = _top_experts(probabilities, per_token)
-    return jnp.argmax(masks, axis=-1), _weights(masks, probabilities), _balance(masks, probabilities)
-
-
-def _weights(masks: jax.Array, probabilities: jax.Array) -> jax.Array:
-    weights = jnp.einsum("BTKE,BTE->BTK", masks, probabilities, precision="highest")
-    return weights / weights.sum(axis=-1, keepdims=True) if masks.shape[2] > 1 else weights
-
-
-def _balance(masks: jax.Array, probabilities: jax.Array) -> jax.Array:
-    return masks.shape[-1] * jnp.sum(masks[:, :, 0].mean(axis=1) * probabilities.mean(axis=1), axis=-1)
-
-
-def _top_experts(probabilities: jax.Array, per_token: int) -> jax.Array:
-    """Returns the most probable experts of each token as one-hot vectors, best first, float32 [B, T, K, E]."""
-    masks: list[jax.Array] = []
-    for _ in range(per_token):
-        remaining = probabilities - 2 * sum(masks)  # probabilities are at most 1, so a chosen expert drops below 0
-        masks.append(jax.nn.one_hot(jnp.argmax(remaining, axis=-1), probabilities.shape[-1]))
-    return shard(jnp.stack(masks, axis=2), "batch", "keys", None, "router", name="blocks.mlp.masks")
+def weights_of_all(choices: Choices) -> jax.Array:
+    """Returns each expert's weight for each token, float32 [B, T, E], 0 where not routed."""
+    return jnp.einsum("BTKE,BTK->BTE", choices.masks, choices.weights, precision="highest")
 
 
 class Kernels(NamedTuple):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 from jax import Array
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.hlo.lint import lint
-from shardtui.engine.models.experts import Kernels, ragged_experts, route, weights_of_all
+from shardtui.engine.models.experts import Kernels, choose, ragged_experts, slots_of, weights_of_all
 from shardtui.engine.models.sizes import expert_matmul
 from shardtui.engine.models.task import Batch, Task
 from shardtui.engine.parallel.constraints import activation_rules
@@ -50,25 +50,32 @@ def of_experts(mixture: Task) -> OfExperts:
     return cache(lambda name: compile_program(place(mixture, load_preset(name), jax.devices())))
 
 
-routed = jax.jit(route, static_argnames=("per_token", "capacity"))
+@partial(jax.jit, static_argnames=("per_token", "capacity"))
+def routed(probabilities: Array, per_token: int, capacity: int) -> tuple[Array, Array, Array]:
+    choices = choose(probabilities, per_token)
+    return *slots_of(choices, capacity), choices.balance
 
 
 def test_experts_take_tokens_in_order_up_to_their_capacity_and_are_weighted_and_balanced() -> None:
-    routing = routed(jnp.array([[[0.7, 0.3], [0.6, 0.4], [0.2, 0.8], [0.9, 0.1]]]), per_token=1, capacity=2)
-    assert routing.dispatch[0].sum(axis=-1).tolist() == [[1, 0], [1, 0], [0, 1], [0, 0]]
-    assert routing.dispatch[0].sum(axis=0).tolist() == [[1, 1], [1, 0]], "each slot has one token"
-    np.testing.assert_allclose(routing.combine[0].sum(axis=(1, 2)), [0.7, 0.6, 0.8, 0])
-    routing = routed(jnp.array([[[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]]]), per_token=2, capacity=2)
-    assert routing.dispatch[0].sum(axis=-1).tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
+    dispatch, combine, _ = routed(
+        jnp.array([[[0.7, 0.3], [0.6, 0.4], [0.2, 0.8], [0.9, 0.1]]]), per_token=1, capacity=2
+    )
+    assert dispatch[0].sum(axis=-1).tolist() == [[1, 0], [1, 0], [0, 1], [0, 0]]
+    assert dispatch[0].sum(axis=0).tolist() == [[1, 1], [1, 0]], "each slot has one token"
+    np.testing.assert_allclose(combine[0].sum(axis=(1, 2)), [0.7, 0.6, 0.8, 0])
+    dispatch, combine, _ = routed(
+        jnp.array([[[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.3, 0.5]]]), per_token=2, capacity=2
+    )
+    assert dispatch[0].sum(axis=-1).tolist() == [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
     expected = [[5 / 8, 3 / 8, 0], [0, 6 / 9, 3 / 9], [0, 0, 5 / 8]]
-    np.testing.assert_allclose(routing.combine[0].sum(axis=-1), expected, rtol=1e-6)
+    np.testing.assert_allclose(combine[0].sum(axis=-1), expected, rtol=1e-6)
     even = jax.nn.softmax(50 * jnp.eye(4))[None]
-    assert routed(even, per_token=1, capacity=4).balance.tolist() == pytest.approx([1.0])
+    assert routed(even, per_token=1, capacity=4)[-1].tolist() == pytest.approx([1.0])
     one = even[:, :1].repeat(4, axis=1)
-    assert routed(one, per_token=1, capacity=4).balance.tolist() == pytest.approx([4.0]), "all to one of 4"
+    assert routed(one, per_token=1, capacity=4)[-1].tolist() == pytest.approx([4.0]), "all to one of 4"
     uneven = jnp.array([[[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]]])
     by_hand = 3 * (0.5 * (0.5 + 0.1) / 2 + 0.5 * (0.3 + 0.6) / 2)
-    assert routed(uneven, per_token=2, capacity=2).balance.tolist() == pytest.approx([by_hand])
+    assert routed(uneven, per_token=2, capacity=2)[-1].tolist() == pytest.approx([by_hand])
 
 
 @pytest.mark.slow
@@ -90,10 +97,9 @@ def test_the_minimised_value_includes_the_balance_loss() -> None:
 
 def test_all_slots_have_the_weights_of_no_limit() -> None:
     drawn = jax.nn.softmax(jax.random.normal(jax.random.key(0), (3, 12, 4)))
-    routing = route(drawn, per_token=2, capacity=12)
-    weights, balance = weights_of_all(drawn, per_token=2)
-    np.testing.assert_allclose(weights, routing.combine.sum(axis=-1), atol=1e-6)
-    np.testing.assert_allclose(balance, routing.balance)
+    choices = choose(drawn, per_token=2)
+    weights, (_, combine) = weights_of_all(choices), slots_of(choices, capacity=12)
+    np.testing.assert_allclose(weights, combine.sum(axis=-1), atol=1e-6)
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, atol=1e-6)
 
 
