@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from ..base.user_error import UserError
 from ..spec.preset import Preset
@@ -34,10 +35,12 @@ def meshes(devices: int, axes: Sequence[str] = tuple(MESH_RULES)) -> Iterator[di
 def orders(mesh: Sizes, topology: Topology) -> list[dict[str, int]]:
     """Returns the orders of the axes that can be laid over the slices: if there are any, only those whose chatty axes
     stay inside a slice."""
-    found = [
-        order for order in map(dict, itertools.permutations(mesh.items())) if _crossing(order, topology) is not None
-    ]
-    return [order for order in found if not set(CHATTY) & set(_crossing(order, topology) or ())] or found
+    inside, across = list[dict[str, int]](), list[dict[str, int]]()
+    for order in map(dict, itertools.permutations(mesh.items())):
+        with suppress(UserError):
+            has_chatty = set(CHATTY) & set(crossing(order, topology.domains))
+            (across if has_chatty else inside).append(order)
+    return inside or across
 
 
 def suffixes(mesh: Sizes) -> Sequence[str]:
@@ -83,13 +86,6 @@ def layout_key(preset: Preset, devices: int) -> object:
     kept = tuple(sorted((logical, axes) for logical, axes in rules.items() if axes))
     others = repr(preset.with_alternatives), repr(preset.overrides)
     return frozenset(sizes.items()), kept, others, preset.microbatches, preset.pipeline_repeats
-
-
-def _crossing(mesh: Sizes, topology: Topology) -> list[str] | None:
-    try:
-        return crossing(mesh, topology.domains)
-    except UserError:
-        return None
 
 
 def _factorisations(number: int, parts: int) -> Iterator[tuple[int, ...]]:
