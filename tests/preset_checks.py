@@ -105,7 +105,7 @@ class Checks:
                 same = np.allclose(one, other, rtol=1e-6, atol=1e-7)
                 self._expect(same, f"{array.names[0]} has another initial value than on one device")
             losses = [train(self.task, each, state) for each, state in zip((alone, program), states, strict=True)]
-            bar = SAME_LOSS[self.task.dtype or "float32"]
+            bar = SAME_LOSS[self.task.model.dtype or "float32"]
             apart = max(abs(a - b) / abs(a) for a, b in zip(*losses, strict=True))
             self._expect(apart <= bar, f"losses {losses[1]}, on one device {losses[0]}")
 

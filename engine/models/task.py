@@ -64,9 +64,7 @@ class Task:
             if isinstance(config.model, UserModel)
             else BuiltIn(config, config.model, platform)
         )
-        self.dtype = self.model.dtype
-        self.user_batches = self.model.batches
-        self.counted: Counted = "tokens" if self.user_batches is None else "examples"
+        self.counted: Counted = "tokens" if self.model.batches is None else "examples"
         with nnx.use_eager_sharding(False):
             split = nnx.split(nnx.eval_shape(self.model.module), nnx.Param, nnx.RngState, ...)
         self._graph, self._params, self._rngs, self._variables = split

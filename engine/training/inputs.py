@@ -26,7 +26,8 @@ class Inputs:
 
 
 def inputs_of(task: Task) -> Inputs:
-    return Inputs(task.user_batches, task.user_batches.describe()) if task.user_batches else text_inputs(task.config)
+    batches = task.model.batches
+    return Inputs(batches, batches.describe()) if batches else text_inputs(task.config)
 
 
 def text_inputs(config: RunConfig) -> Inputs:

@@ -97,7 +97,7 @@ def train(
                 *fitted.warnings,
                 *coverage(task, known[name_of(config.preset)], devices),
             ],
-            dtype=task.dtype,
+            dtype=task.model.dtype,
             parameters=task.parameters,
             padding_parameters=task.model.padding_parameters,
             tokens_per_step=task.tokens_per_step,

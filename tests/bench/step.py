@@ -79,7 +79,7 @@ def _guides(plain: Plain) -> Step:
 
     @nnx.jit
     def create() -> tuple[Decoder, nnx.Optimizer]:
-        model = Decoder(task.config.model, jnp.dtype(task.dtype), nnx.Rngs(task.config.seed))
+        model = Decoder(task.config.model, jnp.dtype(task.model.dtype), nnx.Rngs(task.config.seed))
         return model, nnx.Optimizer(model, optimizer(task.config.training, {}), wrt=nnx.Param)
 
     @nnx.jit

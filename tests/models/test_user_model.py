@@ -115,7 +115,7 @@ def written(folder: Path, text: str, name: str = "models.py") -> Path:
 
 def batches_of(task: Task) -> Any:
     training = task.config.training
-    return task.user_batches or Batches(Corpus("here", 1, TEXT), training.batch_size, training.seq_len, 0)
+    return task.model.batches or Batches(Corpus("here", 1, TEXT), training.batch_size, training.seq_len, 0)
 
 
 def compiled(task: Task, preset: str) -> Program:
@@ -465,7 +465,7 @@ def test_settings_of_no_function_missing_modules_and_batches_of_other_shapes_are
     with pytest.raises(UserError, match=missing):
         task_of("nowhere.models:make")
     text = HEAD + LINEAR + MEAN + "def batch(step):\n    return np.ones((8, 4 + step // 2), np.float64)\n"
-    batches = task_of(f"{written(tmp_path, text)}:make", "batch_size=8").user_batches
+    batches = task_of(f"{written(tmp_path, text)}:make", "batch_size=8").model.batches
     assert batches and batches[1].dtype == np.float32
     np.testing.assert_array_equal(batches.rows(1, range(2, 5)), np.ones((3, 4)))
     with pytest.raises(UserError, match=r"batch\(2\) is float32 \[8, 5\], batch\(0\) was float32 \[8, 4\]"):

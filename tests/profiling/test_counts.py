@@ -43,7 +43,7 @@ def traced(task: Task, program: Program, folder: Path) -> StepBreakdown:
     """Traces steps, cut cleanly, and reads them."""
     config = task.config
     batches = Batches(read_corpus(__file__), config.training.batch_size, config.training.seq_len, config.seed)
-    state, feed = compile_initial_state(program.placement)(), DeviceBatches(task.user_batches or batches, 1)
+    state, feed = compile_initial_state(program.placement)(), DeviceBatches(task.model.batches or batches, 1)
     inputs = [feed.batch(at, program) for at in range(STEPS + 1)]
     state, _ = program.step(state, inputs[0])
     jax.block_until_ready(state)
