@@ -18,7 +18,7 @@ from ..base.output import say
 from ..base.user_error import suggestion
 from ..spec.watch_request import WatchRequest
 from ..wire.events import StepFound
-from .curves import Beside
+from .curves import Beside, Curves
 from .jitted import EVERY, NEVER, UNSEEN, Call, Calls, replace_jit
 from .looks import Looks
 from .program_run import ProgramRun
@@ -78,6 +78,8 @@ class Program:
         """When the last two calls of the step returned."""
         self._steps_to_look_at = 0
         self._run = ProgramRun(request)
+        self._curves: Curves | None = None
+        """Of the step, and of functions beside it."""
         self._process = os.getpid()
         self._exit: ExitStatus | None = None
 
@@ -91,10 +93,10 @@ class Program:
         """Looks at a call that has returned. Nothing that fails here reaches the program. `fields`: of the `Call`."""
         call = Call(*fields)
         try:
-            if call.calls is self._step:
-                self._note_step(call)
-            elif self._run.shows(call.calls):
-                self._run.add(call)
+            if self._curves and call.calls is self._step:
+                self._note_step(call, self._curves)
+            elif self._curves and call.calls in self._curves:
+                self._add(call)
             else:
                 self._look(call)
         except Exception:
@@ -118,17 +120,24 @@ class Program:
             self._steps_to_look_at = max(self._steps_to_look_at, count)
             self._step.show = self.called
 
-    def _note_step(self, call: Call) -> None:
+    def _note_step(self, call: Call, curves: Curves) -> None:
         looks = self._looks[call.calls]
         if self._steps_to_look_at:
             self._steps_to_look_at -= 1
             taken, made = _leaves(call)
-            self._run.join(self._beside(looks, taken, looks.made))
+            curves.join(self._beside(looks, taken, looks.made))
             looks.add(call, taken, made)
-        self._run.step(call)
+        self._run.update(call)
+        self._add(call)
         self._note_end(call.calls)
         if not self._steps_to_look_at:
-            call.calls.show = self._run.recorder(self.called) or self.called
+            reporter = self._run.reporter
+            call.calls.show = (reporter and curves.recorder(reporter.step, self.called)) or self.called
+
+    def _add(self, call: Call) -> None:
+        """Adds the scalars of a call of the step, or of a function beside it."""
+        if self._curves and self._run.reporter:
+            self._curves.add(call)
 
     def _note_end(self, step: Calls) -> None:
         if step.ended != self._before[1]:
@@ -167,7 +176,13 @@ class Program:
         self._step, self._state_bytes = call.calls, looks.state_bytes
         since, ended = self._before[1], [0.0, *(look.ended for look in looks.last)]
         self._before = ended[-3], ended[-2]
-        self._run.begin(call, looks, self._beside(looks, taken, returned), since)
+        beside = self._beside(looks, taken, returned)
+        if self._curves:
+            self._curves.flush()
+        self._curves = Curves(call.calls, looks, self._run.report)
+        self._curves.join(beside)
+        self._run.begin(call, {*looks.state.values()}, call.calls.count - len(looks.latest(since)))
+        self._curves.catch_up(since)
         self._before = ended[-2], ended[-1]
         self._run.publish(self._found(call.calls))
         call.calls.next_shown = EVERY
@@ -177,7 +192,8 @@ class Program:
         its state or make what it takes. `taken`: leaves of its arguments; `returned`: arrays of its call before."""
         found: list[Beside] = []
         for calls, looks in self._looks.items():
-            if looks is step or self._run.shows(calls) or looks.last[-1].number != calls.count:
+            is_shown = self._curves is not None and calls in self._curves
+            if looks is step or is_shown or looks.last[-1].number != calls.count:
                 continue
             is_linked = not (looks.made.isdisjoint(map(id, taken)) and looks.taken.isdisjoint(returned))
             if is_linked and looks.is_once_a_step(*self._before):
@@ -199,6 +215,8 @@ class Program:
         if os.getpid() == self._process:  # else a child that was forked
             if self._step:
                 self._run.publish(self._found(self._step))
+                if self._curves:
+                    self._curves.flush()
                 self._run.end(self._exit and self._exit.error)
             else:
                 say(self._why_nothing())

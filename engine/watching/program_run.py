@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,9 @@ from ..spec.config import WatchedRun
 from ..spec.watch_request import WatchRequest
 from ..wire.events import Event
 from .argument_names import Names
-from .curves import Beside, Curves
 from .external import describe
 from .external_step import CompiledStep, compile_lowered
-from .jitted import Call, Calls, Show
-from .looks import Looks
+from .jitted import Call
 from .reporter import Reporter
 from .run import Watch
 
@@ -33,8 +31,8 @@ class ProgramRun:
     def __init__(self, request: WatchRequest) -> None:
         self._request = request
         self._watch: Watch | None = None
-        self._reporter: Reporter | None = None
-        self._curves: Curves | None = None
+        self.reporter: Reporter | None = None
+        """None until the step is shown, and in processes that report nothing."""
         self._state: set[KeyPath] = set()
         """Paths of the arrays that the step takes from its own results."""
         self.compiled = self._shown = 0
@@ -43,52 +41,26 @@ class ProgramRun:
         """The step's, as it is shown."""
 
     def publish(self, event: Event) -> None:
-        if self._reporter:
-            self._reporter.publish(event)
+        if self.reporter:
+            self.reporter.publish(event)
 
-    def shows(self, calls: Calls) -> bool:
-        """Whether it is a function beside the step."""
-        return self._curves is not None and calls in self._curves
-
-    def begin(self, call: Call, looks: Looks, beside: Sequence[Beside], since: float) -> None:
-        """Shows a function as the step. `since`: when the step before returned for the last time."""
-        if self._curves:
-            self._curves.flush()
-        self._curves = Curves(call.calls, looks, self._report)
-        self._curves.join(beside)
-        names, state = Names(call), {*looks.state.values()}
+    def begin(self, call: Call, state: Collection[int], steps_done: int) -> None:
+        """Shows a function as the step. `state`: identities of the arrays that it takes from its own results."""
+        names = Names(call)
         self._state = {leaf.path for leaf in names.leaves if leaf.identity in state}
-        self._show(call, names, call.calls.count - len(looks.latest(since)))
-        self._curves.catch_up(since)
+        self._show(call, names, steps_done)
 
-    def recorder(self, otherwise: Show) -> Show | None:
-        """Returns a fast way to report a call of the step, if there is one."""
-        return self._curves.recorder(self._reporter.step, otherwise) if self._curves and self._reporter else None
-
-    def join(self, beside: Sequence[Beside]) -> None:
-        """Shows functions that are called beside the step."""
-        if self._curves:
-            self._curves.join(beside)
-
-    def step(self, call: Call) -> None:
-        if not self._reporter:
-            return
-        if self.compiled != self._shown and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+    def update(self, call: Call) -> None:
+        """Shows the program of the step again, if jax may have compiled another one."""
+        if self.reporter and self.compiled != self._shown and not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             self._show(call, Names(call), call.calls.count - 1)
-        self.add(call)
 
-    def add(self, call: Call) -> None:
-        """Adds the scalars of a call of the step, or of a function beside it."""
-        if self._reporter and self._curves:
-            self._curves.add(call)
-
-    def _report(self, loss: Any, metrics: dict[str, Any], seconds: float | None) -> None:
-        if self._reporter:
-            self._reporter.step((loss, *metrics.values()), [None, *metrics], seconds)
+    def report(self, loss: Any, metrics: dict[str, Any], seconds: float | None) -> None:
+        """Reports a step, as `Curves` collects it."""
+        if self.reporter:
+            self.reporter.step((loss, *metrics.values()), [None, *metrics], seconds)
 
     def end(self, error: BaseException | None) -> None:
-        if self._curves:
-            self._curves.flush()
         if self._watch:
             self._watch.__exit__(type(error) if error else None, error, None)
 
@@ -104,8 +76,8 @@ class ProgramRun:
         self._executable = executable
         state = [leaf for leaf in names.leaves if leaf.path in self._state]
         found = describe(PRESET, state, known, None)
-        if self._reporter:
-            self._reporter.publish(found.layout, found.step)
+        if self.reporter:
+            self.reporter.publish(found.layout, found.step)
         else:
             self._open(found, steps_done)
 
@@ -113,7 +85,7 @@ class ProgramRun:
         about = WatchedRun(run=self._request.run, model_name=Path(sys.argv[0]).name, preset=PRESET)
         output = Path(self._request.output) if self._request.output else None
         self._watch = Watch(about, found, steps_done, output=output).__enter__()
-        self._reporter = self._watch.reporter
+        self.reporter = self._watch.reporter
         if name := self._watch.name:
             say(f"watching as {name}: shardtui attach {name}")
 
