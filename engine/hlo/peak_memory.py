@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from ..base.formatting import maxima
+from ..base.spans import Span, union
 from ..wire.descriptions import PeakBuffer, PeakMemory
 from .array_types import MAIN, arrays, element_bits, memory_space
 from .dataflow import Dataflow
@@ -45,7 +46,7 @@ class Buffer:
     bytes: int
     values: Sequence[Value]
     """In the order in which they begin."""
-    spans: Sequence[tuple[int, int]]
+    spans: Sequence[Span]
     """When it is live: from each first to each last instruction."""
 
     def is_live(self, at: int) -> bool:
@@ -93,18 +94,8 @@ def _buffers(schedule: Schedule) -> Iterator[Buffer]:
     for values in groups.values():
         values.sort(key=lambda value: value.begin)
         is_argument = any(value.argument is not None for value in values)
-        spans = [(0, schedule.now)] if is_argument else _merged(values)
+        spans = [(0, schedule.now)] if is_argument else union((value.begin, value.end) for value in values)
         yield Buffer(max(padded_bytes(value.array) for value in values), values, spans)
-
-
-def _merged(values: Sequence[Value]) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-    for value in values:
-        if spans and value.begin <= spans[-1][1]:
-            spans[-1] = spans[-1][0], max(spans[-1][1], value.end)
-        else:
-            spans.append((value.begin, value.end))
-    return spans
 
 
 class _Reader:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from ..base.spans import Span
 from ..base.untrusted import read_text
 from ..base.user_error import UserError
 from ..hlo.module import MAX_TEXT_BYTES
@@ -15,7 +16,6 @@ from .partial_breakdown import PartialBreakdown, extremes, merged
 from .program import COPIES, FUSIONS, PRODUCTS, Operation, Program
 from .recording import HOST, IDLE, INPUT, OTHER_PROGRAMS, PICOSECONDS, Recording, read_recording
 from .timeline import MAX_DEVICES, encoded
-from .trace import Span
 
 NANOSECONDS = 9
 """Digits of an operation's seconds: an event has hundreds of them."""

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from ..base.spans import Span
 from .arrivals import Arrival, Arrivals, Execution
 from .program import Program
 from .recording import Recording
-from .trace import Span
 
 BARRIERS = {"all-reduce", "all-gather", "reduce-scatter", "all-to-all"}
 """Kinds of collectives that end on no device before they have begun on all."""

@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..base.spans import Span, union
 from ..base.user_error import UserError
 from .arrivals import Arrivals
 from .partial_breakdown import DeviceBreakdown, PartialBreakdown, extremes, summed
 from .planes import read_trace
 from .program import Program, read_program
 from .timeline import MAX_DEVICES, Activity, Rank, Swept, device_spans, sweep
-from .trace import Interval, ProgramTrace, Span, Trace, union
+from .trace import Interval, ProgramTrace, Trace
 
 PICOSECONDS = 1e12
 OTHER_PROGRAMS, INPUT, HOST, IDLE = "other programs", "input", "host", "idle"

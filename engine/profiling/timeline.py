@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from ..base.spans import Span
 from ..wire.step_breakdown import TICKS, DeviceTimeline
-from .trace import Span
 
 MAX_DEVICES = 8
 """Devices with a timeline: the ones that others wait for longest and least."""

@@ -1,11 +1,9 @@
 """Contents of a trace: the intervals of programs on devices, in picoseconds."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-Span = tuple[int, int]
-"""Begin and end in picoseconds."""
+from ..base.spans import Span
 
 
 class Step(NamedTuple):
@@ -80,14 +78,3 @@ class Trace:
     def program(self, key: str, name: str) -> ProgramTrace:
         """Returns the program with this key; adds it if it is new."""
         return self.programs.setdefault(key, ProgramTrace(name))
-
-
-def union(spans: Iterable[Span]) -> list[Span]:
-    """Returns spans that cover the same time and do not overlap, in order."""
-    found: list[Span] = []
-    for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        else:
-            found.append((begin, end))
-    return found
