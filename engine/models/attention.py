@@ -27,13 +27,13 @@ class Attention(nnx.Module):
         keys = 2, config.key_heads, config.head_dim
         stddev, has_bias = INIT_STDDEV / (2 * config.layers) ** 0.5, config.biases != "none"
         self._key_axis = "kv_heads" if config.is_grouped else "heads"
+        axes = ("qkv", self._key_axis, "head_dim")
+        self._kv_axes = ("batch", "seq", *axes)
         project = partial(projection, dtype=dtype, rngs=rngs)
         if config.is_grouped:
-            axes = ("qkv", "kv_heads", "head_dim")
             self.query = project(width, heads, ("embed",), ("heads", "head_dim"), INIT_STDDEV, use_bias=has_bias)
             self.kv = project(width, keys, ("embed",), axes, INIT_STDDEV, use_bias=has_bias)
         else:
-            axes = ("qkv", "heads", "head_dim")
             self.qkv = project(width, (3, *heads), ("embed",), axes, INIT_STDDEV, use_bias=has_bias)
         has_bias = config.biases in ("all", "attention")
         self.out = project(heads, width, ("heads", "head_dim"), ("embed",), stddev, use_bias=has_bias)
@@ -44,12 +44,11 @@ class Attention(nnx.Module):
         """Maps [B, T, D] to [B, T, D]; `is_local`: the layer has a window."""
         config = self._config
         kernel = self._kernels.of(x.shape[1], token_groups()[1])
-        own_axes = "batch", "seq", "qkv", self._key_axis, "head_dim"
         query, kv = self._projected(x)
         if config.rope or self.query_norm:
             query, kv = self._positioned(query, kv, is_local, "splash" in kernel)
         kv_axes = keys_and_values(self._key_axis, kernel)
-        kv = shard(kv, *kv_axes, gradient=own_axes, name="blocks.attention.kv")
+        kv = shard(kv, *kv_axes, gradient=self._kv_axes, name="blocks.attention.kv")
         scale = config.score_width**-0.5 if config.score_width else None
         scores = Scores(scale, config.window if is_local else 0, config.score_cap)
         mixed = shard(attend(query, kv, kernel, scores), *QUERY, name="blocks.attention.mixed")  # [B, T, N, H]
@@ -58,7 +57,7 @@ class Attention(nnx.Module):
 
     def _projected(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Returns queries [B, T, N, H], and keys and values [B, T, 2, K, H]."""
-        axes = "batch", "seq", "qkv", self._key_axis, "head_dim"
+        axes = self._kv_axes
         if not self._config.is_grouped:
             shape = (*x.shape[:2], 3, *self.qkv.out_features[1:])
             qkv = self.qkv(x, out_sharding=out_sharding(shape, *axes))
