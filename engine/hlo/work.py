@@ -6,13 +6,13 @@ one that updates a slice in place writes the slice.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from .array_types import MAIN, arrays, leaves, memory_space
 from .dataflow import Dataflow, is_product
-from .execution_counts import CONTAINERS, callees, is_walkable, runs
+from .execution_counts import CONTAINERS, callees, is_walkable
 from .module import Computation, Instruction, Module, number
 from .products import product_flops
 
@@ -44,8 +44,9 @@ class Work(NamedTuple):
 class Works:
     """The work of the operations of one module."""
 
-    def __init__(self, module: Module) -> None:
-        self._module = module
+    def __init__(self, module: Module, runs: Mapping[str, int | None]) -> None:
+        """`runs`: how often each computation runs."""
+        self._module, self._runs = module, runs
         self._flow = Dataflow(module)
 
     def of(self, where: Computation, each: Instruction) -> Work:
@@ -69,10 +70,10 @@ class Works:
 
     def _inside(self, where: Computation, each: Instruction) -> Work:
         """The work of a container each time it runs; unknown if that depends on data, or is too much to add up."""
-        times = self._times[where.name] if self._is_walkable else None
+        times = self._runs[where.name] if self._is_walkable else None
         flops, moved = 0.0, 0.0
         for place, inner in self.inside(each):
-            ran = self._times[place.name]
+            ran = self._runs[place.name]
             if ran is None or not times:
                 return Work(None, None)
             if inner.opcode not in CONTAINERS | NO_WORK:
@@ -84,10 +85,6 @@ class Works:
     @cached_property
     def _is_walkable(self) -> bool:
         return is_walkable(self._module)
-
-    @cached_property
-    def _times(self) -> dict[str, int | None]:
-        return runs(self._module)
 
     def _flops(self, where: Computation, each: Instruction) -> float | None:
         found = [product_flops(*product) for product in self._products(where, each)]

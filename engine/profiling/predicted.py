@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..base import formatting
 from ..base.untrusted import read_text
 from ..base.user_error import UserError
-from ..hlo.execution_counts import is_walkable, runs
+from ..hlo.execution_counts import is_walkable
 from ..hlo.module import APPLIED, BODY, MAX_TEXT_BYTES, Computation, Instruction, Module, parse
 from ..hlo.work import NO_WORK, cycles_of
 from ..spec.topology import Topology, load_topology, wiring
@@ -71,7 +71,6 @@ class Schedule:
 
     def __init__(self, program: Program, topology: Topology) -> None:
         self._program, self._topology = program, topology
-        self._times = runs(program.module)
         self._awaited = {each.collective for each in program.operations.values() if not each.is_begin}
         """Collectives whose end is an operation of its own: others may run in between."""
         self._now = 0
@@ -101,7 +100,8 @@ class Schedule:
                 self._operate(each, operation)
 
     def _loop(self, where: Computation, each: Instruction) -> None:
-        times, of = self._times.get(each.attribute(BODY) or ""), self._times[where.name]
+        runs = self._program.runs
+        times, of = runs.get(each.attribute(BODY) or ""), runs[where.name]
         if not times or not of:
             self._unknown[each.name] = None
             return

@@ -61,7 +61,7 @@ class Program:
         """By the instruction that the trace names: the collective, or the fusion that contains it."""
         self._groupings: dict[str, Grouping] = {}
         reader = Reader(module, mesh or {"": devices})
-        self._begins = reader.schedule.begins()
+        self._begins, self.runs = reader.schedule.begins(), reader.runs
         for _, instruction, info in reader.located():
             if info.axes:
                 self.collectives[info.name] = info if mesh else replace(info, axes=[])
@@ -107,7 +107,7 @@ class Program:
 
     @cached_property
     def _works(self) -> Works:
-        return Works(self.module)
+        return Works(self.module, self.runs)
 
     @cached_property
     def _located(self) -> dict[str, tuple[Computation, Instruction]]:

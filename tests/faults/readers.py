@@ -38,6 +38,7 @@ from shardtui.engine.data.tokenizer import load_tokenizer
 from shardtui.engine.distributed.outcomes import UNSUCCESSFUL
 from shardtui.engine.explain.explanation import Explanation
 from shardtui.engine.hlo import program_text
+from shardtui.engine.hlo.execution_counts import runs
 from shardtui.engine.hlo.module import parse
 from shardtui.engine.hlo.work import Works
 from shardtui.engine.models.task import Task
@@ -296,7 +297,8 @@ def _programs(folder: Path) -> Iterator[Reader]:
         _inspect_hlo(str(made / "a.hlo"), {"data": 4, "model": 2}, True, None)
         text = (made / "a.hlo").read_text()
         program_text.read(text, {"data": 4, "model": 2}, [], {"": 1.0})
-        module, works = parse(text), Works(parse(text))
+        module = parse(text)
+        works = Works(module, runs(module))
         with contextlib.suppress(ValueError):  # as the reader of a trace has it
             for where, each in module.instructions():
                 works.of(where, each)

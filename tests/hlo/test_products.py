@@ -14,6 +14,7 @@ from jax.experimental import pallas
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from shardtui.engine.hlo.dataflow import Dataflow
+from shardtui.engine.hlo.execution_counts import runs
 from shardtui.engine.hlo.module import Module, parse
 from shardtui.engine.hlo.products import Dim, multiplied, products, scope
 from shardtui.engine.hlo.program_text import read
@@ -329,7 +330,7 @@ ENTRY %main (a: f32[16,8,4], b: s32[], c: f32[4,2]) -> f32[16,8,4] {
 def test_work_by_hand(name: str, work: Work) -> None:
     module = parse(WORK)
     main = module.computations["main"]
-    assert Works(module).of(main, main.instructions[name]) == work
+    assert Works(module, runs(module)).of(main, main.instructions[name]) == work
 
 
 @pytest.mark.parametrize(
@@ -347,6 +348,8 @@ def test_the_sum_is_that_of_xla(function: object) -> None:
     module = parse(compiled.as_text() or "")
     main = module.computations[module.entry]
     free = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
-    found = [Works(module).of(main, each) for each in main.instructions.values() if each.opcode not in free]
+    found = [
+        Works(module, runs(module)).of(main, each) for each in main.instructions.values() if each.opcode not in free
+    ]
     cost = compiled.cost_analysis()
     assert sum(work.bytes or 0 for work in found) == pytest.approx(cost["bytes accessed"])

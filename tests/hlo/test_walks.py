@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 from shardtui.engine.base.call_graph import ENDLESS, walk_of
 from shardtui.engine.base.user_error import UserError
 from shardtui.engine.explain.explain import explain
-from shardtui.engine.hlo.execution_counts import is_walkable
+from shardtui.engine.hlo.execution_counts import is_walkable, runs
 from shardtui.engine.hlo.module import Module, parse
 from shardtui.engine.hlo.peak_memory import peak_memory
 from shardtui.engine.hlo.work import Works
@@ -73,7 +73,7 @@ def test_the_names_of_a_value_are_followed_once_each() -> None:
     entry = "ENTRY %e (p: f32[8]) -> f32[1] {\n  %p = f32[8] parameter(0)\n  ROOT %g = f32[1] fusion(%p), calls=%f\n}\n"
     module = parse(f"HloModule m\n\n{fused}\n\n{entry}")
     where = module.computations["e"]
-    assert Works(module).of(where, where.instructions["g"]).bytes in (8, 36)
+    assert Works(module, runs(module)).of(where, where.instructions["g"]).bytes in (8, 36)
 
 
 def doubling(levels: int) -> Callable[[jax.Array], jax.Array]:
