@@ -66,8 +66,8 @@ def sources_of(source: str, text_field: str) -> Sources:
     if not path.exists():
         raise UserError(f"{source}: no such file or directory")
     paths = [found for found in sorted(path.rglob("*")) if not found.is_dir()] if path.is_dir() else [path]
-    files = [file for file in paths if file == path or is_document(file.relative_to(path))]
-    found = Sources(others=[str(file.relative_to(path)) for file in paths if file not in set(files)])
+    files = dict.fromkeys(file for file in paths if file == path or is_document(file.relative_to(path)))
+    found = Sources(others=[str(file.relative_to(path)) for file in paths if file not in files])
     filled = PART_BYTES
     for file in files:
         try:
