@@ -60,8 +60,7 @@ def breakdown_of(
     """
     steps = len(recording.steps)
     builder = BreakdownBuilder(recording.program, merged(found), _seconds(window) / steps, chip)
-    breakdown = builder.breakdown(recording.traced.name, steps, recording.shown_step, _seconds(shown))
-    return replace(breakdown, processes=len(found))
+    return replace(builder.breakdown(steps, recording.shown_step, _seconds(shown)), processes=len(found))
 
 
 def _seconds(span: Span) -> float:
@@ -83,16 +82,16 @@ class BreakdownBuilder:
         if not self.step:
             raise UserError(f"the operations of {self.program.module.name} take no time: there is nothing to divide")
 
-    def breakdown(self, name: str, steps: int, shown_step: int, shown_seconds: float) -> StepBreakdown:
-        """Returns the breakdown. `name`: the program's name. `steps`: how many were measured. The timeline is of one of
-        them, `shown_step`, which took `shown_seconds`."""
+    def breakdown(self, steps: int, shown_step: int, shown_seconds: float) -> StepBreakdown:
+        """Returns the breakdown. `steps`: how many were measured. The timeline is of one of them, `shown_step`, which
+        took `shown_seconds`."""
         devices = self.total.devices
         names = self._part_names()
         mean = {name: sum(device.parts.get(name, 0.0) for device in devices) / len(devices) for name in names}
         operations, left_out = self._operations()
         chosen, listed = extremes(devices, MAX_DEVICES), [each.name for each in operations]
         return StepBreakdown(
-            program=name,
+            program=self.program.module.name,
             mesh=dict(self.program.mesh),
             steps=steps,
             step_seconds=self.step,

@@ -163,5 +163,4 @@ class Schedule:
         total.skipped = [*self._unknown][:MAX_UNKNOWN] + [formatting.counted(more, "more operation")] * (more > 0)
         total.shown = [device_spans(0, 0, self._activities, window)]
         builder = BreakdownBuilder(self._program, total, self._now / PICOSECONDS, self._topology.chip)
-        found = builder.breakdown(self._program.module.name, 1, 1, builder.step)
-        return replace(found, predicted_for=self._topology.title)
+        return replace(builder.breakdown(1, 1, builder.step), predicted_for=self._topology.title)
