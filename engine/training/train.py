@@ -28,7 +28,6 @@ from ..spec.config import Restart, RunConfig, UserModel
 from ..spec.model_choice import HF
 from ..spec.preset_reader import name_of
 from ..wire.events import EngineReady, Event
-from ..wire.hosts import HostInfo
 from ..wire.inbox import Inbox
 from ..wire.run_directory import RunDirectory
 from ..wire.server import Answer
