@@ -18,7 +18,7 @@ from threading import Timer
 
 from msgspec.structs import replace
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from ...engine.base import formatting
@@ -214,7 +214,8 @@ def _without_names(text: str) -> str:
 
 def _differences(report: Checkup, earlier: Checkup) -> Table:
     """Returns a table of the verdicts that differ, and all numbers that either has."""
-    table = plain_table("check", "what", *map(right, ("here", "there", "here ÷ there")))
+    texts = (Column(name, overflow="fold") for name in ("check", "what"))
+    table = plain_table(*texts, *map(right, ("here", "there", "here ÷ there")))
     ours, theirs = ({check.name: check for check in each.checks} for each in (report, earlier))
     nothing = Check()
     for name in dict.fromkeys([*ours, *theirs]):
