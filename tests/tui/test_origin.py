@@ -131,7 +131,7 @@ async def test_a_collective_says_why_it_is_needed(home: Path) -> None:
     directory = record_inspections(recordings.inspections(TINY, 8, "fsdp-tp2"), "collective")
     async with finished(directory, (80, 24)) as (app, pilot):
         await press(pilot, "4")
-        found = app.screen.infos.items()
+        found = app.screen.table.given.items()
         key = next(key for key, info in found if (info.kind, info.axes, info.count) == ("all-reduce", ["model"], 2))
         app.screen.table.select(key)
         await press(pilot, "enter")

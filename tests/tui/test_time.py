@@ -385,7 +385,7 @@ async def test_a_collective_leads_from_time_to_traffic_and_back_and_work_does_no
         await press(pilot, "slash", *"all-reduce.83", "enter", "enter")
         traffic = app.screen
         assert isinstance(traffic, TrafficScreen) and traffic.table.selected
-        assert traffic.infos[traffic.table.selected].name == "all-reduce.83" and "measured" in screen_text(app)
+        assert traffic.table.given[traffic.table.selected].name == "all-reduce.83" and "measured" in screen_text(app)
         await press(pilot, "down", "m")
         assert app.screen is time and time.table.selected
         assert time.table.selected.startswith("all-reduce") and time.table.selected != "all-reduce.83"

@@ -67,7 +67,7 @@ async def test_a_step_that_was_kept_is_explained(home: Path, given: Callable[...
         await press(pilot, "t", *"mlp=model", "enter")
         await until(lambda: NO_RULES in screen_text(app), "the message")
         await press(pilot, "escape", "escape", "4")
-        key = next(key for key, info in app.screen.infos.items() if info.axes == ["model"])
+        key = next(key for key, info in app.screen.table.given.items() if info.axes == ["model"])
         app.screen.table.select(key)
         await press(pilot, "enter")
         await explained(app)
