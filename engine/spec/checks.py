@@ -2,6 +2,8 @@
 
 import math
 
+from msgspec.structs import asdict
+
 from .config import MOST_PROMPTED, EvaluationConfig, RunConfig, Sampling, TrainingConfig
 from .model_config import CUDNN_HEADS, CUDNN_WIDEST, SPLASH_BLOCKS, ModelConfig, Rope
 
@@ -25,7 +27,10 @@ def problems_of(config: RunConfig) -> list[str]:
         (config.processes >= 1, f"--processes {config.processes}: must be at least 1"),
         (config.steps is None or config.steps >= 1, f"--steps {config.steps}: must be at least 1"),
         (every is None or every >= 1, f"--checkpoint-every {every}: must be at least 1"),
-        (minutes is None or minutes > 0, f"--checkpoint-minutes {minutes}: must be above 0, or 0 for never"),
+        (
+            minutes is None or 0 < minutes < math.inf,
+            f"--checkpoint-minutes {minutes}: must be above 0 and finite, or 0 for never",
+        ),
         (config.checkpoints.keep >= 1, f"--keep {config.checkpoints.keep}: must be at least 1"),
         (between is None or between >= 1, f"--check-devices {between}: must be at least 1"),
         (numbers is None or numbers >= 0, f"--numbers-every {numbers}: must be at least 1, or 0 for never"),
@@ -33,8 +38,8 @@ def problems_of(config: RunConfig) -> list[str]:
         (0 <= config.margin < 1, f"--margin {config.margin:g}: must be from 0 to below 1, such as 0.05"),
         (config.keep_programs >= 0, f"--keep-programs {config.keep_programs}: must be 0 bytes or more"),
         (
-            config.stop_seconds is None or config.stop_seconds > 0,
-            f"--stop-timeout {config.stop_seconds}: must be above 0, or 0 for no limit",
+            config.stop_seconds is None or 0 < config.stop_seconds < math.inf,
+            f"--stop-timeout {config.stop_seconds}: must be above 0 and finite, or 0 for no limit",
         ),
     ]
     problems = [text for holds, text in checks if not holds]
@@ -226,18 +231,22 @@ def _rope_checks(name: str, rope: Rope) -> list[tuple[bool, str]]:
     needs_context = rope.scaling in ("dynamic", "llama3", "yarn")
     return [
         (1 < rope.theta < math.inf, f"{name}: theta {rope.theta}: must be above 1"),
-        (0 < rope.factor < math.inf, f"{name}: factor {rope.factor}: must be above 0"),
+        *(
+            (value is None or 0 < value < math.inf, f"{name}: {field} {value}: must be above 0, and finite")
+            for field, value in asdict(rope).items()
+            if field.endswith("factor") or field.startswith("beta")
+        ),
         (
             not needs_context or rope.original_context >= 1,
             f"{name}: original_context {rope.original_context}: scaling {rope.scaling} needs 1 or more",
         ),
         (
-            0 < rope.low_frequency_factor < rope.high_frequency_factor,
-            f"{name}: low_frequency_factor {rope.low_frequency_factor}: must be above 0 and below "
+            rope.low_frequency_factor < rope.high_frequency_factor,
+            f"{name}: low_frequency_factor {rope.low_frequency_factor}: must be below "
             f"high_frequency_factor {rope.high_frequency_factor}",
         ),
         (
-            0 < rope.beta_slow < rope.beta_fast,
-            f"{name}: beta_slow {rope.beta_slow}: must be above 0 and below beta_fast {rope.beta_fast}",
+            rope.beta_slow < rope.beta_fast,
+            f"{name}: beta_slow {rope.beta_slow}: must be below beta_fast {rope.beta_fast}",
         ),
     ]

@@ -1,7 +1,8 @@
 """What a training config asks for: schedules, optimizers and their state, z-loss, accumulated gradients."""
 
 import math
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,8 @@ from shardtui.engine.planning.step_trace import arguments
 from shardtui.engine.program.placement import place
 from shardtui.engine.program.program import compile_initial_state, compile_program
 from shardtui.engine.spec.checks import problems_of
-from shardtui.engine.spec.config import RunConfig, TrainingConfig
+from shardtui.engine.spec.config import EvaluationConfig, RunConfig, TrainingConfig
+from shardtui.engine.spec.model_config import Rope
 from shardtui.engine.spec.preset_reader import load_preset
 from shardtui.engine.spec.training_words import training_words
 
@@ -78,6 +80,32 @@ def test_settings_that_do_not_belong_together_are_refused(training: dict[str, An
     problems = problems_of(config(**training))
     assert len(problems) == 1
     assert message in problems[0]
+
+
+def test_numbers_that_json_does_not_have_are_refused() -> None:
+    """They become null in a run's configuration, which means no number or cannot be read."""
+    rope = Rope(scaling="yarn", original_context=8)
+    known = tiny_config(model=tiny_model(rope=rope, local_rope=rope), evaluation=EvaluationConfig(share=0.1))
+    assert problems_of(known) == []
+    changed = [(path, value) for path in numbers_in(known) for value in (math.inf, -math.inf, math.nan)]
+    assert len(changed) > 60
+    assert [path for path, value in changed if not problems_of(with_number(known, path, value))] == []
+
+
+def numbers_in(config: msgspec.Struct) -> Iterator[tuple[str, ...]]:
+    for field in msgspec.structs.fields(config):
+        value = getattr(config, field.name)
+        if float in (field.type, *get_args(field.type)):
+            yield (field.name,)
+        elif isinstance(value, msgspec.Struct):
+            yield from ((field.name, *inner) for inner in numbers_in(value))
+
+
+def with_number(config: Any, path: Sequence[str], value: float) -> Any:
+    name, *inner = path
+    return msgspec.structs.replace(
+        config, **{name: with_number(getattr(config, name), inner, value) if inner else value}
+    )
 
 
 def by_optax(name: str) -> optax.GradientTransformation:
