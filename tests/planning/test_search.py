@@ -55,7 +55,7 @@ EACH_SETTING = ("batch_size", "remat", "accumulate_steps")
 
 
 def found_by(task: Task, topology: str, *kept: str, goal: Goal = "tokens-per-second") -> list[Row]:
-    return Search(task, load_topology(topology), SearchRequest(goal=goal, kept=list(kept), minutes=2)).rows([])
+    return Search(task, load_topology(topology), SearchRequest(goal=goal, kept=list(kept), minutes=60)).rows([])
 
 
 def test_every_mesh_of_up_to_three_axes_is_tried_once_and_chatty_axes_stay_inside_a_slice() -> None:
