@@ -42,7 +42,7 @@ def writing(name: str) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{name}: cannot be written: {error.strerror}") from error
+        raise UserError(f"{name}: cannot be written: {error.strerror or error}") from error
 
 
 def sync_directory(path: Path) -> None:
